@@ -1,0 +1,62 @@
+"""Positional encodings: the matrix P of Eq. 3, whose row i describes position i, and the rotary embedding.
+
+Letters: n list length, N positions (n and the scratchpad), d_P dimension of an encoding.
+A new encoding is one row in ``ENCODINGS``: the paper's dimension for it, and its matrix.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+
+def one_hot(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
+    """Row i is the i-th unit vector."""
+    return torch.eye(positions, dim)
+
+
+def binary(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
+    """Row i holds the lowest ``dim`` binary digits of i, most significant first, with zeros written as -1."""
+    digits = torch.arange(positions)[:, None] >> torch.arange(dim - 1, -1, -1)
+    return (2 * (digits & 1) - 1).float()
+
+
+def sinusoidal(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
+    """P[i, 2k] = sin(i / 10000^(2k/d_P)) and P[i, 2k+1] = cos of the same angle (Vaswani et al., 2017)."""
+    column = torch.arange(dim)
+    angle = torch.arange(positions)[:, None] / 10000.0 ** (2 * (column // 2) / dim)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """``dim(n, N)`` is the default dimension for lists of n at N positions; ``matrix(N, d_P)`` is P."""
+
+    dim: Callable[[int, int], int]
+    matrix: Callable[[int, int], Tensor]
+    full_rank: bool = False  # one-hot needs a dimension for every position; the others take any
+
+
+ENCODINGS: dict[str, Encoding] = {
+    "one-hot": Encoding(lambda n, positions: positions, one_hot, full_rank=True),
+    # The paper writes ceil(log2 n), which gives the scratchpad and the first position one code; see docs/paper-map.md.
+    "binary": Encoding(lambda n, positions: max(1, math.ceil(math.log2(positions))), binary),
+    "sinusoidal": Encoding(lambda n, positions: math.ceil(n / 2), sinusoidal),
+}
+
+
+def rotate(x: Float[Tensor, "*batch n d"], positions: Int64[Tensor, " n"]) -> Float[Tensor, "*batch n d"]:
+    """Rotary embedding (Su et al., 2024): turns the pair (k, k + d//2) of the vector at position i by i / 10000^(2k/d).
+
+    Turning queries and keys alike makes their products depend on the offset i - j alone. An odd last entry stays.
+    """
+    d = x.shape[-1]
+    half = d // 2
+    speed = 10000.0 ** (-2 * torch.arange(half, device=x.device) / d)
+    angle = positions[:, None] * speed
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], dim=-1)

@@ -1,0 +1,29 @@
+"""The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted."""
+
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """Bad input. Commands print the message and exit with code 2; a traceback would be a bug."""
+
+
+def choice(field: str, value: object, accepted: Iterable[str]) -> str:
+    """``value`` if it is one of ``accepted``, or a sentence that lists them."""
+    names = list(accepted)
+    if value not in names:
+        raise UsageError(f"{field} is {value!r}; it must be one of {', '.join(names)}.")
+    return str(value)
+
+
+def whole(field: str, value: object, least: int = 1) -> int:
+    """``value`` if it is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{field} is {value!r}; it must be a whole number of at least {least}.")
+    return value
+
+
+def positive(field: str, value: object) -> float:
+    """``value`` as a float if it is a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise UsageError(f"{field} is {value!r}; it must be a finite number above 0.")
+    return float(value)

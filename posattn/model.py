@@ -1,0 +1,210 @@
+"""The positional Transformer (Section 4), the standard one, and everything between them: Eq. 1 with any attention.
+
+A list of n numbers and one empty scratchpad entry are encoded linearly, pass through L layers
+
+    F(X) = Φ( (⊕_h A_h X W_V,h) W_O  ⊕  X ),        Φ a two-layer ReLU MLP,                                    (Eq. 1)
+
+and are decoded linearly; the scratchpad's output is dropped. ⊕ joins along the feature axis. What the architectures
+differ in is said by one row of ``ARCHITECTURES`` each: what feeds A, what feeds X, and in which form.
+
+Letters: n list length, N = n + 1 positions with the scratchpad, d embedding width, H heads, L layers,
+X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) the attention weights.
+Defaults are those of the published runs: 84,577 parameters positional and 150,273 standard at n = 8.
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from posattn.attention import Attention
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError, choice, whole
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The design choices of the paper's ablation (Appendix D.1), as data."""
+
+    attends: str  # what feeds queries and keys: "position" (Eq. 3), "input" (Eq. 2) or "both"
+    encoded_input: bool = False  # positional encodings are appended to the input, so values and MLP see them too
+    diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
+    rotary: bool = False  # queries and keys are turned by their position
+    biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "positional": Architecture("position"),
+    "scale-exact": Architecture("position", biases=False),
+    "standard": Architecture("input", encoded_input=True),
+    "positional-input": Architecture("input", diagonal_input=True),
+    "misaligned": Architecture("position", encoded_input=True),
+    "input-regularized": Architecture("both"),
+    "no-encoding": Architecture("input"),
+    "rope-only": Architecture("input", rotary=True),
+    "standard-rope": Architecture("input", encoded_input=True, rotary=True),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What determines a network up to its weights. ``None`` means the published value, which is filled in.
+
+    Args:
+        n: the longest list.
+        arch: a row of ``ARCHITECTURES``.
+        layers: floor(log2 n) + 1 by default.
+        heads: attention heads a layer.
+        embed: width d of the state.
+        width: hidden width of the MLP.
+        encoding: a row of :data:`posattn.encodings.ENCODINGS`.
+        encoding_dim: its dimension d_P.
+        d_k: query and key width of a head; d_P if attention is positional, else ``embed``.
+        bias: False removes every bias; ``positional`` without biases is ``scale-exact``.
+    """
+
+    n: int
+    arch: str = "positional"
+    layers: int | None = None
+    heads: int = 2
+    embed: int = 64
+    width: int = 64
+    encoding: str = "one-hot"
+    encoding_dim: int | None = None
+    d_k: int | None = None
+    bias: bool | None = None
+
+    def __post_init__(self) -> None:
+        whole("n", self.n)
+        choice("arch", self.arch, ARCHITECTURES)
+        choice("encoding", self.encoding, ENCODINGS)
+        self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
+        encoding = ENCODINGS[self.encoding]
+        self._fill("encoding_dim", encoding.dim(self.n, self.positions))
+        if encoding.full_rank and self.encoding_dim != self.positions:
+            raise UsageError(f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}.")
+        self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
+        for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
+            whole(field, getattr(self, field))
+        if self.embed % self.heads:
+            raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
+        self._fill("bias", self.design.biases)
+        if self.bias and not self.design.biases:
+            raise UsageError(f"bias is True; the {self.arch} architecture has no biases.")
+        if self.arch == "positional" and not self.bias:
+            object.__setattr__(self, "arch", "scale-exact")
+
+    def _fill(self, field: str, value: object) -> None:
+        if getattr(self, field) is None:
+            object.__setattr__(self, field, value)
+
+    @property
+    def design(self) -> Architecture:
+        return ARCHITECTURES[self.arch]
+
+    @property
+    def positions(self) -> int:
+        """N: the list and the scratchpad."""
+        return self.n + 1
+
+    @property
+    def input_dim(self) -> int:
+        """Width of what the encoder reads at each position."""
+        if self.design.diagonal_input:
+            return self.positions
+        return 1 + (self.encoding_dim or 0) * self.design.encoded_input
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class Layer(nn.Module):
+    """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X)."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        d, self.attends = config.embed, config.design.attends
+        d_features = {"input": d, "position": config.encoding_dim, "both": d + config.encoding_dim}[self.attends]
+        self.attention = Attention(d, d_features, config.d_k, config.heads, config.bias, config.design.rotary)
+        self.W_1 = nn.Linear(2 * d, config.width, bias=config.bias)
+        self.W_2 = nn.Linear(config.width, d, bias=config.bias)
+
+    def weights(
+        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
+    ) -> Float[Tensor, "*any H n n"]:
+        """A. Eq. 2: softmax(X W_Q (X W_K)^T); Eq. 3: softmax(P W_Q (P W_K)^T), the same for every input."""
+        if self.attends == "position":
+            return self.attention.weights(p, positions)
+        if self.attends == "both":
+            x = torch.cat([x, p.expand(*x.shape[:-1], -1)], dim=-1)
+        return self.attention.weights(x, positions)
+
+    def forward(
+        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
+    ) -> Float[Tensor, "*batch n d"]:
+        attended = self.attention.mix(self.weights(x, p, positions), x)
+        return self.W_2(torch.relu(self.W_1(torch.cat([attended, x], dim=-1))))
+
+
+class Transformer(nn.Module):
+    """Lists of numbers in, lists of numbers out: (..., k) to (..., k) for any k up to ``config.n``.
+
+    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one.
+    """
+
+    P: Tensor
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.decoder = nn.Linear(config.embed, 1, bias=config.bias)
+        p = ENCODINGS[config.encoding].matrix(config.positions, config.encoding_dim)
+        self.register_buffer("P", p, persistent=False)
+
+    def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+        positions = positions_of(x.shape[-1], self.config, x.device)
+        p = self.P[positions]
+        z = self.encoder(input_features(x, p, positions, self.config))
+        for layer in self.layers:
+            z = layer(z, p, positions)
+        return self.decoder(z)[..., :-1, 0]
+
+    def attention(
+        self, x: Float[Tensor, "*batch k"] | None = None, *, length: int | None = None
+    ) -> Float[Tensor, "L *batch H N N"]:
+        """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
+        if x is None and self.config.design.attends != "position":
+            raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
+        if x is None:
+            x = self.P.new_zeros(self.config.n if length is None else length)
+        positions = positions_of(x.shape[-1], self.config, x.device)
+        p = self.P[positions]
+        z = self.encoder(input_features(x, p, positions, self.config))
+        maps = []
+        for layer in self.layers:
+            maps.append(layer.weights(z, p, positions))
+            z = layer(z, p, positions)
+        return torch.stack(maps)
+
+
+def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
+    """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
+    if not 1 <= length <= config.n:
+        raise UsageError(f"the list has {length} numbers; this model takes 1 to {config.n}.")
+    return torch.cat([torch.arange(length, device=device), torch.tensor([config.n], device=device)])
+
+
+def input_features(
+    x: Float[Tensor, "*batch k"], p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
+) -> Float[Tensor, "*batch N d_in"]:
+    """What the encoder reads: each number, or number and encoding, or Diag(X); the scratchpad holds 0."""
+    value = torch.cat([x, torch.zeros_like(x[..., :1])], dim=-1)[..., None]
+    if config.design.diagonal_input:
+        unit = torch.nn.functional.one_hot(positions, config.positions)
+        return value * unit.to(x.dtype)
+    if config.design.encoded_input:
+        return torch.cat([value, p.expand(*value.shape[:-1], -1)], dim=-1)
+    return value

@@ -1,0 +1,9 @@
+"""What the models learn: lists to sample, and the answer to every list.
+
+``task("sort").sample(1000, n=8, scale=3.0, seed=0)`` gives inputs and targets; ``TASKS`` is the table behind the names.
+"""
+
+from posattn.tasks.numeric import TASKS, Task, register, task
+from posattn.tasks.sampling import Seeds, sample_bounds, sample_lists
+
+__all__ = ["TASKS", "Seeds", "Task", "register", "sample_bounds", "sample_lists", "task"]

@@ -1,0 +1,160 @@
+"""The numeric tasks of Section 7 as one table, a row a task, with the answers of any number of lists at once.
+
+The cumulative tasks give at position i the answer for x_1..x_i. Each has a ``-total`` form, which gives at every
+position the answer for the whole list, so that the same model and the same loss serve both.
+
+To add a task, add a row:
+
+    register(Task("max", "cumulative max", lambda x: x.cummax(dim=-1).values))
+
+Letters: x the lists, y their answers, n values a list. Targets work on columns: the i-th column holds x_i of all
+lists, and the left-to-right order of the operations makes an answer equal, bit for bit, on every device.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from posattn.errors import UsageError, choice, whole
+from posattn.tasks.sampling import Device, Seeds, sample_lists
+
+Target = Callable[[Tensor], Tensor]
+Pairs = tuple[Float32[Tensor, "*members count n"], Float32[Tensor, "*members count n"]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table.
+
+    name: what ``task`` finds it by.
+    title: how figures call it.
+    target: the answers, a pure function from (..., n) to (..., n) for every float dtype and device.
+    rounding_step: the answers to lists of integers are multiples of it; the rounding accuracy rounds to it.
+    """
+
+    name: str
+    title: str
+    target: Target
+    rounding_step: float = 1.0
+
+    def sample(
+        self,
+        count: int,
+        n: int = 8,
+        scale: float = 1.0,
+        seed: Seeds = 0,
+        *,
+        split: str = "train",
+        integers: bool = False,
+        device: Device = None,
+    ) -> Pairs:
+        """(x, y), each (count, n), or (M, count, n) for M seeds; x does not depend on the task (see ``sample_lists``).
+
+        scale: 1 is the training range [-2, 2]; above 1 the lists are out of distribution, with the rejection step.
+        split: lists of different splits are independent draws.
+        integers: lists of integers, for the rounding accuracy.
+        """
+        x = sample_lists(count, n, scale, seed, split=split, integers=integers, device=device)
+        return x, self.target(x)
+
+    def sample_lengths(
+        self,
+        count: int,
+        lengths: Sequence[int] = range(1, 9),
+        scale: float = 1.0,
+        seed: Seeds = 0,
+        *,
+        split: str = "train",
+        integers: bool = False,
+        device: Device = None,
+    ) -> dict[int, Pairs]:
+        """``count`` lists in all, by length, equally many of each; what is left over goes to the first lengths."""
+        if not isinstance(lengths, Sequence) or not lengths or any(lengths.count(n) > 1 for n in lengths):
+            raise UsageError(f"lengths is {lengths!r}; it must be a sequence of at least one length, and none twice.")
+        share, rest = divmod(whole("count", count, least=len(lengths)), len(lengths))
+        return {
+            n: self.sample(share + (k < rest), n, scale, seed, split=split, integers=integers, device=device)
+            for k, n in enumerate(lengths)
+        }
+
+
+def _columns(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "n *batch"]:
+    return x.movedim(-1, 0).contiguous()
+
+
+def _lists(columns: Iterable[Tensor]) -> Float[Tensor, "*batch n"]:
+    return torch.stack(list(columns), dim=-1)
+
+
+def cumulative_sum(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """y_i = x_1 + ... + x_i."""
+    return _lists(accumulate(_columns(x), torch.add))
+
+
+def cumulative_min(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """y_i = min(x_1, ..., x_i)."""
+    return _lists(accumulate(_columns(x), torch.minimum))
+
+
+def cumulative_median(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """y_i = median(x_1, ..., x_i), for an even count the midpoint of the two middle values."""
+    columns = _columns(x)
+    n = len(columns)
+    s = columns.new_full((n + 2, *columns.shape[1:]), torch.inf)  # s[1:i+1] is x_1..x_i sorted, infinities around it
+    s[0] = -torch.inf
+    y = torch.empty_like(columns)
+    for i, x_i in enumerate(columns, start=1):
+        # x_i enters the sorted prefix: smaller values stay, larger ones move up by one place.
+        s[1 : i + 1] = torch.maximum(s[:i], torch.minimum(s[1 : i + 1], x_i))
+        y[i - 1] = (s[(i + 1) // 2] + s[i // 2 + 1]) / 2
+    return y.movedim(0, -1).contiguous()
+
+
+def ascending(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """y = sort(x)."""
+    return x.sort(dim=-1).values
+
+
+def cumulative_maxsub(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """y_i = max over 1 <= j <= k <= i of x_j + ... + x_k (Kadane: the best sum that ends at k, then the best k)."""
+    ending_here = accumulate(_columns(x), lambda best, x_k: best.clamp(min=0) + x_k)
+    return _lists(accumulate(ending_here, torch.maximum))
+
+
+def _total(cumulative: Target, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    return cumulative(x)[..., -1:].expand_as(x).contiguous()
+
+
+TASKS: dict[str, Task] = {
+    row.name: row
+    for row in (
+        Task("sum", "cumulative sum", cumulative_sum),
+        Task("min", "cumulative min", cumulative_min),
+        Task("median", "cumulative median", cumulative_median, rounding_step=0.5),
+        Task("sort", "sorting", ascending),
+        Task("maxsub", "cumulative maximum sum subarray", cumulative_maxsub),
+        Task("sum-total", "sum", partial(_total, cumulative_sum)),
+        Task("min-total", "min", partial(_total, cumulative_min)),
+        Task("median-total", "median", partial(_total, cumulative_median), rounding_step=0.5),
+        Task("maxsub-total", "maximum sum subarray", partial(_total, cumulative_maxsub)),
+    )
+}
+
+
+def register(row: Task) -> Task:
+    """Adds ``row`` to the table; from then on ``task(row.name)`` finds it."""
+    if row.name in TASKS:
+        raise UsageError(f"name is {row.name!r}; it must differ from the tasks there are: {', '.join(TASKS)}.")
+    TASKS[row.name] = row
+    return row
+
+
+def task(name: str, cumulative: bool = True) -> Task:
+    """The task of that name; ``cumulative=False`` gives its ``-total`` form, or a task of one form (sort) itself."""
+    row = TASKS[choice("task", name, TASKS)]
+    return row if cumulative else TASKS.get(f"{name}-total", row)

@@ -1,0 +1,114 @@
+"""Lists of real numbers as Section 7 draws them, in distribution (c <= 1) and out of it (c > 1).
+
+A list has two bounds, uniform on [-2c, 2c], and n values, uniform between the bounds. For c > 1 a rejection step keeps
+only pairs of bounds with gamma_l < -2 or gamma_u > 2, that is, never both inside the training range [-2, 2].
+
+A list depends on (seed, split, n, c, integers) and on its index alone: not on the task, the device, the other seeds of
+the call or ``count``. So the tasks of one seed are compared on the same lists, a larger sample begins with the smaller
+one, and two splits, or two scales, are independent draws.
+
+Letters: c scale, n values a list, gamma_l and gamma_u the lower and upper bound, u, v, w uniform on [0, 1); shapes have
+a leading members axis when several seeds are given.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from posattn import streams
+from posattn.errors import UsageError, positive, whole
+
+Seeds = int | Sequence[int] | Tensor
+Device = str | torch.device | None
+
+_PAST_2 = 2.0 + 2.0**-22  # the float32 next to 2: a bound outside [-2, 2] must not be rounded into it
+
+
+def sample_bounds(
+    count: int,
+    n: int = 8,
+    scale: float = 1.0,
+    seed: Seeds = 0,
+    *,
+    split: str = "train",
+    integers: bool = False,
+    device: Device = None,
+) -> tuple[Float32[Tensor, "*members count"], Float32[Tensor, "*members count"]]:
+    """(gamma_l, gamma_u): the bounds between which ``sample_lists`` with the same arguments draws its values."""
+    c = positive("scale", scale)
+    keys = _keys(seed, split, n, c, integers, "bounds", device)
+    u, v, w = streams.uniform(keys, 3 * whole("count", count)).unflatten(-1, (count, 3)).unbind(-1)
+    first, second = (_within(v, c), _within(w, c)) if c <= 1 else _not_both_inside(u, v, w, c)
+    return torch.minimum(first, second), torch.maximum(first, second)
+
+
+def sample_lists(
+    count: int,
+    n: int = 8,
+    scale: float = 1.0,
+    seed: Seeds = 0,
+    *,
+    split: str = "train",
+    integers: bool = False,
+    device: Device = None,
+) -> Float32[Tensor, "*members count n"]:
+    """``count`` lists of n values; with M seeds, M times as many, of which row k is what the k-th seed alone gives.
+
+    ``integers`` rounds the values to the nearest integers that lie in [-2c, 2c]; the paper says only 'lists containing
+    integers', and this keeps the diversity of ranges that the two bounds give.
+    """
+    c = positive("scale", scale)
+    gamma_l, gamma_u = sample_bounds(count, n, c, seed, split=split, integers=integers, device=device)
+    keys = _keys(seed, split, n, c, integers, "values", device)
+    x: Tensor = streams.uniform(keys, count * n).unflatten(-1, (count, n))
+    # Rounding keeps x <= gamma_u: u <= 1 - 2^-24 takes the rounded width at least one float32 below itself, hence below
+    # the true width, and the sum is then rounded from something below gamma_u.
+    x.mul_((gamma_u - gamma_l)[..., None]).add_(gamma_l[..., None])
+    if integers:
+        x.round_().clamp_(-math.floor(2 * c), math.floor(2 * c))
+    return x
+
+
+def _within(u: Tensor, c: float) -> Tensor:
+    """Uniform on [-2c, 2c)."""
+    return 4 * c * u - 2 * c
+
+
+def _outside(u: Tensor, c: float) -> Tensor:
+    """Uniform on [-2c, -2) and (2, 2c]: uniform on [-(2c - 2), 2c - 2], each half then moved out by 2."""
+    centred = (4 * c - 4) * (u - 0.5 + 2.0**-25)  # the half step makes the grid of u symmetric, so that 0 is not on it
+    return torch.copysign((centred.abs() + 2).clamp(_PAST_2, max(2 * c, _PAST_2)), centred)
+
+
+def _not_both_inside(u: Tensor, v: Tensor, w: Tensor, c: float) -> tuple[Tensor, Tensor]:
+    """Two bounds on [-2c, 2c] given that not both lie in I = [-2, 2]: what rejection would give, without its loop.
+
+    A bound lies in I with probability 1/c, both with 1/c^2, so the condition holds with probability 1 - 1/c^2. It holds
+    whenever the first bound is outside, hence
+        P(first outside | not both in I) = (1 - 1/c) / (1 - 1/c^2) = c / (c + 1).
+    Given a first bound outside, the condition says nothing more: the first is uniform outside and the second uniform on
+    everything. Given a first bound inside, it says that the second is outside: the first is uniform on I and the second
+    uniform outside.
+    """
+    first_outside = u < c / (c + 1)
+    first = torch.where(first_outside, _outside(v, c), _within(v, 1.0))
+    second = torch.where(first_outside, _within(w, c), _outside(w, c))
+    return first, second
+
+
+def _keys(
+    seed: Seeds, split: str, n: int, c: float, integers: bool, part: str, device: Device
+) -> Int64[Tensor, "*members"]:
+    """The stream of every seed for one part of the lists; an int gives one key without an axis."""
+    if not isinstance(split, str) or not split:
+        raise UsageError(f"split is {split!r}; it must be a name such as train, validation or test.")
+    purpose = ("lists", split, whole("n", n), repr(c), "integers" if integers else "reals", part)
+    seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
+    if not isinstance(seeds, (list, tuple, range)):
+        return torch.tensor(streams.stream(whole("seed", seeds, least=0), *purpose), device=device)
+    if not seeds:
+        raise UsageError(f"seed is {seed!r}; it must be a whole number or at least one of them.")
+    return torch.tensor([streams.stream(whole("seed", each, least=0), *purpose) for each in seeds], device=device)

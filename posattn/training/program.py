@@ -1,0 +1,88 @@
+"""How an ensemble computes: its parameters as one matrix, and its outputs through the folded or the plain network.
+
+Letters: M members, P parameters of one, b lists, k numbers a list. All tensors of an ensemble lead with the member axis.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from posattn.folding import Tensors, fold, folded_forward, folds
+from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.streams import stream
+
+
+def initial_model(config: ModelConfig, seed: int) -> Transformer:
+    """The network with the initial weights that ``seed`` determines, whatever else has drawn random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(seed, "initialisation"))
+        return Transformer(config)
+
+
+class Parameters:
+    """The parameters of M networks as one (M, P) matrix, so that an optimiser sees a single tensor."""
+
+    def __init__(self, config: ModelConfig, flat: Float[Tensor, "M P"]):
+        self.config, self.flat = config, flat
+        with torch.device("meta"):
+            self.shapes = {name: value.shape for name, value in Transformer(config).named_parameters()}
+
+    @classmethod
+    def initial(cls, config: ModelConfig, seeds: Sequence[int], device: torch.device) -> "Parameters":
+        rows = [torch.cat([p.detach().flatten() for p in initial_model(config, seed).parameters()]) for seed in seeds]
+        return cls(config, torch.stack(rows).to(device))
+
+    @classmethod
+    def of(cls, config: ModelConfig, named: Tensors) -> "Parameters":
+        """From named tensors with a member axis, such as a file holds."""
+        own = cls(config, torch.empty(0))
+        return cls(config, torch.cat([named[name].flatten(1) for name in own.shapes], dim=1))
+
+    def named(self, members: slice = slice(None)) -> Tensors:
+        """Views (m, *shape) of the parameters of some members, by name."""
+        rows = self.flat[members]
+        pieces = rows.split([shape.numel() for shape in self.shapes.values()], dim=1)
+        return {name: piece.unflatten(1, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def model(self, member: int) -> Transformer:
+        """One member as a plain module."""
+        model = Transformer(self.config)
+        named = self.named(slice(member, member + 1))
+        model.load_state_dict({name: value[0] for name, value in named.items()})
+        return model.to(self.flat.device)
+
+
+class Program:
+    """Outputs of several members, each on lists of its own: ``predict(prepare(parameters, k), x)``.
+
+    ``prepare`` does what is needed once a step (folding), ``predict`` what is needed for every list.
+    """
+
+    def __init__(self, config: ModelConfig, device: torch.device, folded: bool | None = None):
+        self.config = config
+        self.folded = folds(config) if folded is None else folded
+        self.skeleton = Transformer(config).to(device)
+
+    def prepare(self, parameters: Tensors, length: int) -> Tensors:
+        if not self.folded:
+            return parameters
+        return fold(parameters, self.config, self.skeleton.P[self._positions(length)])
+
+    def predict(self, prepared: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
+        if self.folded:
+            positions = self._positions(x.shape[-1])
+            features = input_features(x, self.skeleton.P[positions], positions, self.config)
+            return folded_forward(prepared, features, self.config)
+        if len(x) == 1:  # vmap costs time and gains nothing for one member
+            return self._plain({name: value[0] for name, value in prepared.items()}, x[0])[None]
+        return vmap(self._plain)(prepared, x)
+
+    def _plain(self, parameters: Tensors, x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self.skeleton, parameters, (x,))
+        return out
+
+    def _positions(self, length: int) -> Tensor:
+        return positions_of(length, self.config, self.skeleton.P.device)

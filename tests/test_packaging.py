@@ -1,0 +1,82 @@
+"""The package as a stranger gets it: a wheel that carries what it should, runs by itself and imports little."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCES = ["pyproject.toml", "README.md", "LICENSE", "posattn", "tests", "benchmarks"]
+OPTIONAL = ["ray", "torch_geometric", "transformers", "onnx", "tensorboard", "beartype", "pydantic"]
+
+
+def run(*command: object, cwd: Path, path: Path | None = None) -> str:
+    """The standard output of ``command``, run with ``path`` as the only PYTHONPATH."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that neither old build outputs nor this test change the result or the checkout."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, source / name)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source, cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the unpacked wheel alone; torch and the rest come from the environment of the tests."""
+    target = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", target, wheel, cwd=target)
+    return target
+
+
+def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "posattn/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    modules = {str(file.relative_to(ROOT)) for file in (ROOT / "posattn").rglob("*.py")}
+    assert modules == {name for name in names if name.endswith(".py")}
+    assert {name.split("/")[0] for name in names} == {"posattn", f"posattn-{PROJECT['version']}.dist-info"}
+
+
+def test_installed_wheel_runs_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+    source = run(sys.executable, "-c", "import posattn; print(posattn.__file__)", cwd=tmp_path, path=installed)
+    assert Path(source.strip()).is_relative_to(installed)
+    run(sys.executable, "-c", "import posattn; posattn.task('sort')", cwd=tmp_path, path=installed)
+    for command in ([sys.executable, "-m", "posattn"], [installed / "bin" / "posattn"]):
+        text = run(*command, "--help", cwd=tmp_path, path=installed)
+        assert all(name in text for name in ("train", "evaluate", "predict", "reproduce"))
+
+
+def test_pinned_versions_are_allowed_ones() -> None:
+    wanted = PROJECT["dependencies"] + [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
+    allowed = {requirement.name: requirement.specifier for requirement in map(Requirement, wanted)}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    pins = {pin.name: str(pin.specifier).removeprefix("==") for pin in map(Requirement, lines)}
+    assert pins["torch"] == "2.13.0"
+    assert str(allowed["torch"]) == "<2.14,>=2.11"
+    assert [name for name, version in pins.items() if not allowed[name].contains(version)] == []
+
+
+def test_import_leaves_the_extras_alone(tmp_path: Path) -> None:
+    code = f"import sys, posattn; print(*[name for name in {OPTIONAL} if name in sys.modules])"
+    assert run(sys.executable, "-c", code, cwd=tmp_path, path=ROOT).split() == []
