@@ -168,4 +168,6 @@ class PositionalAttention(nn.Module):
         return self.attention.mix(a.to(x.dtype), x)
 
     def extra_repr(self) -> str:
-        return f"n_positions={self.n_positions}, encoding={self.encoding!r}, causal={self.causal}, dropout={self.dropout}"
+        return (
+            f"n_positions={self.n_positions}, encoding={self.encoding!r}, causal={self.causal}, dropout={self.dropout}"
+        )

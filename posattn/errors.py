@@ -1,6 +1,7 @@
 """The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted."""
 
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 
 class UsageError(ValueError):
@@ -17,13 +18,13 @@ def choice(field: str, value: object, accepted: Iterable[str]) -> str:
 
 def whole(field: str, value: object, least: int = 1) -> int:
     """``value`` if it is an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UsageError(f"{field} is {value!r}; it must be a whole number of at least {least}.")
-    return value
+    return int(value)
 
 
 def positive(field: str, value: object) -> float:
     """``value`` as a float if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise UsageError(f"{field} is {value!r}; it must be a finite number above 0.")
     return float(value)

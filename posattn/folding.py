@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from posattn.attention import attention_weights, split_heads
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 
@@ -36,88 +37,102 @@ def folds(config: ModelConfig) -> bool:
     return config.design.attends != "both" and not config.design.rotary
 
 
-def fold(parameters: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]) -> Tensors:
-    """Folds an ensemble's parameters, named as in ``Transformer`` with a leading member axis, at the encodings ``p``.
+def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
+    """Parameters named as in ``Transformer``, with a leading member axis, as one tensor (M, L, ...) for all layers.
 
-    The result holds for layer l: ``U.l.0`` and ``U.l.h``, ``c.l``, and ``A.l.h`` or ``M.l.h`` and ``m.l.h`` (heads count
-    from 1); then ``w`` and, with biases, ``b`` of the readout.
+    ``layers.0.W_1.weight``, ``layers.1.W_1.weight``, ... become ``layers.W_1.weight``.
+    """
+    stacked = {name: value for name, value in parameters.items() if not name.startswith("layers.")}
+    layers = [name for name in parameters if name.startswith("layers.")]
+    for short in dict.fromkeys(name.split(".", 2)[2] for name in layers):
+        same = [parameters[name] for name in layers if name.split(".", 2)[2] == short]
+        stacked[f"layers.{short}"] = torch.stack(same, dim=1)
+    return stacked
+
+
+def fold(stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]) -> Tensors:
+    """Folds an ensemble's parameters, as ``stack_layers`` gives them, at the encodings ``p``.
+
+    Returns, with heads counted from 0 for the state itself: ``U.first`` (M, H+1, d_in, w) and ``U`` (M, L-1, H+1, w, w);
+    ``c`` (M, L, 1, w); ``A`` (M, L, H, N, N) or ``M.first``, ``M``, ``m.first``, ``m``; and ``w``, ``b`` of the readout.
     """
     if not folds(config):
         raise UsageError(f"the {config.arch} architecture does not fold.")
-    folded: Tensors = {}
-    transform, shift = _linear(parameters, "encoder")
-    for index in range(config.layers):
-        name = f"layers.{index}"
-        if config.design.attends == "position":
-            folded |= _positional_weights(parameters, f"{name}.attention", index, config, p)
-        else:
-            folded |= _bilinear_logits(parameters, f"{name}.attention", index, config, transform, shift)
-        folded |= _layer(parameters, name, index, config, transform, shift)
-        transform, shift = _linear(parameters, f"{name}.W_2")
-    readout, constant = _linear(parameters, "decoder")
-    folded["w"] = transform @ readout
-    if constant is not None and shift is not None:
-        folded["b"] = shift @ readout + constant
+    # x = s T + t: T and t are the encoder in the first layer and W_2 of the layer before in the others.
+    encoder, encoder_bias = _linear(stacked, "encoder")
+    w_2, b_2 = _linear(stacked, "layers.W_2")
+    inner = w_2[:, :-1]
+    shift = None if b_2 is None or encoder_bias is None else torch.cat([encoder_bias[:, None], b_2[:, :-1]], dim=1)
+
+    folded = _values(stacked, config, encoder, inner, shift)
+    if config.design.attends == "position":
+        folded["A"] = _positional_weights(stacked, config, p)
+    else:
+        folded |= _bilinear_logits(stacked, config, encoder, inner, shift)
+    decoder, constant = _linear(stacked, "decoder")
+    folded["w"] = w_2[:, -1] @ decoder
+    if constant is not None and b_2 is not None:
+        folded["b"] = b_2[:, -1] @ decoder + constant
     return folded
 
 
 def _linear(parameters: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor | None]:
-    """The matrix W (M, in, out) and the row b (M, 1, out) of the map x W + b."""
+    """The matrix W (..., in, out) and the row b (..., 1, out) of the map x W + b."""
     bias = parameters.get(f"{name}.bias")
-    return parameters[f"{name}.weight"].mT, None if bias is None else bias[:, None]
+    return parameters[f"{name}.weight"].mT, None if bias is None else bias[..., None, :]
 
 
-def _layer(
-    parameters: Mapping[str, Tensor], name: str, index: int, config: ModelConfig, transform: Tensor, shift: Tensor | None
+def _through(name: str, encoder: Tensor, inner: Tensor, products: Float[Tensor, "M L H d e"]) -> Tensors:
+    """T times each product: ``name.first`` for the first layer, whose T is the encoder, and ``name`` for the others."""
+    return {f"{name}.first": encoder[:, None] @ products[:, 0], name: inner[:, :, None] @ products[:, 1:]}
+
+
+def _values(
+    stacked: Mapping[str, Tensor], config: ModelConfig, encoder: Tensor, inner: Tensor, shift: Tensor | None
 ) -> Tensors:
     """U_0, U_h and c."""
-    w_v, b_v = _linear(parameters, f"{name}.attention.W_V")
-    w_o, b_o = _linear(parameters, f"{name}.attention.W_O")
-    w_1, b_1 = _linear(parameters, f"{name}.W_1")
-    w_1a, w_1x = w_1[:, : config.embed], w_1[:, config.embed :]
+    w_v, b_v = _linear(stacked, "layers.attention.W_V")
+    w_o, b_o = _linear(stacked, "layers.attention.W_O")
+    w_1, b_1 = _linear(stacked, "layers.W_1")
+    w_1a, w_1x = w_1[:, :, : config.embed], w_1[:, :, config.embed :]
     output = w_o @ w_1a
-    d_v = config.embed // config.heads
-    folded = {f"U.{index}.0": transform @ w_1x}
-    for head in range(config.heads):
-        rows = slice(head * d_v, (head + 1) * d_v)
-        folded[f"U.{index}.{head + 1}"] = transform @ (w_v[..., rows] @ output[:, rows])
+    by_head = split_heads(w_v, config.heads) @ output.unflatten(-2, (config.heads, -1))
+    folded = _through("U", encoder, inner, torch.cat([w_1x[:, :, None], by_head], dim=2))
     if shift is not None and b_v is not None and b_o is not None and b_1 is not None:
-        folded[f"c.{index}"] = shift @ w_1x + (shift @ w_v + b_v) @ output + b_o @ w_1a + b_1
+        folded["c"] = shift @ w_1x + (shift @ w_v + b_v) @ output + b_o @ w_1a + b_1
     return folded
 
 
-def _positional_weights(
-    parameters: Mapping[str, Tensor], name: str, index: int, config: ModelConfig, p: Tensor
-) -> Tensors:
-    """A_h of Eq. 3, the same for every input."""
-    queries, keys = (_heads(p @ w if b is None else p @ w + b, config) for w, b in _query_key(parameters, name))
-    weights = (queries @ keys.mT / math.sqrt(queries.shape[-1])).softmax(dim=-1)
-    return {f"A.{index}.{head + 1}": weights[:, head] for head in range(config.heads)}
+def _positional_weights(stacked: Mapping[str, Tensor], config: ModelConfig, p: Tensor) -> Float[Tensor, "M L H N N"]:
+    """A of Eq. 3, the same for every input."""
+    (w_q, b_q), (w_k, b_k) = (_linear(stacked, f"layers.attention.{name}") for name in ("W_Q", "W_K"))
+    queries, keys = (p @ w if b is None else p @ w + b for w, b in ((w_q, b_q), (w_k, b_k)))
+    return attention_weights(split_heads(queries, config.heads), split_heads(keys, config.heads))
 
 
 def _bilinear_logits(
-    parameters: Mapping[str, Tensor], name: str, index: int, config: ModelConfig, transform: Tensor, shift: Tensor | None
+    stacked: Mapping[str, Tensor], config: ModelConfig, encoder: Tensor, inner: Tensor, shift: Tensor | None
 ) -> Tensors:
     """M_h and m_h of Eq. 2's logits. The key's bias is left out: it shifts whole rows."""
-    (w_q, b_q), (w_k, _) = _query_key(parameters, name)
-    keys = _heads(transform @ w_k, config) / math.sqrt(config.d_k)
-    bilinear = _heads(transform @ w_q, config) @ keys.mT
-    folded = {f"M.{index}.{head + 1}": bilinear[:, head] for head in range(config.heads)}
+    (w_q, b_q), (w_k, _) = (_linear(stacked, f"layers.attention.{name}") for name in ("W_Q", "W_K"))
+    keys = split_heads(w_k, config.heads) / math.sqrt(config.d_k)
+    left = _through("M", encoder, inner, split_heads(w_q, config.heads) @ keys.mT)
+    folded = {"M.first": left["M.first"] @ encoder.mT[:, None], "M": left["M"] @ inner.mT[:, :, None]}
     if b_q is not None and shift is not None:
-        constant = _heads(shift @ w_q + b_q, config) @ keys.mT
-        folded |= {f"m.{index}.{head + 1}": constant[:, head] for head in range(config.heads)}
+        constant = split_heads(shift @ w_q + b_q, config.heads) @ keys.mT
+        folded |= {"m.first": constant[:, 0] @ encoder.mT[:, None], "m": constant[:, 1:] @ inner.mT[:, :, None]}
     return folded
 
 
-def _query_key(parameters: Mapping[str, Tensor], name: str) -> list[tuple[Tensor, Tensor | None]]:
-    return [_linear(parameters, f"{name}.{projection}") for projection in ("W_Q", "W_K")]
+def _by_layer(folded: Tensors, name: str, config: ModelConfig) -> list[tuple[Tensor, ...]]:
+    """The tensors (M, ...) of ``name`` for every layer and head."""
+    others = folded[name].unbind(dim=1) if config.layers > 1 else ()
+    return [layer.unbind(dim=1) for layer in (folded[f"{name}.first"], *others)]
 
 
-def _heads(x: Float[Tensor, "M n Hd"], config: ModelConfig) -> Float[Tensor, "M H n d"]:
-    return x.unflatten(-1, (config.heads, -1)).transpose(1, 2)
-
-
-def folded_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Float[Tensor, "M b k"]:
+def folded_forward(
+    folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
+) -> Float[Tensor, "M b k"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
     run = _positional_forward if config.design.attends == "position" else _self_attention_forward
     return run(folded, features, config)
@@ -126,13 +141,14 @@ def folded_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], confi
 def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
     members, b, n, _ = features.shape
     s = features.transpose(1, 2)
-    for index in range(config.layers):
+    constants = folded["c"].unbind(dim=1) if config.bias else [None] * config.layers
+    weights = [layer.unbind(dim=1) for layer in folded["A"].unbind(dim=1)]
+    for u, a, c in zip(_by_layer(folded, "U", config), weights, constants, strict=True):
         by_position, by_entry = s.reshape(members, n, -1), s.reshape(members, n * b, -1)
-        z = _affine(by_entry, folded[f"U.{index}.0"], folded.get(f"c.{index}"))
-        for head in range(1, config.heads + 1):
+        z = _affine(by_entry, u[0], c)
+        for a_h, u_h in zip(a, u[1:], strict=True):
             # A_h s for all lists at once: (N, N) times (N, b d)
-            mixed = torch.bmm(folded[f"A.{index}.{head}"], by_position).view(by_entry.shape)
-            z = torch.baddbmm(z, mixed, folded[f"U.{index}.{head}"])
+            z = torch.baddbmm(z, torch.bmm(a_h, by_position).view(by_entry.shape), u_h)
         s = torch.relu(z).view(members, n, b, -1)
     out = _affine(s.view(members, n * b, -1), folded["w"], folded.get("b")).view(members, n, b)
     return out[:, :-1].transpose(1, 2)
@@ -141,14 +157,16 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
 def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
     members, b, n, _ = features.shape
     s = features
-    for index in range(config.layers):
+    constants = folded["c"].unbind(dim=1) if config.bias else [None] * config.layers
+    bilinear = _by_layer(folded, "M", config)
+    rows = _by_layer(folded, "m", config) if config.bias else [(None,) * config.heads] * config.layers
+    for u, m, m_row, c in zip(_by_layer(folded, "U", config), bilinear, rows, constants, strict=True):
         by_entry, by_list = s.reshape(members, b * n, -1), s.reshape(members * b, n, -1)
-        z = _affine(by_entry, folded[f"U.{index}.0"], folded.get(f"c.{index}")).view(members * b, n, -1)
-        for head in range(1, config.heads + 1):
-            queries = _affine(by_entry, folded[f"M.{index}.{head}"], folded.get(f"m.{index}.{head}"))
-            weights = torch.bmm(queries.view(by_list.shape), by_list.mT).softmax(dim=-1)
-            values = torch.bmm(by_entry, folded[f"U.{index}.{head}"]).view(z.shape)
-            z = torch.baddbmm(z, weights, values)
+        z = _affine(by_entry, u[0], c).view(members * b, n, -1)
+        for m_h, m_row_h, u_h in zip(m, m_row, u[1:], strict=True):
+            queries = _affine(by_entry, m_h, m_row_h).view(by_list.shape)
+            weights = torch.bmm(queries, by_list.mT).softmax(dim=-1)
+            z = torch.baddbmm(z, weights, torch.bmm(by_entry, u_h).view(z.shape))
         s = torch.relu(z).view(members, b, n, -1)
     out = _affine(s.view(members, b * n, -1), folded["w"], folded.get("b")).view(members, b, n)
     return out[..., :-1]
@@ -164,29 +182,34 @@ class Frozen(nn.Module):
     Nothing of queries, keys or softmax is left. ``forward`` maps (..., k) to (..., k).
     """
 
+    P: Tensor
+    positions: Tensor
+    w: Tensor
+    b: Tensor | None
+
     def __init__(self, model: Transformer, length: int | None = None):
         super().__init__()
         config = model.config
         if config.design.attends != "position":
-            raise UsageError(f"the attention of the {config.arch} architecture depends on the input; it cannot be frozen.")
+            raise UsageError(
+                f"the attention of the {config.arch} architecture depends on the input; it cannot be frozen."
+            )
         self.config = config
         self.length = config.n if length is None else length
         with torch.no_grad():
             positions = positions_of(self.length, config, model.P.device)
-            p = model.P[positions]
-            folded = fold({name: value[None] for name, value in model.named_parameters()}, config, p)
-            identity = torch.eye(len(positions), dtype=p.dtype, device=p.device)
-            for index in range(config.layers):
-                heads = range(1, config.heads + 1)
-                mixing = [identity, *(folded[f"A.{index}.{head}"][0] for head in heads)]
-                self.register_buffer(f"A_{index}", torch.cat(mixing, dim=1))  # (N, (H+1) N)
-                self.register_buffer(f"U_{index}", torch.cat([folded[f"U.{index}.{head}"] for head in (0, *heads)]))
-                self.register_buffer(f"c_{index}", folded[f"c.{index}"][0, 0] if config.bias else None)
-            self.register_buffer("w", folded["w"][0, :, 0])
-            self.register_buffer("b", folded["b"][0, 0, 0] if config.bias else None)
-            # What the encoder reads beside the numbers, for architectures that read more.
-            self.register_buffer("P", p)
+            # What the encoder reads beside the numbers, in architectures that read more.
+            self.register_buffer("P", model.P[positions].clone())
             self.register_buffer("positions", positions)
+            named = {name: value[None] for name, value in model.named_parameters()}
+            folded = fold(stack_layers(named), config, self.P)
+            identity = torch.eye(len(positions), dtype=self.P.dtype, device=self.P.device)
+            for index, u in enumerate((folded["U.first"][0], *folded["U"][0])):
+                self.register_buffer(f"A_{index}", torch.cat([identity, *folded["A"][0, index]], dim=1))  # (N, (H+1) N)
+                self.register_buffer(f"U_{index}", u.clone())  # (H+1, d_in, w)
+                self.register_buffer(f"c_{index}", folded["c"][0, index, 0].clone() if config.bias else None)
+            self.register_buffer("w", folded["w"][0, :, 0])
+            self.register_buffer("b", folded["b"][0, 0] if config.bias else None)
 
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
         if x.shape[-1] != self.length:

@@ -66,14 +66,14 @@ class ModelConfig:
 
     n: int
     arch: str = "positional"
-    layers: int | None = None
+    layers: int = None  # type: ignore[assignment]  # None until filled in
     heads: int = 2
     embed: int = 64
     width: int = 64
     encoding: str = "one-hot"
-    encoding_dim: int | None = None
-    d_k: int | None = None
-    bias: bool | None = None
+    encoding_dim: int = None  # type: ignore[assignment]
+    d_k: int = None  # type: ignore[assignment]
+    bias: bool = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         whole("n", self.n)
@@ -83,7 +83,9 @@ class ModelConfig:
         encoding = ENCODINGS[self.encoding]
         self._fill("encoding_dim", encoding.dim(self.n, self.positions))
         if encoding.full_rank and self.encoding_dim != self.positions:
-            raise UsageError(f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}.")
+            raise UsageError(
+                f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}."
+            )
         self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
         for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
             whole(field, getattr(self, field))
@@ -113,7 +115,7 @@ class ModelConfig:
         """Width of what the encoder reads at each position."""
         if self.design.diagonal_input:
             return self.positions
-        return 1 + (self.encoding_dim or 0) * self.design.encoded_input
+        return 1 + self.encoding_dim * self.design.encoded_input
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -165,29 +167,32 @@ class Transformer(nn.Module):
         self.register_buffer("P", p, persistent=False)
 
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
-        positions = positions_of(x.shape[-1], self.config, x.device)
-        p = self.P[positions]
-        z = self.encoder(input_features(x, p, positions, self.config))
+        z, p, positions = self._encode(x)
         for layer in self.layers:
             z = layer(z, p, positions)
         return self.decoder(z)[..., :-1, 0]
 
     def attention(
         self, x: Float[Tensor, "*batch k"] | None = None, *, length: int | None = None
-    ) -> Float[Tensor, "L *batch H N N"]:
+    ) -> Float[Tensor, "L *any H N N"]:
         """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
         if x is None and self.config.design.attends != "position":
             raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
         if x is None:
             x = self.P.new_zeros(self.config.n if length is None else length)
-        positions = positions_of(x.shape[-1], self.config, x.device)
-        p = self.P[positions]
-        z = self.encoder(input_features(x, p, positions, self.config))
+        z, p, positions = self._encode(x)
         maps = []
         for layer in self.layers:
+            assert isinstance(layer, Layer)
             maps.append(layer.weights(z, p, positions))
             z = layer(z, p, positions)
         return torch.stack(maps)
+
+    def _encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
+        """The first state, and the encodings and positions of its entries."""
+        positions = positions_of(x.shape[-1], self.config, x.device)
+        p = self.P[positions]
+        return self.encoder(input_features(x, p, positions, self.config)), p, positions
 
 
 def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:

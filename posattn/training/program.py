@@ -14,6 +14,8 @@ from posattn.folding import Tensors, fold, folded_forward, folds
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.streams import stream
 
+Shapes = dict[str, torch.Size]
+
 
 def initial_model(config: ModelConfig, seed: int) -> Transformer:
     """The network with the initial weights that ``seed`` determines, whatever else has drawn random numbers."""
@@ -29,6 +31,16 @@ class Parameters:
         self.config, self.flat = config, flat
         with torch.device("meta"):
             self.shapes = {name: value.shape for name, value in Transformer(config).named_parameters()}
+        # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
+        self._layer = {
+            name.replace("layers.0", "layers"): shape
+            for name, shape in self.shapes.items()
+            if name.startswith("layers.0.")
+        }
+        self._outer = {
+            part: {name: shape for name, shape in self.shapes.items() if name.startswith(part)}
+            for part in ("encoder", "decoder")
+        }
 
     @classmethod
     def initial(cls, config: ModelConfig, seeds: Sequence[int], device: torch.device) -> "Parameters":
@@ -39,13 +51,32 @@ class Parameters:
     def of(cls, config: ModelConfig, named: Tensors) -> "Parameters":
         """From named tensors with a member axis, such as a file holds."""
         own = cls(config, torch.empty(0))
-        return cls(config, torch.cat([named[name].flatten(1) for name in own.shapes], dim=1))
+        return cls(config, own.flatten([named[name] for name in own.shapes], stacked=False))
 
     def named(self, members: slice = slice(None)) -> Tensors:
         """Views (m, *shape) of the parameters of some members, by name."""
-        rows = self.flat[members]
-        pieces = rows.split([shape.numel() for shape in self.shapes.values()], dim=1)
-        return {name: piece.unflatten(1, shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+        return _split(self.flat[members], self.shapes)
+
+    def stacked(self, members: slice = slice(None)) -> Tensors:
+        """The same with all layers in one view (m, L, *shape), as ``stack_layers`` would copy them."""
+        first, layers, last = self._sections(self.flat[members])
+        return (
+            _split(first, self._outer["encoder"]) | _split(layers, self._layer) | _split(last, self._outer["decoder"])
+        )
+
+    def _sections(self, rows: Float[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
+        sizes = [_size(self._outer["encoder"]), self.config.layers * _size(self._layer), _size(self._outer["decoder"])]
+        first, layers, last = rows.split(sizes, dim=1)
+        return first, layers.unflatten(1, (self.config.layers, -1)), last
+
+    def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
+        """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
+        if not stacked:
+            return torch.cat([value.flatten(1) for value in tensors], dim=1)
+        count = len(self._outer["encoder"])
+        first, layers, last = tensors[:count], tensors[count:-count], tensors[-count:]
+        body = torch.cat([value.flatten(2) for value in layers], dim=2).flatten(1)
+        return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
 
     def model(self, member: int) -> Transformer:
         """One member as a plain module."""
@@ -53,6 +84,15 @@ class Parameters:
         named = self.named(slice(member, member + 1))
         model.load_state_dict({name: value[0] for name, value in named.items()})
         return model.to(self.flat.device)
+
+
+def _size(shapes: Shapes) -> int:
+    return sum(shape.numel() for shape in shapes.values())
+
+
+def _split(rows: Float[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
+    pieces = rows.split([shape.numel() for shape in shapes.values()], dim=-1)
+    return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 
 class Program:
@@ -65,6 +105,10 @@ class Program:
         self.config = config
         self.folded = folds(config) if folded is None else folded
         self.skeleton = Transformer(config).to(device)
+
+    def leaves(self, parameters: Parameters, members: slice) -> Tensors:
+        """The parameters of some members in the form that ``prepare`` takes."""
+        return parameters.stacked(members) if self.folded else parameters.named(members)
 
     def prepare(self, parameters: Tensors, length: int) -> Tensors:
         if not self.folded:

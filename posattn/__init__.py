@@ -1,0 +1,21 @@
+"""Positional Transformers: attention that depends on positions alone, and everything around it.
+
+config = posattn.ModelConfig(n=8)                # the paper's positional Transformer for lists of 8
+model = posattn.Transformer(config)              # (batch, n) numbers in, (batch, n) numbers out
+run = posattn.train("sort", config, members=10, out="runs/sort")
+run.evaluate(scales=range(1, 11))                # error in and out of distribution
+"""
+
+from posattn.attention import PositionalAttention
+from posattn.errors import UsageError
+from posattn.folding import Frozen
+from posattn.model import ARCHITECTURES, ModelConfig, Transformer
+from posattn.tasks import task
+from posattn.training import Recipe, Run, load, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ARCHITECTURES", "Frozen", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer", "UsageError",
+    "load", "task", "train",
+]  # fmt: skip

@@ -1,0 +1,100 @@
+"""Files of a run: safetensors and JSON, written atomically, checked when read. Nothing is ever unpickled.
+
+A tensor file ``NAME.safetensors`` has a ``NAME.json`` beside it with its SHA-256 and whatever describes it; the JSON is
+sealed by a checksum of its own. The JSON is written last, so a file that has one is complete.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from posattn.errors import UsageError
+from posattn.folding import Tensors
+
+
+class Damaged(UsageError):
+    """A file is truncated, altered or missing its other half."""
+
+
+def write(path: Path, content: bytes) -> None:
+    """Puts ``content`` at ``path`` whole or not at all; what was there stays if anything goes wrong."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
+        raise UsageError(f"cannot write {path}: {reason}.") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, value: object) -> None:
+    write(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Damaged(f"cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged: it is not valid JSON.") from error
+
+
+def save_tensors(path: Path, tensors: Tensors, description: dict[str, Any]) -> None:
+    """Writes ``path`` and the JSON beside it."""
+    content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
+    write(path, content)
+    sealed = description | {"sha256": hashlib.sha256(content).hexdigest()}
+    write_json(path.with_suffix(".json"), sealed | {"seal": _seal(sealed)})
+
+
+def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors at ``path`` and their description, after checking both."""
+    described = read_json(path.with_suffix(".json"))
+    if not isinstance(described, dict) or described.pop("seal", None) != _seal(described):
+        raise Damaged(f"{path.with_suffix('.json')} is damaged: its checksum does not match.")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"cannot read {path}: {error.strerror}.") from error
+    if hashlib.sha256(content).hexdigest() != described.pop("sha256", None):
+        raise Damaged(f"{path} is damaged: its checksum does not match.")
+    return safetensors.torch.load(content), described
+
+
+def _seal(description: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raises if ``path`` is a pickle or a PyTorch archive, which could run any code when read."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    if (
+        head[:1] == b"\x80"
+        or head == b"PK\x03\x04"
+        or path.suffix in {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
+    ):
+        raise UsageError(f"{path} is a pickle file, which can run code when read; posattn reads safetensors only.")

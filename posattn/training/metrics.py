@@ -1,0 +1,92 @@
+"""How well an ensemble does: squared error at every scale, and the two accuracies of the paper (Accuracy Measures)."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from posattn.errors import UsageError, positive, whole
+from posattn.tasks import Task, task
+
+Predict = Callable[[Float[Tensor, "M b k"]], Float[Tensor, "M b k"]]
+
+
+def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    return (out - y).double().square().mean(dim=(-2, -1))
+
+
+def rounding_accuracy(
+    out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"], step: float = 1.0
+) -> Float[Tensor, "*lead"]:
+    """Share of integer lists whose every output rounds to the truth: to the nearest multiple of ``step``."""
+    return _share((out / step).round() == (y / step).round())
+
+
+def closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Share of lists whose every output is within 0.05 + 5% of the truth, as ``isclose`` reads two tolerances."""
+    return _share(torch.isclose(out, y, rtol=0.05, atol=0.05))
+
+
+def _share(right: Bool[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    return right.all(dim=-1).double().mean(dim=-1)
+
+
+def evaluate(
+    predict: Predict,
+    members: Sequence[tuple[str, int]],
+    n: int,
+    scales: Iterable[float],
+    samples: int = 1000,
+    split: str = "test",
+    device: torch.device | None = None,
+) -> pd.DataFrame:
+    """A table with one row for each member (its task and seed) and scale.
+
+    Every member is tested on ``samples`` fresh lists a scale, real ones for ``mse``, ``mse/c²`` and ``closeness`` and integer
+    ones for ``rounding``.
+    """
+    whole("samples", samples)
+    scales = [positive("scale", scale) for scale in scales]
+    if not scales:
+        raise UsageError("scales is empty; give at least one number above 0.")
+    rows = []
+    for scale in scales:
+        x, y = _draw(members, samples, n, scale, split, False, device)
+        out = predict(x)
+        error, close = mean_squared_error(out, y), closeness_accuracy(out, y)
+        integers, truth = _draw(members, samples, n, scale, split, True, device)
+        answer = predict(integers)
+        for index, (name, seed) in enumerate(members):
+            rounding = rounding_accuracy(answer[index], truth[index], task(name).rounding_step)
+            rows.append(
+                {
+                    "member": index,
+                    "task": name,
+                    "seed": seed,
+                    "scale": scale,
+                    "mse": float(error[index]),
+                    "mse/c²": float(error[index]) / scale**2,
+                    "rounding": float(rounding),
+                    "closeness": float(close[index]),
+                }
+            )
+    return pd.DataFrame(rows).sort_values(["member", "scale"], ignore_index=True)
+
+
+def _draw(
+    members: Sequence[tuple[str, int]],
+    samples: int,
+    n: int,
+    scale: float,
+    split: str,
+    integers: bool,
+    device: torch.device | None,
+) -> tuple[Tensor, Tensor]:
+    tasks: list[Task] = [task(name) for name, _ in members]
+    pairs = [
+        own.sample(samples, n=n, scale=scale, seed=seed, split=split, integers=integers, device=device)
+        for own, (_, seed) in zip(tasks, members, strict=True)
+    ]
+    return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])

@@ -1,0 +1,127 @@
+"""What a person sees of a run in training, and how they stop it."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+import rich.progress
+from rich.console import Console
+
+from posattn.errors import UsageError
+
+if TYPE_CHECKING:
+    from posattn.training.trainer import Trainer
+
+
+class Stop:
+    """While open, Ctrl-C and SIGTERM only ask to stop; ``leave`` then stops, between two steps, after a checkpoint."""
+
+    def __init__(self, active: bool = True):
+        self.active, self.asked = active, 0
+
+    def __enter__(self) -> Self:
+        self._before: dict[int, Any] = {}
+        if self.active:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                try:
+                    self._before[number] = signal.signal(number, self._ask)
+                except ValueError:  # not the main thread: signals are somebody else's business
+                    break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        self.asked = number
+
+    def leave(self, message: str) -> None:
+        """Ends the program as the signal would have, if one came."""
+        if self.asked:
+            print(message, file=sys.stderr)
+            raise SystemExit(128 + self.asked)
+
+
+class Progress:
+    """A bar with the loss, learning rate, speed and time left on standard error, and TensorBoard events on request.
+
+    Quiet when standard error is not a terminal, unless ``shown`` says otherwise.
+    """
+
+    def __init__(self, trainer: "Trainer", shown: bool | None = None, events: Path | None = None):
+        self.trainer = trainer
+        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.writer = None if events is None else _writer(events)
+        self.epoch = trainer.epoch
+
+    def __enter__(self) -> Self:
+        self.bar = rich.progress.Progress(
+            rich.progress.TextColumn("epoch {task.fields[epoch]}"),
+            rich.progress.BarColumn(),
+            rich.progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}  {task.fields[speed]} steps/s"),
+            rich.progress.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self.shown,
+        )
+        trainer = self.trainer
+        total = trainer.recipe.epochs * len(trainer.batches())
+        fields: dict[str, Any] = {
+            "loss": "-",
+            "lr": "-",
+            "speed": "-",
+            "epoch": f"{trainer.epoch}/{trainer.recipe.epochs}",
+        }
+        self.job = self.bar.add_task("", total=total, completed=trainer.steps_done, **fields)
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+        if self.writer is not None:
+            self.writer.close()
+
+    def update(self) -> None:
+        """After a step."""
+        if self.shown:
+            self.bar.update(self.job, completed=self.trainer.steps_done)
+        if self.trainer.epoch != self.epoch:
+            self._end_epoch()
+
+    def finish(self) -> None:
+        """After the last step."""
+        self.update()
+
+    def _end_epoch(self) -> None:
+        done, trainer = range(self.epoch, self.trainer.epoch), self.trainer
+        self.epoch = trainer.epoch
+        loss, rate = trainer.history[trainer.epoch - 1].median(dim=-1).values.tolist()
+        speed = self.bar.tasks[0].speed
+        self.bar.update(
+            self.job,
+            epoch=f"{trainer.epoch}/{trainer.recipe.epochs}",
+            loss=f"{loss:.2e}",
+            lr=f"{rate:.1e}",
+            speed="-" if speed is None else f"{speed:.1f}",
+        )
+        if self.writer is None:
+            return
+        for epoch in done:
+            for index, member in enumerate(trainer.members):
+                name = f"{member.task}/seed {member.seed}"
+                self.writer.add_scalar(f"loss/{name}", float(trainer.history[epoch, 0, index]), epoch)
+                self.writer.add_scalar(f"lr/{name}", float(trainer.history[epoch, 1, index]), epoch)
+
+
+def _writer(folder: Path) -> Any:
+    try:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError(
+            "tensorboard is on and not installed; install it with pip install 'posattn[tensorboard]'."
+        ) from error
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,232 @@
+"""Ensemble training: M networks of one shape as one program, each with its own data, shuffle, learning rate and fate.
+
+A member's numbers never depend on its companions. On a CPU a step is cut into units (member, tile of the batch) that the
+cores share; each unit computes on one core and tiles are added in order, so members are bit-equal alone or together and
+on any number of cores. On a GPU all members form one batched unit.
+
+Letters: M members, P parameters, S training lists a member, b lists a batch, k numbers a list.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn.folding import Tensors
+from posattn.model import ModelConfig
+from posattn.streams import fold_in, permutation, stream
+from posattn.tasks import task
+from posattn.training.program import Parameters, Program
+from posattn.training.recipe import Recipe
+from posattn.training.workers import Workers
+
+_TILE = 500  # lists: the state of a tile fits a core's cache, and two cores can share one member's batch
+
+
+@dataclass(frozen=True)
+class Member:
+    """What is a network's own within an ensemble."""
+
+    task: str
+    seed: int
+    lr: float
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass
+class Block:
+    """Training lists of one length for all members, and the streams that shuffle them."""
+
+    x: Float[Tensor, "M S k"]
+    y: Float[Tensor, "M S k"]
+    keys: Tensor
+
+    def order(self, epoch: int) -> Tensor:
+        return permutation(fold_in(self.keys, epoch), self.x.shape[1])
+
+
+class Trainer:
+    """The state of an ensemble in training, and how it advances. ``steps()`` yields after every step.
+
+    Between two yields the state is whole: ``state_dict`` then holds all that is needed to go on bit for bit.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        recipe: Recipe,
+        members: Sequence[Member],
+        device: torch.device,
+        workers: Workers,
+        variable_length: bool = False,
+        folded: bool | None = None,
+    ):
+        self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
+        count = len(members)
+        self.blocks = _blocks(config, recipe, members, device, variable_length)
+        self.program = Program(config, device, folded)
+        self.parameters = Parameters.initial(config, [member.seed for member in members], device)
+        self.first_moment = torch.zeros_like(self.parameters.flat)
+        self.second_moment = torch.zeros_like(self.parameters.flat)
+        self.lr = torch.tensor([member.lr for member in members], device=device)
+        self.best = torch.full((count,), math.inf, device=device)
+        self.stale = torch.zeros(count, dtype=torch.int64, device=device)
+        self.alive = torch.ones(count, dtype=torch.bool, device=device)
+        self.loss = torch.zeros(count, device=device)
+        self.history = torch.full((recipe.epochs, 2, count), math.nan)  # mean loss and learning rate of every epoch
+        self.epoch = self.batch = 0
+        # One unit a member on a CPU; one for all of them on a GPU.
+        one_unit = device.type != "cpu"
+        self.groups = [slice(0, count)] if one_unit else [slice(k, k + 1) for k in range(count)]
+        self.tile = recipe.batch if one_unit else _TILE
+
+    def batches(self) -> list[tuple[int, int, int]]:
+        """(block, start, stop) of every batch of an epoch: of one length each, lengths in turn."""
+        size = self.recipe.batch
+        starts = [
+            (start, index, min(start + size, block.x.shape[1]))
+            for index, block in enumerate(self.blocks)
+            for start in range(0, block.x.shape[1], size)
+        ]
+        return [(index, start, stop) for start, index, stop in sorted(starts)]
+
+    @property
+    def steps_done(self) -> int:
+        return self.epoch * len(self.batches()) + self.batch
+
+    def steps(self) -> Iterator[None]:
+        """Trains to the end of the recipe from wherever the state is."""
+        batches = self.batches()
+        while self.epoch < self.recipe.epochs:
+            orders = [block.order(self.epoch) for block in self.blocks]
+            while self.batch < len(batches):
+                index, start, stop = batches[self.batch]
+                rows = orders[index][:, start:stop, None]
+                block = self.blocks[index]
+                self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1), len(batches))
+                self.batch += 1
+                yield
+            self._end_epoch(len(batches))
+
+    def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], batches: int) -> None:
+        """One step of every member: fold, the gradient of each tile, then back through the fold and the update."""
+        length = x.shape[-1]
+
+        def prepare(group: slice) -> tuple[Tensors, Tensors, Tensors]:
+            leaves = self.program.leaves(self.parameters, group)
+            leaves = {name: value.clone().requires_grad_() for name, value in leaves.items()}
+            prepared = self.program.prepare(leaves, length)
+            return leaves, prepared, {name: value.detach().requires_grad_() for name, value in prepared.items()}
+
+        def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+            index, start = unit
+            group, used = self.groups[index], prepared[index][2]
+            piece = slice(start, start + self.tile)
+            error = self.program.predict(used, x[group, piece]) - y[group, piece]
+            loss = error.square().sum(dim=(1, 2)) / (y.shape[1] * length)
+            return loss.detach(), torch.autograd.grad(loss.sum(), list(used.values()), materialize_grads=True)
+
+        def update(index: int) -> None:
+            own = [result for (k, _), result in zip(units, results, strict=True) if k == index]
+            loss = torch.stack([part for part, _ in own]).sum(dim=0)
+            sums = [
+                torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
+                for parts in zip(*(g for _, g in own), strict=True)
+            ]
+            leaves, made, _ = prepared[index]
+            if self.program.folded:
+                sums = list(
+                    torch.autograd.grad(list(made.values()), list(leaves.values()), sums, materialize_grads=True)
+                )
+            self._update(self.groups[index], loss, self.parameters.flatten(sums, self.program.folded), batches)
+
+        prepared = self.workers.map(prepare, self.groups)
+        units = [(index, start) for index in range(len(self.groups)) for start in range(0, x.shape[1], self.tile)]
+        results = self.workers.map(tile_gradient, units)
+        self.workers.map(update, range(len(self.groups)))
+
+    def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"], batches: int) -> None:
+        """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""
+        recipe, step = self.recipe, self.epoch * batches + self.batch + 1
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        self.alive[group] &= loss.isfinite() & norm.isfinite()
+        self.loss[group] += loss
+        alive = self.alive[group]
+        gradient = gradient.masked_fill_(~alive[:, None], 0)
+        if recipe.clip is not None:
+            gradient *= (recipe.clip / norm.clamp_min(recipe.clip))[:, None].where(alive[:, None], 0)
+        first, second = self.first_moment[group], self.second_moment[group]
+        first.lerp_(gradient, 1 - recipe.beta_1)
+        second.mul_(recipe.beta_2).addcmul_(gradient, gradient, value=1 - recipe.beta_2)
+        rate = self.lr[group] * self._schedule(step, batches) / (1 - recipe.beta_1**step)
+        denominator = second.sqrt().div_(math.sqrt(1 - recipe.beta_2**step)).add_(recipe.epsilon)
+        self.parameters.flat[group] -= (first / denominator).mul_((rate * alive)[:, None])
+
+    def _schedule(self, step: int, batches: int) -> float:
+        """The factor on the learning rate at ``step`` (from 1); the plateau schedule acts at the end of epochs instead."""
+        if self.recipe.schedule == "plateau":
+            return 1.0
+        total = self.recipe.epochs * batches
+        warm = self.recipe.warmup * total
+        if step <= warm:
+            return step / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - 1 - warm) / (total - warm)))
+
+    def _end_epoch(self, batches: int) -> None:
+        factor = self._schedule(self.epoch * batches + batches, batches)
+        self.history[self.epoch] = torch.stack([self.loss / batches, self.lr * factor]).cpu()
+        if self.recipe.schedule == "plateau":
+            self._plateau()
+        self.loss.zero_()
+        self.epoch, self.batch = self.epoch + 1, 0
+
+    def _plateau(self) -> None:
+        """torch.optim.lr_scheduler.ReduceLROnPlateau for every member at once, on the epoch's summed loss."""
+        recipe = self.recipe
+        better = self.loss < self.best * (1 - recipe.threshold)
+        self.best = torch.where(better, self.loss, self.best)
+        self.stale = torch.where(better, 0, self.stale + 1)
+        reduce = self.stale > recipe.patience
+        self.lr = torch.where(reduce, (self.lr * recipe.factor).clamp_min(recipe.floor), self.lr)
+        self.stale = torch.where(reduce, 0, self.stale)
+
+    _TENSORS = ("first_moment", "second_moment", "lr", "best", "stale", "alive", "loss")
+
+    def state_dict(self) -> Tensors:
+        """All that training changes. The shuffles and data are functions of the seed and the epoch."""
+        state = {name: getattr(self, name).cpu() for name in self._TENSORS}
+        state |= {"parameters": self.parameters.flat.cpu(), "history": self.history[: self.epoch].clone()}
+        return state | {"progress": torch.tensor([self.epoch, self.batch])}
+
+    def load_state_dict(self, state: Tensors) -> None:
+        self.parameters = Parameters(self.config, state["parameters"].to(self.device))
+        for name in self._TENSORS:
+            setattr(self, name, state[name].to(self.device))
+        self.epoch, self.batch = state["progress"].tolist()
+        self.history[: self.epoch] = state["history"]
+
+
+def _blocks(
+    config: ModelConfig, recipe: Recipe, members: Sequence[Member], device: torch.device, variable_length: bool
+) -> list[Block]:
+    """Every member's training data: of the model's length, or of all lengths up to it equally often."""
+    drawn: list[dict[int, tuple[Tensor, Tensor]]] = []
+    for member in members:
+        source = task(member.task)
+        if variable_length:
+            drawn.append(source.sample_lengths(recipe.samples, range(1, config.n + 1), seed=member.seed, device=device))
+        else:
+            drawn.append({config.n: source.sample(recipe.samples, n=config.n, seed=member.seed, device=device)})
+    return [
+        Block(
+            torch.stack([data[length][0] for data in drawn]),
+            torch.stack([data[length][1] for data in drawn]),
+            torch.tensor([stream(member.seed, "shuffle", length) for member in members], device=device),
+        )
+        for length in drawn[0]
+    ]
