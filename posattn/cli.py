@@ -1,0 +1,245 @@
+"""The ``posattn`` command: one verb for each thing a person wants to do.
+
+Bad input ends in one sentence on standard error and exit code 2.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError
+from posattn.model import ARCHITECTURES, ModelConfig
+from posattn.tasks import TASKS, task
+from posattn.training import RECIPES, Run, files, load, train
+from posattn.training.run import pick_device
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train, test and reproduce positional Transformers: attention that depends on positions alone.",
+)
+
+
+def main() -> None:
+    """The entry point: a UsageError becomes a sentence and exit code 2."""
+    warnings.showwarning = lambda message, *_args, **_kwargs: print(f"posattn: {message}", file=sys.stderr)
+    try:
+        app()
+    except UsageError as error:
+        print(f"posattn: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        print(f"posattn: {error.filename or 'a file'}: {error.strerror or error}.", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
+
+
+@app.command("train")
+def train_command(
+    name: TaskName,
+    arch: Annotated[str, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)}.")] = "positional",
+    n: Annotated[int, typer.Option(help="Length of the lists.")] = 8,
+    members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
+    samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training lists (default 2001).")] = None,
+    batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1e-3 with tuned).")] = None,
+    recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
+    seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
+    layers: Annotated[int | None, typer.Option(help="Layers (default floor(log2 n) + 1).")] = None,
+    heads: Annotated[int, typer.Option(help="Attention heads a layer.")] = 2,
+    embed: Annotated[int, typer.Option(help="Width of the state between layers.")] = 64,
+    width: Annotated[int, typer.Option(help="Hidden width of the MLPs.")] = 64,
+    encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
+    no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
+    variable_length: Annotated[
+        bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
+    out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
+    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+) -> None:
+    """Train networks on a task into a folder. The same command again resumes the run, or does nothing if it is done.
+
+    Example: posattn train sort --members 10 --out runs/sort
+    """
+    config = ModelConfig(
+        n,
+        arch,
+        layers=layers,  # type: ignore[arg-type]
+        heads=heads,
+        embed=embed,
+        width=width,
+        encoding=encoding,
+        bias=False if no_bias else None,  # type: ignore[arg-type]
+    )
+    folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
+    run = train(
+        name,
+        config,
+        members=members,
+        samples=samples,
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        recipe=recipe,
+        seed=seed,
+        variable_length=variable_length,
+        device=device,
+        precision=precision,
+        out=folder,
+        save_every=save_every,
+        tensorboard=tensorboard,
+    )
+    _print_training(run, folder)
+
+
+def _print_training(run: Run, folder: Path) -> None:
+    table = Table(
+        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} trained in {folder}"
+    )
+    losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
+    for index, (trained, validated) in enumerate(losses):
+        member = run.spec.members[index]
+        table.add_row(str(index), str(member.seed), run.status[index], f"{trained:.3e}", f"{validated:.3e}")
+    _console().print(table)
+    print(f"Next: posattn evaluate {folder} --scales 1:10")
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    scales: Annotated[str, typer.Option(help="Scale factors: 1:10, or 1,2,5; 1 is the training range.")] = "1:10",
+    samples: Annotated[int, typer.Option(help="Test lists a scale factor.")] = 1000,
+    each: Annotated[
+        bool, typer.Option("--each", help="A row for every network instead of the median over them.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option(help="Also write every network's numbers to this CSV file.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+) -> None:
+    """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor."""
+    trained = load(run, device)
+    table = trained.evaluate(parse_scales(scales), samples)
+    if csv is not None:
+        files.write(csv, table.to_csv(index=False).encode())
+    keys = ["task", "scale"] if not each else ["member", "task", "seed", "scale"]
+    shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
+    kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")
+    _print_frame(shown[[*keys, "mse", "mse/c²", "rounding", "closeness"]], f"{run} ({kind})")
+    failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
+    if failed:
+        print(f"Not all networks trained: {', '.join(failed)}.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})  # a list may begin with a minus sign
+def predict(
+    run: RunFolder,
+    numbers: Annotated[str, typer.Argument(metavar="LIST", help="Numbers with commas between them: 3.2,1.5,-0.5,2.")],
+    member: Annotated[int, typer.Option(help="Which network of the run to ask.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+) -> None:
+    """Ask a trained network about a list: its answer beside the true one."""
+    values = parse_list(numbers)
+    trained = load(run, device)
+    if len(values) != trained.spec.model.n and not trained.spec.variable_length:
+        warnings.warn(f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1)
+    model = trained.model(member)
+    x = torch.tensor(values, device=model.P.device)
+    with torch.no_grad():
+        answer = model(x).tolist()
+    truth = task(trained.spec.members[member].task).target(x).tolist()
+    table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
+    for index, (given, said, right) in enumerate(zip(values, answer, truth, strict=True)):
+        table.add_row(str(index + 1), f"{given:g}", f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
+    _console().print(table)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Experiment; see --list.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")
+    ] = "quick",
+    out: Annotated[Path | None, typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+) -> None:
+    """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
+    from posattn.experiments import EXPERIMENTS, report
+    from posattn.experiments import reproduce as run_experiment
+
+    if show_list or name is None:
+        table = Table("experiment", "in the paper", "what", "models at smoke / quick / paper scale")
+        for row in EXPERIMENTS.values():
+            models = " / ".join(str(plan.models) for plan in row.plans.values())
+            table.add_row(row.name, row.reference, row.title, models)
+        _console().print(table)
+        return
+    if name not in EXPERIMENTS:
+        raise UsageError(f"experiment is {name!r}; it must be one of {', '.join(EXPERIMENTS)}.")
+    experiment = EXPERIMENTS[name]
+    experiment.plan(scale)
+    folder = Path("out") / f"{name}-{scale}" if out is None else out
+    outcome = run_experiment(
+        experiment, scale, folder, pick_device(device), announce=lambda line: print(line, flush=True)
+    )
+    for key, own in outcome.table.groupby("task", sort=False):
+        _print_frame(report.pivot(own).reset_index(), f"{key}: median squared error against scale")
+    print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")
+
+
+def parse_scales(text: str) -> list[float]:
+    """``1:10`` is 1, 2, ..., 10; ``1:10:3`` is 1, 4, 7, 10; commas join several."""
+    factors: list[float] = []
+    for part in text.split(","):
+        try:
+            ends = [float(end) for end in part.split(":")]
+        except ValueError:
+            ends = []
+        start, stop, step = (
+            (*ends, *(ends[:1] if len(ends) == 1 else ()), 1.0)[:3] if 1 <= len(ends) <= 3 else (0, 0, 0)
+        )
+        if not (0 < start <= stop < float("inf") and step > 0):
+            raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
+        factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
+    return factors
+
+
+def parse_list(text: str) -> list[float]:
+    """Finite numbers with commas between them."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = [float("nan")]
+    if not all(abs(value) < float("inf") for value in values):
+        raise UsageError(
+            f"the list is {text!r}; it must be finite numbers with commas between them, such as 3.2,1.5,-0.5."
+        )
+    return values
+
+
+def _print_frame(frame: pd.DataFrame, title: str) -> None:
+    table = Table(title=title)
+    for column in frame.columns:
+        table.add_column(str(column), justify="right")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
+    _console().print(table)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 120)

@@ -1,0 +1,45 @@
+"""What all tests share: one thread, a seed of their own, and shapes in types checked while they run.
+
+The import hook turns every ``Float[Tensor, "batch n d"]`` of the modules below into a check at each call (beartype), so
+it must be in place before anything imports posattn.
+"""
+
+import pytest
+import torch
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+CHECKED = ["posattn.attention", "posattn.encodings", "posattn.folding", "posattn.model"]
+
+with install_import_hook(CHECKED, "beartype.beartype"):
+    import posattn
+
+torch.set_num_threads(1)
+settings.register_profile("posattn", deadline=None, max_examples=40, derandomize=True, database=None)
+settings.load_profile("posattn")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def lively():
+    """A function that builds a model as if trained: attention far from uniform and no bias at zero.
+
+    At initialisation attention is nearly uniform and the gradients of queries and keys are lost in rounding, so that
+    comparing them would compare noise.
+    """
+
+    def build(dtype=torch.float64, **config):
+        model = posattn.Transformer(posattn.ModelConfig(**config)).to(dtype)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith(("W_Q.weight", "W_K.weight")):
+                    parameter *= 5
+                elif name.endswith("bias"):
+                    parameter.uniform_(-0.5, 0.5)
+        return model
+
+    return build
