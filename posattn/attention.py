@@ -115,7 +115,7 @@ class PositionalAttention(nn.Module):
         n_heads: int = 8,
         *,
         causal: bool = False,
-        dropout: float = 0.0,
+        dropout: int | float = 0.0,
         encoding: str = "one-hot",
         d_k: int | None = None,
         bias: bool = True,
@@ -125,8 +125,8 @@ class PositionalAttention(nn.Module):
         whole("n_heads", n_heads)
         if whole("d_model", d_model) % n_heads:
             raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {n_heads}.")
-        if not 0 <= dropout < 1:
-            raise UsageError(f"dropout is {dropout}; it must be at least 0 and less than 1.")
+        if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+            raise UsageError(f"dropout is {dropout!r}; it must be at least 0 and less than 1.")
         row = ENCODINGS[choice("encoding", encoding, ENCODINGS)]
         d_p = row.dim(n_positions, n_positions)
         self.n_positions, self.causal, self.dropout, self.encoding = n_positions, causal, dropout, encoding
@@ -158,7 +158,7 @@ class PositionalAttention(nn.Module):
         return rows if linear.bias is None else rows + linear.bias
 
     def forward(
-        self, x: Float[Tensor, "*batch n d"], key_padding_mask: Bool[Tensor, "*batch n"] | None = None
+        self, x: Float[Tensor, "*batch n d"], key_padding_mask: Bool[Tensor, "*#batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
         """``key_padding_mask`` is True at padding, which nobody attends to (the convention of nn.MultiheadAttention)."""
         a = self.weights(x.shape[-2], key_padding_mask)

@@ -6,7 +6,7 @@ Bad input ends in one sentence on standard error and exit code 2.
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
@@ -18,8 +18,7 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
-from posattn.training import RECIPES, Run, files, load, train
-from posattn.training.run import pick_device
+from posattn.training import RECIPES, Run, files, load, pick_device, train
 
 app = typer.Typer(
     add_completion=False,
@@ -33,13 +32,18 @@ def main() -> None:
     """The entry point: a UsageError becomes a sentence and exit code 2."""
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"posattn: {message}", file=sys.stderr)
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False) or 0)
     except UsageError as error:
-        print(f"posattn: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        message = str(error)
     except OSError as error:
-        print(f"posattn: {error.filename or 'a file'}: {error.strerror or error}.", file=sys.stderr)
-        raise SystemExit(2) from None
+        message = f"{error.filename or 'a file'}: {error.strerror or error}."
+    except Exception as error:
+        # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+    print(f"posattn: {message}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
@@ -55,7 +59,9 @@ def train_command(
     samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training lists (default 2001).")] = None,
     batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1e-3 with tuned).")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1e-3 with tuned).")
+    ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
     layers: Annotated[int | None, typer.Option(help="Layers (default floor(log2 n) + 1).")] = None,
@@ -77,16 +83,10 @@ def train_command(
 
     Example: posattn train sort --members 10 --out runs/sort
     """
-    config = ModelConfig(
-        n,
-        arch,
-        layers=layers,  # type: ignore[arg-type]
-        heads=heads,
-        embed=embed,
-        width=width,
-        encoding=encoding,
-        bias=False if no_bias else None,  # type: ignore[arg-type]
-    )
+    changes: dict[str, Any] = {} if layers is None else {"layers": layers}
+    if no_bias:
+        changes["bias"] = False
+    config = ModelConfig(n, arch, heads=heads, embed=embed, width=width, encoding=encoding, **changes)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
     run = train(
         name,
@@ -115,7 +115,8 @@ def _print_training(run: Run, folder: Path) -> None:
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
     for index, (trained, validated) in enumerate(losses):
         member = run.spec.members[index]
-        table.add_row(str(index), str(member.seed), run.status[index], f"{trained:.3e}", f"{validated:.3e}")
+        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
+        table.add_row(str(index), str(member.seed), run.status[index], *numbers)
     _console().print(table)
     print(f"Next: posattn evaluate {folder} --scales 1:10")
 
@@ -155,8 +156,10 @@ def predict(
     """Ask a trained network about a list: its answer beside the true one."""
     values = parse_list(numbers)
     trained = load(run, device)
-    if len(values) != trained.spec.model.n and not trained.spec.variable_length:
-        warnings.warn(f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1)
+    if len(values) < trained.spec.model.n and not trained.spec.variable_length:
+        warnings.warn(
+            f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
+        )
     model = trained.model(member)
     x = torch.tensor(values, device=model.P.device)
     with torch.no_grad():
@@ -171,11 +174,13 @@ def predict(
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Experiment; see --list.")] = None,
-    scale: Annotated[
-        str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")
-    ] = "quick",
+    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")] = "quick",
     out: Annotated[Path | None, typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Train this architecture now; may be given several times.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
@@ -215,6 +220,8 @@ def parse_scales(text: str) -> list[float]:
         )
         if not (0 < start <= stop < float("inf") and step > 0):
             raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
+        if (stop - start) / step > 1000:
+            raise UsageError(f"scales has {part!r}; it must be at most 1000 numbers.")
         factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
     return factors
 
@@ -225,7 +232,7 @@ def parse_list(text: str) -> list[float]:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = [float("nan")]
-    if not all(abs(value) < float("inf") for value in values):
+    if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
         raise UsageError(
             f"the list is {text!r}; it must be finite numbers with commas between them, such as 3.2,1.5,-0.5."
         )

@@ -55,7 +55,7 @@ def rotate(x: Float[Tensor, "*batch n d"], positions: Int64[Tensor, " n"]) -> Fl
     """
     d = x.shape[-1]
     half = d // 2
-    speed = 10000.0 ** (-2 * torch.arange(half, device=x.device) / d)
+    speed = 10000.0 ** (-2 * torch.arange(half, dtype=torch.float64, device=x.device) / d)
     angle = positions[:, None] * speed
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

@@ -144,13 +144,14 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
     constants = folded["c"].unbind(dim=1) if config.bias else [None] * config.layers
     weights = [layer.unbind(dim=1) for layer in folded["A"].unbind(dim=1)]
     for u, a, c in zip(_by_layer(folded, "U", config), weights, constants, strict=True):
-        by_position, by_entry = s.reshape(members, n, -1), s.reshape(members, n * b, -1)
+        d = s.shape[-1]
+        by_position, by_entry = s.reshape(members, n, b * d), s.reshape(members, n * b, d)
         z = _affine(by_entry, u[0], c)
         for a_h, u_h in zip(a, u[1:], strict=True):
             # A_h s for all lists at once: (N, N) times (N, b d)
             z = torch.baddbmm(z, torch.bmm(a_h, by_position).view(by_entry.shape), u_h)
-        s = torch.relu(z).view(members, n, b, -1)
-    out = _affine(s.view(members, n * b, -1), folded["w"], folded.get("b")).view(members, n, b)
+        s = torch.relu(z).view(members, n, b, config.width)
+    out = _affine(s.view(members, n * b, config.width), folded["w"], folded.get("b")).view(members, n, b)
     return out[:, :-1].transpose(1, 2)
 
 
@@ -161,14 +162,15 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
     bilinear = _by_layer(folded, "M", config)
     rows = _by_layer(folded, "m", config) if config.bias else [(None,) * config.heads] * config.layers
     for u, m, m_row, c in zip(_by_layer(folded, "U", config), bilinear, rows, constants, strict=True):
-        by_entry, by_list = s.reshape(members, b * n, -1), s.reshape(members * b, n, -1)
-        z = _affine(by_entry, u[0], c).view(members * b, n, -1)
+        d = s.shape[-1]
+        by_entry, by_list = s.reshape(members, b * n, d), s.reshape(members * b, n, d)
+        z = _affine(by_entry, u[0], c).view(members * b, n, config.width)
         for m_h, m_row_h, u_h in zip(m, m_row, u[1:], strict=True):
             queries = _affine(by_entry, m_h, m_row_h).view(by_list.shape)
             weights = torch.bmm(queries, by_list.mT).softmax(dim=-1)
             z = torch.baddbmm(z, weights, torch.bmm(by_entry, u_h).view(z.shape))
-        s = torch.relu(z).view(members, b, n, -1)
-    out = _affine(s.view(members, b * n, -1), folded["w"], folded.get("b")).view(members, b, n)
+        s = torch.relu(z).view(members, b, n, config.width)
+    out = _affine(s.view(members, b * n, config.width), folded["w"], folded.get("b")).view(members, b, n)
     return out[..., :-1]
 
 
@@ -214,13 +216,16 @@ class Frozen(nn.Module):
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
         if x.shape[-1] != self.length:
             raise UsageError(f"the list has {x.shape[-1]} numbers; this model was frozen for {self.length}.")
-        features = input_features(x.reshape(-1, self.length), self.P, self.positions, self.config)
-        b, n, _ = features.shape
-        s = features.transpose(0, 1).reshape(n * b, -1)
+        width, b = self.config.width, math.prod(x.shape[:-1])
+        features = input_features(x.reshape(b, self.length), self.P, self.positions, self.config)
+        n, d_in = features.shape[1:]
+        s = features.transpose(0, 1).reshape(n * b, d_in)
         for index in range(self.config.layers):
             products = torch.matmul(s, getattr(self, f"U_{index}"))  # s U_0, s U_1, ... : (H+1, N b, w)
-            z = torch.mm(getattr(self, f"A_{index}"), products.view(-1, b * products.shape[-1])).view(n * b, -1)
+            z = torch.mm(getattr(self, f"A_{index}"), products.view(len(products) * n, b * width)).view(n * b, width)
             c = getattr(self, f"c_{index}")
             s = (z if c is None else z.add_(c)).relu_()
-        out = torch.mv(s, self.w) if self.b is None else torch.addmv(self.b, s, self.w)
+        out = torch.mv(s, self.w)
+        if self.b is not None:
+            out += self.b
         return out.view(n, b)[:-1].T.reshape(x.shape)

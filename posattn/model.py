@@ -49,7 +49,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What determines a network up to its weights. ``None`` means the published value, which is filled in.
+    """What determines a network up to its weights. A field left out has the published value, which is filled in.
 
     Args:
         n: the longest list.
@@ -76,7 +76,7 @@ class ModelConfig:
     bias: bool = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        whole("n", self.n)
+        object.__setattr__(self, "n", whole("n", self.n))
         choice("arch", self.arch, ARCHITECTURES)
         choice("encoding", self.encoding, ENCODINGS)
         self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
@@ -88,10 +88,12 @@ class ModelConfig:
             )
         self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
         for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
-            whole(field, getattr(self, field))
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
         if self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
         self._fill("bias", self.design.biases)
+        if not isinstance(self.bias, bool):
+            raise UsageError(f"bias is {self.bias!r}; it must be True or False.")
         if self.bias and not self.design.biases:
             raise UsageError(f"bias is True; the {self.arch} architecture has no biases.")
         if self.arch == "positional" and not self.bias:
@@ -178,6 +180,8 @@ class Transformer(nn.Module):
         """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
         if x is None and self.config.design.attends != "position":
             raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
+        if x is not None and length is not None:
+            raise UsageError("attention takes x or length, not both.")
         if x is None:
             x = self.P.new_zeros(self.config.n if length is None else length)
         z, p, positions = self._encode(x)
@@ -199,7 +203,7 @@ def positions_of(length: int, config: ModelConfig, device: torch.device | None =
     """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
     if not 1 <= length <= config.n:
         raise UsageError(f"the list has {length} numbers; this model takes 1 to {config.n}.")
-    return torch.cat([torch.arange(length, device=device), torch.tensor([config.n], device=device)])
+    return torch.cat([torch.arange(length, device=device), torch.full((1,), config.n, device=device)])
 
 
 def input_features(

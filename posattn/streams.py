@@ -8,6 +8,7 @@ Letters: ``keys`` is an int64 tensor of any shape, one stream each (an ensemble 
 """
 
 import hashlib
+import json
 
 import torch
 from jaxtyping import Float, Int64
@@ -27,7 +28,7 @@ _CHUNK = 1 << 15  # numbers a pass: small enough for the intermediate integers t
 
 def stream(seed: int, *purpose: str | int) -> int:
     """The key of the stream that ``seed`` has for ``purpose``, for example ``stream(0, "data", "train")``."""
-    text = "/".join(str(part) for part in (seed, *purpose))
+    text = json.dumps([int(seed), *purpose])
     return _signed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little"))
 
 

@@ -4,14 +4,14 @@ The import hook turns every ``Float[Tensor, "batch n d"]`` of the modules below 
 it must be in place before anything imports posattn.
 """
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
 CHECKED = ["posattn.attention", "posattn.encodings", "posattn.folding", "posattn.model"]
 
-with install_import_hook(CHECKED, "beartype.beartype"):
+with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn
 
 torch.set_num_threads(1)
@@ -25,11 +25,19 @@ def seed():
 
 
 @pytest.fixture
-def lively():
-    """A function that builds a model as if trained: attention far from uniform and no bias at zero.
+def unchecked():
+    """Switches the checks off, as a user has it: for arguments of the wrong type and for torch.compile."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
-    At initialisation attention is nearly uniform and the gradients of queries and keys are lost in rounding, so that
-    comparing them would compare noise.
+
+@pytest.fixture
+def lively():
+    """A function that builds a model as if trained: attention far from uniform, no bias at zero, activations of order one.
+
+    At initialisation attention is nearly uniform, activations shrink from layer to layer and the gradients of queries
+    and keys are lost in rounding, so that comparing them would compare noise.
     """
 
     def build(dtype=torch.float64, **config):
@@ -38,6 +46,8 @@ def lively():
             for name, parameter in model.named_parameters():
                 if name.endswith(("W_Q.weight", "W_K.weight")):
                     parameter *= 5
+                elif name.endswith(("W_1.weight", "W_2.weight")):
+                    parameter *= 2
                 elif name.endswith("bias"):
                     parameter.uniform_(-0.5, 0.5)
         return model

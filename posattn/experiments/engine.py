@@ -1,22 +1,23 @@
 """Runs an experiment on this machine: trains what its folder lacks, tests it, and writes rows, figure and page.
 
-out/runs/ARCH-.../     a folder for each ensemble (see posattn.training.run); finished ones are never trained again
-out/rows.csv           one row a run, scale factor and metric, with the settings beside each
-out/NAME.png, .pdf     the figure, drawn from the rows alone
-out/NAME.html          figure, table, settings and hardware on one self-contained page
+out/rows/ARCH-.csv, .json   an ensemble's rows, and its configuration and result; what is here is not trained again
+out/runs/ARCH-.../          its folder in training, with the weights (see posattn.training.run)
+out/rows.csv                all rows: one a run, scale factor and metric, with the settings beside each
+out/NAME.png, .pdf          the figure, drawn from the rows alone
+out/NAME.html               figure, table, settings and hardware on one self-contained page
 """
 
-import hashlib
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
+from posattn.errors import UsageError
 from posattn.experiments import figures, report
-from posattn.experiments.declaration import Experiment
+from posattn.experiments.declaration import Experiment, Plan
 from posattn.training import RunSpec, files, train_spec
 
 
@@ -37,26 +38,54 @@ def reproduce(
     device: torch.device,
     announce: Callable[[str], None] = lambda message: None,
     progress: bool | None = None,
+    precision: str = "fp32",
+    only: Collection[str] = (),
 ) -> Outcome:
-    """Runs ``experiment`` at ``scale`` into the folder ``out``; called again, it goes on or does nothing."""
-    plan = experiment.plan(scale)
-    rows, notes = [], []
+    """Runs ``experiment`` at ``scale`` into the folder ``out``; called again, it goes on or does nothing.
+
+    ``only`` names the architectures to train now; those whose rows are there already are drawn too.
+    """
+    plan = replace(experiment.plan(scale), precision=precision)
+    for arch in only:
+        if arch not in plan.archs:
+            raise UsageError(f"only is {arch!r}; {experiment.name} has {', '.join(plan.archs)}.")
+    tables, results = [], {}
     for spec in plan.ensembles():
-        folder = out / "runs" / _folder(spec)
-        announce(
-            f"{spec.model.arch}: {len(spec.members)} models, {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
-        )
-        run = train_spec(spec, device, folder, progress=progress)
-        rows.append(run.rows(run.evaluate(plan.factors, plan.test_samples), experiment.name))
-        notes.append(report.RunNote(spec.model.arch, run.result))
-    table = pd.concat(rows, ignore_index=True)
-    files.write(out / "rows.csv", table.to_csv(index=False).encode())
-    figure = figures.error_against_scale(table, experiment, out)
-    summary = figures.medians(table)
-    page = report.write(out / f"{experiment.name}.html", experiment, scale, summary, figure, notes)
-    return Outcome(table, summary, page, figure)
+        stored = out / "rows" / f"{_name(spec)}.csv"
+        if not stored.with_suffix(".json").exists():
+            if only and spec.model.arch not in only:
+                continue
+            _train(spec, plan, experiment, out, device, announce, progress)
+        tables.append(pd.read_csv(stored))
+        results[spec.model.arch] = files.read_json(stored.with_suffix(".json"))["result"]
+    rows = pd.concat(tables, ignore_index=True)
+    files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
+    figure = figures.error_against_scale(rows, experiment, out)
+    summary = figures.medians(rows)
+    page = report.write(out / f"{experiment.name}.html", experiment, scale, summary, figure, results)
+    return Outcome(rows, summary, page, figure)
 
 
-def _folder(spec: RunSpec) -> str:
-    digest = hashlib.sha256(json.dumps(spec.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
-    return f"{spec.model.arch}-{digest}"
+def _train(
+    spec: RunSpec,
+    plan: Plan,
+    experiment: Experiment,
+    out: Path,
+    device: torch.device,
+    announce: Callable[[str], None],
+    progress: bool | None,
+) -> None:
+    """Trains and tests one ensemble. The JSON is written last: what has one is complete."""
+    announce(
+        f"{spec.model.arch}: {len(spec.members)} models, {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
+    )
+    run = train_spec(spec, device, out / "runs" / _name(spec), progress=progress)
+    rows = run.rows(run.evaluate(plan.factors, plan.test_samples), experiment.name)
+    stored = out / "rows" / f"{_name(spec)}.csv"
+    files.write(stored, rows.to_csv(index=False, na_rep="nan").encode())
+    described: dict[str, Any] = {"spec": spec.to_dict(), "result": run.result}
+    files.write_json(stored.with_suffix(".json"), described)
+
+
+def _name(spec: RunSpec) -> str:
+    return f"{spec.model.arch}-{spec.digest}"

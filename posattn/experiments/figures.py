@@ -32,6 +32,7 @@ def published() -> pd.DataFrame:
 def medians(rows: pd.DataFrame, metric: str = "mse") -> pd.DataFrame:
     """Median, 10th and 90th percentile over runs, and how many runs ended well, by task, architecture and scale."""
     chosen = rows[rows["metric"] == metric]
+    chosen = chosen.assign(value=chosen["value"].fillna(float("inf")))  # a run without a number is no better than any
     groups = chosen.groupby(["task", "arch", "scale"], sort=False)
     table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
     table.columns = ["p10", "median", "p90"]

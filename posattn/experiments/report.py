@@ -1,7 +1,6 @@
 """One self-contained HTML page for an experiment: figure, numbers, settings, hardware and time."""
 
 import base64
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,6 @@ import pandas as pd
 
 from posattn.experiments.declaration import Experiment
 from posattn.training import files
-
-
-@dataclass(frozen=True)
-class RunNote:
-    """What a page says of one ensemble."""
-
-    arch: str
-    result: dict[str, Any]
-
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -31,7 +21,7 @@ th:first-child, td:first-child { text-align: left; }
 
 
 def write(
-    path: Path, experiment: Experiment, scale: str, summary: pd.DataFrame, figure: Path, notes: list[RunNote]
+    path: Path, experiment: Experiment, scale: str, summary: pd.DataFrame, figure: Path, results: dict[str, Any]
 ) -> Path:
     """Writes the page and returns its path."""
     plan = experiment.plan(scale)
@@ -46,7 +36,8 @@ def write(
         "test lists a scale": plan.test_samples,
     }
     hardware = [
-        [note.arch, note.result["hardware"], f"{note.result['seconds_since_last_start']:.0f}"] for note in notes
+        [arch, result["hardware"], f"{result['seconds']:.0f}", ", ".join(sorted(set(result["status"])))]
+        for arch, result in results.items()
     ]
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
@@ -59,7 +50,7 @@ def write(
         "<h2>Settings</h2>",
         _table(["setting", "value"], [[key, str(value)] for key, value in settings.items()]),
         "<h2>Hardware</h2>",
-        _table(["architecture", "hardware", "seconds of training"], hardware),
+        _table(["architecture", "hardware", "seconds of training", "runs ended"], hardware),
     ]
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

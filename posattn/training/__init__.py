@@ -1,20 +1,13 @@
-"""Training: an ensemble of models as one batched program (``trainer``), from a recipe, into a folder (``run``)."""
+"""Training: an ensemble of models as one batched program (``trainer``), by a recipe, into a folder (``fit``, ``run``)."""
 
 from posattn.training import files
+from posattn.training.fit import train, train_spec
 from posattn.training.recipe import RECIPES, Recipe
-from posattn.training.run import ROW_COLUMNS, Run, RunSpec, load, train, train_spec
+from posattn.training.run import ROW_COLUMNS, Run, load, pick_device
+from posattn.training.spec import RunSpec
 from posattn.training.trainer import Member, Trainer
 
 __all__ = [
-    "RECIPES",
-    "files",
-    "ROW_COLUMNS",
-    "Member",
-    "Recipe",
-    "Run",
-    "RunSpec",
-    "Trainer",
-    "load",
-    "train",
+    "RECIPES", "ROW_COLUMNS", "Member", "Recipe", "Run", "RunSpec", "Trainer", "files", "load", "pick_device", "train",
     "train_spec",
-]
+]  # fmt: skip

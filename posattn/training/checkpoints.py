@@ -9,21 +9,26 @@ from posattn.training.files import Damaged, load_tensors, refuse_pickle, save_te
 _KEEP = 2
 
 
-def save(folder: Path, steps: int, state: Tensors) -> None:
-    """Writes ``checkpoint-STEPS`` and removes all but the newest two."""
-    save_tensors(folder / f"checkpoint-{steps:010d}.safetensors", state, {"steps": steps})
+def save(folder: Path, run: str, steps: int, state: Tensors) -> None:
+    """Writes ``checkpoint-STEPS`` of the run with that digest, and removes all but the newest two."""
+    save_tensors(folder / f"checkpoint-{steps:010d}.safetensors", state, {"run": run, "steps": steps})
     for old in _newest_first(folder)[_KEEP:]:
         remove(old)
 
 
-def load(folder: Path) -> Tensors | None:
-    """The newest checkpoint that is whole; a warning names each one that is not. None if there is none."""
-    for path in _newest_first(folder):
+def load(folder: Path, run: str) -> Tensors | None:
+    """The newest checkpoint that is whole and the run's own; one that is not is named in a warning and removed."""
+    paths = _newest_first(folder)
+    for index, path in enumerate(paths):
         try:
             refuse_pickle(path)
-            state, _ = load_tensors(path)
+            state, described = load_tensors(path)
+            if described.get("run") != run:
+                raise Damaged(f"{path} belongs to another run.")
         except Damaged as damage:
-            warnings.warn(f"{damage} The checkpoint before it is used.", stacklevel=2)
+            then = "The checkpoint before it is used." if index + 1 < len(paths) else "Training starts over."
+            warnings.warn(f"{damage} {then}", stacklevel=2)
+            remove(path)
         else:
             return state
     return None

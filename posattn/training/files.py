@@ -13,10 +13,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 
 from posattn.errors import UsageError
 from posattn.folding import Tensors
+
+_PARTIAL = ".partial"
 
 
 class Damaged(UsageError):
@@ -28,7 +31,7 @@ def write(path: Path, content: bytes) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
@@ -41,6 +44,12 @@ def write(path: Path, content: bytes) -> None:
                 os.unlink(temporary)
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
         raise UsageError(f"cannot write {path}: {reason}.") from error
+
+
+def sweep(folder: Path) -> None:
+    """Removes what a process that was killed while writing left in ``folder``."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def _umask() -> int:
@@ -81,7 +90,10 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         raise Damaged(f"cannot read {path}: {error.strerror}.") from error
     if hashlib.sha256(content).hexdigest() != described.pop("sha256", None):
         raise Damaged(f"{path} is damaged: its checksum does not match.")
-    return safetensors.torch.load(content), described
+    try:
+        return safetensors.torch.load(content), described
+    except safetensors.SafetensorError as error:
+        raise Damaged(f"{path} is damaged: it is not a safetensors file.") from error
 
 
 def _seal(description: dict[str, Any]) -> str:
@@ -91,10 +103,9 @@ def _seal(description: dict[str, Any]) -> str:
 def refuse_pickle(path: Path) -> None:
     """Raises if ``path`` is a pickle or a PyTorch archive, which could run any code when read."""
     with path.open("rb") as file:
-        head = file.read(4)
-    if (
-        head[:1] == b"\x80"
-        or head == b"PK\x03\x04"
-        or path.suffix in {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
-    ):
+        head = file.read(9)
+    if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
+        return
+    suspicious = path.suffix in {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
+    if suspicious or head[:1] == b"\x80" or head[:4] == b"PK\x03\x04":
         raise UsageError(f"{path} is a pickle file, which can run code when read; posattn reads safetensors only.")

@@ -3,7 +3,10 @@
 Letters: M members, P parameters of one, b lists, k numbers a list. All tensors of an ensemble lead with the member axis.
 """
 
+import copy
+import threading
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from jaxtyping import Float
@@ -101,10 +104,15 @@ class Program:
     ``prepare`` does what is needed once a step (folding), ``predict`` what is needed for every list.
     """
 
-    def __init__(self, config: ModelConfig, device: torch.device, folded: bool | None = None):
-        self.config = config
+    def __init__(
+        self, config: ModelConfig, device: torch.device, folded: bool | None = None, precision: str | None = None
+    ):
+        """``precision`` asks for the fused kernels, where there are a GPU, Triton and a kernel for the architecture."""
+        self.config, self.precision = config, precision
         self.folded = folds(config) if folded is None else folded
+        self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = Transformer(config).to(device)
+        self._own = threading.local()
 
     def leaves(self, parameters: Parameters, members: slice) -> Tensors:
         """The parameters of some members in the form that ``prepare`` takes."""
@@ -117,16 +125,48 @@ class Program:
 
     def predict(self, prepared: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
         if self.folded:
-            positions = self._positions(x.shape[-1])
-            features = input_features(x, self.skeleton.P[positions], positions, self.config)
-            return folded_forward(prepared, features, self.config)
+            return folded_forward(prepared, self._features(x), self.config)
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._plain({name: value[0] for name, value in prepared.items()}, x[0])[None]
         return vmap(self._plain)(prepared, x)
 
+    def gradient(
+        self, prepared: Tensors, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], lists: int
+    ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
+        """The squared error of a part of a batch of ``lists``, and its gradient for every prepared tensor.
+
+        Losses and gradients of the parts add up to those of the batch's mean.
+        """
+        if self.kernels is not None and self.precision is not None and x.shape[1] == lists:
+            loss, gradients = self.kernels.loss_and_gradients(
+                prepared, self._features(x), y, self.config, self.precision
+            )
+            return loss, [gradients[name] for name in prepared]
+        loss = (self.predict(prepared, x) - y).square().sum(dim=(1, 2)) / (lists * y.shape[-1])
+        found = torch.autograd.grad(loss.sum(), list(prepared.values()), materialize_grads=True)
+        return loss.detach(), list(found)
+
+    def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
+        positions = self._positions(x.shape[-1])
+        return input_features(x, self.skeleton.P[positions], positions, self.config)
+
     def _plain(self, parameters: Tensors, x: Tensor) -> Tensor:
-        out: Tensor = functional_call(self.skeleton, parameters, (x,))
+        # functional_call swaps parameters into the module, so every thread needs a module of its own.
+        if not hasattr(self._own, "skeleton"):
+            self._own.skeleton = copy.deepcopy(self.skeleton)
+        out: Tensor = functional_call(self._own.skeleton, parameters, (x,))
         return out
 
     def _positions(self, length: int) -> Tensor:
         return positions_of(length, self.config, self.skeleton.P.device)
+
+
+def _kernels(config: ModelConfig, device: torch.device, precision: str) -> ModuleType | None:
+    """The fused kernels, if they can run here and serve the architecture."""
+    if device.type != "cuda":
+        return None
+    try:
+        from posattn.kernels import fused
+    except ImportError:  # no Triton: the plain path serves
+        return None
+    return fused if fused.supported(config, precision) else None

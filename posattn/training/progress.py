@@ -98,7 +98,7 @@ class Progress:
     def _end_epoch(self) -> None:
         done, trainer = range(self.epoch, self.trainer.epoch), self.trainer
         self.epoch = trainer.epoch
-        loss, rate = trainer.history[trainer.epoch - 1].median(dim=-1).values.tolist()
+        loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
         speed = self.bar.tasks[0].speed
         self.bar.update(
             self.job,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from posattn.errors import UsageError, choice, positive, whole
 
+_LARGEST_LR = 1e30
 SCHEDULES = ("plateau", "cosine")
 
 
@@ -46,6 +47,8 @@ class Recipe:
             whole(field, getattr(self, field))
         for field in ("lr", "factor", "epsilon") + (("clip",) if self.clip is not None else ()):
             object.__setattr__(self, field, positive(field, getattr(self, field)))
+        if self.lr > _LARGEST_LR:
+            raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
         if not 0 <= self.warmup < 1:
             raise UsageError(f"warmup is {self.warmup}; it must be at least 0 and less than 1.")
 

@@ -65,11 +65,12 @@ class Trainer:
         workers: Workers,
         variable_length: bool = False,
         folded: bool | None = None,
+        precision: str | None = None,
     ):
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = _blocks(config, recipe, members, device, variable_length)
-        self.program = Program(config, device, folded)
+        self.program = Program(config, device, folded, precision)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.first_moment = torch.zeros_like(self.parameters.flat)
         self.second_moment = torch.zeros_like(self.parameters.flat)
@@ -79,6 +80,7 @@ class Trainer:
         self.alive = torch.ones(count, dtype=torch.bool, device=device)
         self.loss = torch.zeros(count, device=device)
         self.history = torch.full((recipe.epochs, 2, count), math.nan)  # mean loss and learning rate of every epoch
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.epoch = self.batch = 0
         # One unit a member on a CPU; one for all of them on a GPU.
         one_unit = device.type != "cpu"
@@ -106,16 +108,15 @@ class Trainer:
             orders = [block.order(self.epoch) for block in self.blocks]
             while self.batch < len(batches):
                 index, start, stop = batches[self.batch]
-                rows = orders[index][:, start:stop, None]
-                block = self.blocks[index]
-                self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1), len(batches))
+                block, rows = self.blocks[index], orders[index][:, start:stop, None]
+                self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1))
                 self.batch += 1
                 yield
-            self._end_epoch(len(batches))
+            self._end_epoch()
 
-    def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], batches: int) -> None:
+    def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> None:
         """One step of every member: fold, the gradient of each tile, then back through the fold and the update."""
-        length = x.shape[-1]
+        lists, length = x.shape[1:]
 
         def prepare(group: slice) -> tuple[Tensors, Tensors, Tensors]:
             leaves = self.program.leaves(self.parameters, group)
@@ -123,36 +124,30 @@ class Trainer:
             prepared = self.program.prepare(leaves, length)
             return leaves, prepared, {name: value.detach().requires_grad_() for name, value in prepared.items()}
 
-        def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
             index, start = unit
-            group, used = self.groups[index], prepared[index][2]
-            piece = slice(start, start + self.tile)
-            error = self.program.predict(used, x[group, piece]) - y[group, piece]
-            loss = error.square().sum(dim=(1, 2)) / (y.shape[1] * length)
-            return loss.detach(), torch.autograd.grad(loss.sum(), list(used.values()), materialize_grads=True)
+            group, piece = self.groups[index], slice(start, start + self.tile)
+            return self.program.gradient(prepared[index][2], x[group, piece], y[group, piece], lists)
 
         def update(index: int) -> None:
-            own = [result for (k, _), result in zip(units, results, strict=True) if k == index]
-            loss = torch.stack([part for part, _ in own]).sum(dim=0)
-            sums = [
-                torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
-                for parts in zip(*(g for _, g in own), strict=True)
-            ]
+            losses, gradients = zip(*(results[unit] for unit in units if unit[0] == index), strict=True)
+            found = [_total(parts) for parts in zip(*gradients, strict=True)]
             leaves, made, _ = prepared[index]
             if self.program.folded:
-                sums = list(
-                    torch.autograd.grad(list(made.values()), list(leaves.values()), sums, materialize_grads=True)
+                found = list(
+                    torch.autograd.grad(list(made.values()), list(leaves.values()), found, materialize_grads=True)
                 )
-            self._update(self.groups[index], loss, self.parameters.flatten(sums, self.program.folded), batches)
+            self._update(self.groups[index], _total(losses), self.parameters.flatten(found, self.program.folded))
 
+        self.step += 1
         prepared = self.workers.map(prepare, self.groups)
-        units = [(index, start) for index in range(len(self.groups)) for start in range(0, x.shape[1], self.tile)]
-        results = self.workers.map(tile_gradient, units)
+        units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
+        results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
         self.workers.map(update, range(len(self.groups)))
 
-    def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"], batches: int) -> None:
+    def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"]) -> None:
         """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""
-        recipe, step = self.recipe, self.epoch * batches + self.batch + 1
+        recipe = self.recipe
         norm = torch.linalg.vector_norm(gradient, dim=1)
         self.alive[group] &= loss.isfinite() & norm.isfinite()
         self.loss[group] += loss
@@ -163,23 +158,24 @@ class Trainer:
         first, second = self.first_moment[group], self.second_moment[group]
         first.lerp_(gradient, 1 - recipe.beta_1)
         second.mul_(recipe.beta_2).addcmul_(gradient, gradient, value=1 - recipe.beta_2)
-        rate = self.lr[group] * self._schedule(step, batches) / (1 - recipe.beta_1**step)
-        denominator = second.sqrt().div_(math.sqrt(1 - recipe.beta_2**step)).add_(recipe.epsilon)
+        rate = self.lr[group] * (self._schedule() / (1 - recipe.beta_1 ** self.step.double())).float()
+        denominator = second.sqrt().div_((1 - recipe.beta_2 ** self.step.double()).sqrt().float()).add_(recipe.epsilon)
         self.parameters.flat[group] -= (first / denominator).mul_((rate * alive)[:, None])
 
-    def _schedule(self, step: int, batches: int) -> float:
-        """The factor on the learning rate at ``step`` (from 1); the plateau schedule acts at the end of epochs instead."""
+    def _schedule(self) -> Tensor:
+        """The factor on the learning rate at this step; the plateau schedule acts at the end of epochs instead."""
+        step = self.step.double()
         if self.recipe.schedule == "plateau":
-            return 1.0
-        total = self.recipe.epochs * batches
+            return torch.ones_like(step)
+        total = self.recipe.epochs * len(self.batches())
         warm = self.recipe.warmup * total
-        if step <= warm:
-            return step / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - 1 - warm) / (total - warm)))
+        falling = 0.5 * (1 + torch.cos(math.pi * (step - 1 - warm) / (total - warm)))
+        return torch.where(step <= warm, step / max(warm, 1), falling)
 
-    def _end_epoch(self, batches: int) -> None:
-        factor = self._schedule(self.epoch * batches + batches, batches)
-        self.history[self.epoch] = torch.stack([self.loss / batches, self.lr * factor]).cpu()
+    def _end_epoch(self) -> None:
+        self.history[self.epoch] = torch.stack(
+            [self.loss / len(self.batches()), self.lr * self._schedule().float()]
+        ).cpu()
         if self.recipe.schedule == "plateau":
             self._plateau()
         self.loss.zero_()
@@ -189,13 +185,13 @@ class Trainer:
         """torch.optim.lr_scheduler.ReduceLROnPlateau for every member at once, on the epoch's summed loss."""
         recipe = self.recipe
         better = self.loss < self.best * (1 - recipe.threshold)
-        self.best = torch.where(better, self.loss, self.best)
-        self.stale = torch.where(better, 0, self.stale + 1)
+        self.best.copy_(torch.where(better, self.loss, self.best))
+        self.stale.copy_(torch.where(better, 0, self.stale + 1))
         reduce = self.stale > recipe.patience
-        self.lr = torch.where(reduce, (self.lr * recipe.factor).clamp_min(recipe.floor), self.lr)
-        self.stale = torch.where(reduce, 0, self.stale)
+        self.lr.copy_(torch.where(reduce, (self.lr * recipe.factor).clamp_min(recipe.floor), self.lr))
+        self.stale.copy_(torch.where(reduce, 0, self.stale))
 
-    _TENSORS = ("first_moment", "second_moment", "lr", "best", "stale", "alive", "loss")
+    _TENSORS = ("step", "first_moment", "second_moment", "lr", "best", "stale", "alive", "loss")
 
     def state_dict(self) -> Tensors:
         """All that training changes. The shuffles and data are functions of the seed and the epoch."""
@@ -204,11 +200,16 @@ class Trainer:
         return state | {"progress": torch.tensor([self.epoch, self.batch])}
 
     def load_state_dict(self, state: Tensors) -> None:
-        self.parameters = Parameters(self.config, state["parameters"].to(self.device))
+        self.parameters = Parameters(self.config, state["parameters"].clone().to(self.device))
         for name in self._TENSORS:
-            setattr(self, name, state[name].to(self.device))
+            setattr(self, name, state[name].clone().to(self.device))
         self.epoch, self.batch = state["progress"].tolist()
         self.history[: self.epoch] = state["history"]
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum, from left to right."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(dim=0)
 
 
 def _blocks(

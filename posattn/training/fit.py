@@ -1,0 +1,219 @@
+"""``train``: from settings to a finished run, resuming what a folder holds."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from posattn.errors import UsageError, whole
+from posattn.model import ModelConfig
+from posattn.tasks import task
+from posattn.training import checkpoints, files, metrics
+from posattn.training.cuda import CudaTrainer
+from posattn.training.progress import Progress, Stop
+from posattn.training.recipe import Recipe, recipe
+from posattn.training.run import Precision, Run, hardware, load, pick_device, predictor, save
+from posattn.training.spec import RunSpec
+from posattn.training.trainer import Member, Trainer
+from posattn.training.workers import Workers
+
+
+def train(
+    task: str | Sequence[str],
+    config: ModelConfig | None = None,
+    *,
+    members: int = 1,
+    samples: int | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
+    lr: float | Sequence[float] | None = None,
+    recipe: str | Recipe = "paper",
+    seed: int = 0,
+    variable_length: bool = False,
+    device: str | torch.device | None = None,
+    precision: str = "fp32",
+    out: str | Path | None = None,
+    save_every: float = 60.0,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+) -> Run:
+    """Trains an ensemble of ``members`` networks whose seeds are ``seed``, ``seed`` + 1, ... and returns it.
+
+    With ``out`` the run has a folder: a second call with the same arguments resumes it or, if it is done, reads it.
+
+    Args:
+        task: a task's name, or one for each member.
+        config: the network; the paper's positional Transformer for lists of 8 by default.
+        samples, epochs, batch: in place of the recipe's.
+        lr: in place of the recipe's, for all members or one for each.
+        recipe: ``paper``, ``tuned`` or a :class:`Recipe`.
+        variable_length: train on lists of 1 to n numbers, equally often, each batch of one length.
+        device: ``cpu`` or ``cuda``; a GPU if there is one.
+        precision: ``fp32``, or ``tf32`` on a GPU. Evaluation is always in fp32.
+        save_every: seconds between checkpoints.
+        tensorboard: also write TensorBoard events into the folder.
+        progress: show a progress bar; by default if standard error is a terminal.
+    """
+    spec = _spec(task, config, members, samples, epochs, batch, lr, recipe, seed, variable_length, precision)
+    place = pick_device(device)
+    if spec.precision == "tf32" and place.type == "cpu":
+        raise UsageError("precision is 'tf32', which only a GPU has; on the CPU it must be fp32.")
+    if tensorboard and out is None:
+        raise UsageError("tensorboard is on and out is not given; events need a folder.")
+    return train_spec(spec, place, None if out is None else Path(out), save_every, tensorboard, progress)
+
+
+def _spec(
+    names: str | Sequence[str],
+    config: ModelConfig | None,
+    members: int,
+    samples: int | None,
+    epochs: int | None,
+    batch: int | None,
+    lr: float | Sequence[float] | None,
+    base: str | Recipe,
+    seed: int,
+    variable_length: bool,
+    precision: str,
+) -> RunSpec:
+    whole("members", members)
+    whole("seed", seed, least=0)
+    one_rate = None if isinstance(lr, Sequence) else lr
+    own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate)
+    rates = [recipe(own, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [own.lr] * members
+    tasks = [names] * members if isinstance(names, str) else list(names)
+    for field, values in (("lr", rates), ("task", tasks)):
+        if len(values) != members:
+            raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
+    model = ModelConfig(n=8) if config is None else config
+    team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
+    return RunSpec(model, own, team, variable_length, precision)
+
+
+def train_spec(
+    spec: RunSpec,
+    device: torch.device,
+    folder: Path | None = None,
+    save_every: float = 60.0,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+) -> Run:
+    """Trains ``spec``, or goes on where its folder stopped."""
+    if not isinstance(save_every, (int, float)) or not save_every >= 0:
+        raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
+    if folder is not None and _claim(folder, spec):
+        return load(folder, device)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        workers = stack.enter_context(Workers())
+        stack.enter_context(Precision(spec.precision))
+        kind = Trainer if device.type == "cpu" else CudaTrainer
+        trainer = kind(
+            spec.model, spec.recipe, spec.members, device, workers, spec.variable_length, precision=spec.precision
+        )
+        stop = stack.enter_context(Stop(active=folder is not None))
+        state = None if folder is None else checkpoints.load(folder, spec.digest)
+        if state is not None:
+            trainer.load_state_dict(state)
+            started -= float(state["seconds"])
+        shown = stack.enter_context(Progress(trainer, progress, folder if tensorboard else None))
+        saved = time.monotonic()
+        for _ in trainer.steps():
+            shown.update()
+            due = time.monotonic() - saved >= save_every
+            if folder is not None and (due or stop.asked):
+                spent = {"seconds": torch.tensor(time.monotonic() - started)}
+                checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
+                saved = time.monotonic()
+                stop.leave(
+                    f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
+                )
+        shown.finish()
+    run = _finish(spec, trainer, time.monotonic() - started)
+    if folder is not None:
+        save(folder, run)
+    return run
+
+
+def _claim(folder: Path, spec: RunSpec) -> bool:
+    """Makes ``folder`` the folder of ``spec``. True if the run is in it already, finished."""
+    described = folder / "run.json"
+    if not described.exists():
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"out is {str(folder)!r}, which is not a folder.")
+        files.sweep(folder)
+        if folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"out is {str(folder)!r}, which holds other files; give an empty or a new folder.")
+        files.write_json(described, spec.to_dict())
+        return False
+    files.sweep(folder)
+    before, now = files.read_json(described), json.loads(json.dumps(spec.to_dict()))
+    if not isinstance(before, dict):
+        raise files.Damaged(f"{described} does not describe a run: it is not an object.")
+    if before != now:
+        raise UsageError(
+            f"out is {str(folder)!r}, which holds another run ({_difference(before, now)}); give another folder."
+        )
+    return (folder / "weights.json").exists()
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """The first place where two descriptions differ, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in now:
+            if before.get(key) != now[key]:
+                return _difference(before.get(key), now[key], f"{path}.{key}" if path else key)
+    if isinstance(before, list) and isinstance(now, list):
+        if len(before) != len(now):
+            return f"it has {len(before)} {path}, not {len(now)}"
+        for index, (one, other) in enumerate(zip(before, now, strict=True)):
+            if one != other:
+                return _difference(one, other, f"{path}[{index}]")
+    return f"its {path} is {before}, not {now}"
+
+
+def _finish(spec: RunSpec, trainer: Trainer, seconds: float) -> Run:
+    """The run from a trainer that is done, with the fate of every member."""
+    validation = [
+        task(member.task).sample(1000, spec.model.n, seed=member.seed, split="validation") for member in spec.members
+    ]
+    x = torch.stack([x for x, _ in validation]).to(trainer.device)
+    y = torch.stack([y for _, y in validation]).to(trainer.device)
+    out = predictor(trainer.parameters)(x)
+    # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
+    dead = (out - out.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2)) <= 1e-6 * y.std(dim=(1, 2))
+    error = metrics.mean_squared_error(out, y)
+    status = [
+        "diverged" if not alive or not math.isfinite(loss) else "dead" if gone else "ok"
+        for alive, loss, gone in zip(trainer.alive.tolist(), error.tolist(), dead.tolist(), strict=True)
+    ]
+    result = {
+        "status": status,
+        "train_loss": _finite(trainer.history[-1, 0].tolist()),
+        "validation_loss": _finite(error.tolist()),
+        "hardware": hardware(trainer.device),
+        "torch": torch.__version__,
+        "seconds": round(seconds, 1),
+    }
+    epochs, _, count = trainer.history.shape
+    loss, rate = trainer.history[:, 0], trainer.history[:, 1]
+    history = pd.DataFrame(
+        {
+            "epoch": torch.arange(epochs).repeat_interleave(count).numpy(),
+            "member": torch.arange(count).repeat(epochs).numpy(),
+            "loss": loss.flatten().numpy(),
+            "lr": rate.flatten().numpy(),
+        }
+    )
+    return Run(spec, trainer.parameters, result, history)
+
+
+def _finite(values: list[float]) -> list[float | None]:
+    """JSON has no nan or inf: a loss that is neither is None."""
+    return [value if math.isfinite(value) else None for value in values]

@@ -1,0 +1,67 @@
+"""What determines an ensemble's numbers: the identity of a run."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from posattn.errors import UsageError, choice
+from posattn.model import ModelConfig
+from posattn.tasks import task
+from posattn.training.recipe import Recipe
+from posattn.training.trainer import Member
+
+PRECISIONS = ("fp32", "tf32")
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What determines an ensemble's numbers, and nothing else."""
+
+    model: ModelConfig
+    recipe: Recipe
+    members: tuple[Member, ...]
+    variable_length: bool = False
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        choice("precision", self.precision, PRECISIONS)
+        for member in self.members:
+            task(member.task)
+        if self.variable_length and self.recipe.samples < self.model.n:
+            raise UsageError(
+                f"samples is {self.recipe.samples}; lists of 1 to {self.model.n} numbers need at least {self.model.n}."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": _FORMAT} | asdict(self) | {"members": [asdict(member) for member in self.members]}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "RunSpec":
+        if not isinstance(content, dict):
+            raise UsageError("it is not an object.")
+        fields = dict(content)
+        if fields.pop("format", None) != _FORMAT:
+            raise UsageError(f"the run's format is {content.get('format')!r}; this version reads format {_FORMAT}.")
+        fields["model"] = ModelConfig(**fields["model"])
+        fields["recipe"] = Recipe(**fields["recipe"])
+        fields["members"] = tuple(Member(**member) for member in fields["members"])
+        return cls(**fields)
+
+    @property
+    def digest(self) -> str:
+        """A name for the whole ensemble."""
+        return _digest(self.to_dict())[:12]
+
+    def identity(self, member: int) -> str:
+        """A name for one member's numbers: equal for equal settings, whatever it was trained beside."""
+        alone = self.to_dict() | {"members": [asdict(self.members[member])]}
+        alone["recipe"] = {
+            key: value for key, value in alone["recipe"].items() if key != "lr"
+        }  # the member has its own
+        return _digest(alone)[:16]
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

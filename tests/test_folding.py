@@ -1,0 +1,199 @@
+"""The folded network and the frozen one against the plain network: outputs, and the gradient of every parameter."""
+
+import pytest
+import torch
+
+from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError
+from posattn.folding import fold, folded_forward, folds, stack_layers
+from posattn.model import input_features, positions_of
+
+FOLDING = ["positional", "scale-exact", "misaligned", "standard", "positional-input", "no-encoding"]
+WITH_AND_WITHOUT_BIASES = [
+    (arch, bias) for arch in FOLDING for bias in (True, False) if (arch, bias) != ("scale-exact", True)
+]
+POSITIONAL = ["positional", "scale-exact", "misaligned"]
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+KEY_BIAS = "attention.W_K.bias"
+
+
+def run_folded(named, config, P, x):
+    """The outputs (M, b, k) for stacked parameters (M, ...) and lists x (M, b, k)."""
+    positions = positions_of(x.shape[-1], config)
+    p = P[positions]
+    folded = fold(stack_layers(named), config, p)
+    return folded_forward(folded, input_features(x, p, positions, config), config)
+
+
+def compare(models, k, b=23):
+    """Runs both networks on lists of their own for every member and compares outputs and gradients."""
+    config, dtype = models[0].config, models[0].P.dtype
+    x, target = torch.randn(2, len(models), b, k, dtype=dtype)
+    named = {
+        name: torch.stack([dict(model.named_parameters())[name].detach() for model in models]).requires_grad_()
+        for name, _ in models[0].named_parameters()
+    }
+    ours = run_folded(named, config, models[0].P, x)
+    ((ours - target) ** 2).mean(dim=(1, 2)).sum().backward()
+    for member, model in enumerate(models):
+        plain = model(x[member])
+        assert relative(ours[member], plain) < TOLERANCE[dtype]
+        ((plain - target[member]) ** 2).mean().backward()
+        largest = max(parameter.grad.abs().max() for parameter in model.parameters())
+        for name, parameter in model.named_parameters():
+            gradient = None if named[name].grad is None else named[name].grad[member]
+            if name.endswith(KEY_BIAS):
+                # It shifts whole rows of logits: zero but for rounding, and left out where that is possible.
+                assert parameter.grad.abs().max() < 1e-6 * largest, name
+                assert gradient is None or gradient.abs().max() < 1e-6 * largest, name
+                assert config.design.attends == "position" or gradient is None or gradient.eq(0).all(), name
+            else:
+                assert parameter.grad.abs().max() > 1e-6 * largest, f"{name} has no gradient to compare"
+                assert relative(gradient, parameter.grad) < TOLERANCE[dtype], name
+
+
+def relative(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+def test_which_architectures_fold():
+    assert [arch for arch in ARCHITECTURES if folds(ModelConfig(n=3, arch=arch))] == [
+        arch for arch in ARCHITECTURES if arch in FOLDING
+    ]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize(("arch", "bias"), WITH_AND_WITHOUT_BIASES)
+def test_folded_equals_plain(lively, arch, bias, members, dtype):
+    models = [lively(dtype, n=7, arch=arch, bias=bias, embed=22, width=19) for _ in range(members)]
+    compare(models, k=7)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("arch", FOLDING)
+def test_folded_equals_plain_on_shorter_lists(lively, arch, k):
+    compare([lively(n=7, arch=arch, embed=22, width=19) for _ in range(2)], k=k)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("arch", "bias"), WITH_AND_WITHOUT_BIASES)
+def test_folded_equals_plain_with_few_layers(lively, arch, bias, layers):
+    compare([lively(n=5, arch=arch, bias=bias, layers=layers, embed=14, width=17)], k=5)
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("encoding", ["binary", "sinusoidal"])
+def test_folded_equals_plain_with_other_heads_and_encodings(lively, arch, heads, encoding):
+    compare([lively(n=7, arch=arch, heads=heads, encoding=encoding, d_k=5, embed=33, width=13)], k=7)
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_folded_equals_plain_at_the_published_size(lively, arch):
+    compare([lively(torch.float32, n=8, arch=arch) for _ in range(2)], k=8, b=101)
+
+
+def test_members_do_not_mix(lively):
+    """Members see neither each other's weights nor each other's lists."""
+    models = [lively(n=4, embed=22, width=19) for _ in range(3)]
+    named = {name: torch.stack([dict(model.named_parameters())[name] for model in models])
+             for name, _ in models[0].named_parameters()}  # fmt: skip
+    x = torch.randn(3, 1, 4, dtype=torch.float64)
+    y = run_folded(named, models[0].config, models[0].P, x)
+    changed = x.clone()
+    changed[1] += 1
+    named = {name: value.clone() for name, value in named.items()}
+    named["decoder.weight"][2] *= 2
+    difference = (run_folded(named, models[0].config, models[0].P, changed) - y).abs().amax(dim=(1, 2))
+    assert difference[0] == 0
+    assert difference[1:].min() > 1e-3
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch not in FOLDING])
+def test_other_architectures_are_refused(arch):
+    model = Transformer(ModelConfig(n=3, arch=arch))
+    named = {name: value[None] for name, value in model.named_parameters()}
+    with pytest.raises(UsageError, match=f"the {arch} architecture does not fold"):
+        fold(stack_layers(named), model.config, model.P)
+
+
+def test_stack_layers_keeps_layers_in_order_beyond_ten():
+    model = Transformer(ModelConfig(n=3, layers=12, embed=4, width=5))
+    stacked = stack_layers({name: torch.stack([value, 2 * value]) for name, value in model.named_parameters()})
+    assert not any(".0." in name for name in stacked)
+    for index, layer in enumerate(model.layers):
+        assert torch.equal(stacked["layers.attention.W_Q.weight"][0, index], layer.attention.W_Q.weight)
+        assert torch.equal(stacked["layers.W_2.bias"][1, index], 2 * layer.W_2.bias)
+    assert torch.equal(stacked["encoder.weight"][0], model.encoder.weight)
+
+
+# --- frozen ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("k", [7, 4, 1])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(
+    ("arch", "bias"), [("positional", True), ("scale-exact", False), ("misaligned", True), ("misaligned", False)]
+)
+def test_frozen_equals_the_module(lively, arch, bias, layers, k, dtype):
+    model = lively(dtype, n=7, arch=arch, bias=bias, layers=layers, embed=22, width=19)
+    frozen = Frozen(model) if k == 7 else Frozen(model, length=k)
+    for batch in [(), (1,), (13,), (3, 5)]:
+        x = torch.randn(*batch, k, dtype=dtype)
+        before = x.clone()
+        y = frozen(x)
+        assert y.shape == x.shape
+        assert relative(y, model(x)) < TOLERANCE[dtype]
+        assert torch.equal(x, before), "the input is left as it was"
+
+
+@pytest.mark.parametrize("encoding", ["binary", "sinusoidal"])
+def test_frozen_equals_the_module_with_other_encodings(lively, encoding):
+    model, x = lively(n=7, arch="misaligned", encoding=encoding, heads=1), torch.randn(5, 7, dtype=torch.float64)
+    assert relative(Frozen(model)(x), model(x)) < 1e-10
+
+
+def test_frozen_passes_gradients_to_its_input(lively):
+    model, x = lively(n=7), torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    gradients = [torch.autograd.grad(network(x).square().sum(), x)[0] for network in (model, Frozen(model))]
+    assert relative(*gradients) < 1e-10
+
+
+def test_frozen_is_a_copy_without_parameters(lively):
+    model, x = lively(n=7), torch.randn(5, 7, dtype=torch.float64)
+    frozen = Frozen(model)
+    assert not list(frozen.parameters())
+    before = frozen(x)
+    assert not before.requires_grad
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.P.zero_()
+    assert torch.equal(frozen(x), before)
+
+
+@pytest.mark.parametrize("arch", ["positional", "scale-exact"])
+def test_frozen_state_dict_round_trip(lively, arch, tmp_path):
+    first, second = (Frozen(lively(n=7, arch=arch), length=5) for _ in range(2))
+    x = torch.randn(5, 5, dtype=torch.float64)
+    assert not torch.equal(first(x), second(x))
+    torch.save(first.state_dict(), tmp_path / "frozen.pt")
+    second.load_state_dict(torch.load(tmp_path / "frozen.pt", weights_only=True))
+    assert torch.equal(first(x), second(x))
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch not in POSITIONAL])
+def test_attention_that_sees_the_input_cannot_be_frozen(arch):
+    with pytest.raises(UsageError, match=f"{arch} architecture depends on the input"):
+        Frozen(Transformer(ModelConfig(n=3, arch=arch)))
+
+
+def test_frozen_takes_lists_of_its_own_length_only():
+    model = Transformer(ModelConfig(n=7))
+    for length, k in [(7, 5), (5, 7), (5, 4)]:
+        with pytest.raises(UsageError, match=f"the list has {k} numbers; this model was frozen for {length}"):
+            Frozen(model, length=length)(torch.zeros(2, k))
+    for length in (0, 8):
+        with pytest.raises(UsageError, match=f"the list has {length} numbers"):
+            Frozen(model, length=length)

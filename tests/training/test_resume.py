@@ -1,0 +1,280 @@
+"""Killed at any moment and started again by the same command, a run ends with the same bits."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+
+import pytest
+import safetensors.torch
+import torch
+
+import posattn
+from posattn import cli
+
+COMMAND = [
+    *(
+        "train",
+        "sum",
+        "--n",
+        "3",
+        "--embed",
+        "8",
+        "--width",
+        "8",
+        "--samples",
+        "60",
+        "--batch",
+        "20",
+        "--epochs",
+        "150",
+    ),
+    *("--members", "2", "--device", "cpu"),
+]
+
+# The command leaves fields of ModelConfig at None, which their types do not say.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def start(folder, save_every):
+    command = [sys.executable, "-m", "posattn", *COMMAND, "--out", str(folder), "--save-every", str(save_every)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def here(monkeypatch, folder):
+    """The same command in this process, which spares the start of another."""
+    monkeypatch.setattr(sys, "argv", ["posattn", *COMMAND, "--out", str(folder)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 0
+
+
+def newest(folder):
+    """Steps of the newest checkpoint that has both its files, or -1."""
+    steps = [int(path.stem.split("-")[1]) for path in folder.glob("checkpoint-*.json")]
+    return max(steps, default=-1)
+
+
+def wait(process, reached, limit=60.0):
+    """Until ``reached()``; says whether the process is still there to be stopped."""
+    end = time.monotonic() + limit
+    while not reached():
+        assert time.monotonic() < end, "nothing happened"
+        if process.poll() is not None:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def weights(folder):
+    return safetensors.torch.load_file(folder / "weights.safetensors")
+
+
+def assert_same_end(folder, reference):
+    ours, theirs = weights(folder), weights(reference)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert (folder / "history.csv").read_bytes() == (reference / "history.csv").read_bytes()
+    assert sorted(os.listdir(folder)) == ["history.csv", "run.json", "weights.json", "weights.safetensors"]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    process = start(folder, 60)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0 and said == ""
+    return folder
+
+
+def test_killed_at_several_moments_it_ends_with_the_same_bits(reference, tmp_path):
+    folder, moments = tmp_path / "run", random.Random(4)
+    kills = 0
+    for goal in (0, 40, 250):
+        process = start(folder, 0)
+        if wait(process, lambda goal=goal: (folder / "run.json").exists() and newest(folder) >= goal - 1):
+            time.sleep(moments.uniform(0, 0.05))
+            process.kill()
+            kills += process.wait() == -signal.SIGKILL
+        process.stderr.close()
+    assert kills == 3
+    process = start(folder, 60)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert said.count("\n") <= 1  # of a checkpoint that was being written when it was killed, a sentence
+    assert_same_end(folder, reference)
+
+
+def at_file_operation(number, work):
+    """Runs ``work`` in a child that is killed before its ``number``-th file operation; True if it was."""
+    child = os.fork()
+    if child == 0:
+        remaining = number
+        with open(os.devnull, "w") as nowhere:
+            sys.stderr = nowhere
+
+            def deadly(operation):
+                def perform(*args, **kwargs):
+                    nonlocal remaining
+                    remaining -= 1
+                    if remaining == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return operation(*args, **kwargs)
+
+                return perform
+
+            for module, name in (
+                (tempfile, "mkstemp"),
+                *((os, name) for name in ("fsync", "chmod", "replace", "unlink")),
+            ):
+                setattr(module, name, deadly(getattr(module, name)))
+            try:
+                work()
+            except BaseException:
+                os._exit(3)
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.filterwarnings("ignore")  # checkpoints that were being written
+def test_killed_at_every_file_operation_it_ends_with_the_same_bits(tmp_path):
+    def run(folder, save_every=60.0):
+        config = posattn.ModelConfig(2, embed=4, width=4)
+        return posattn.train(
+            "sum", config, samples=6, batch=4, epochs=2, device="cpu", out=folder, save_every=save_every
+        )
+
+    whole = run(tmp_path / "whole")
+    left, number = {}, 1
+    while at_file_operation(number, partial(run, tmp_path / str(number), 0)):
+        try:
+            resumed = run(tmp_path / str(number))
+            same = torch.equal(resumed.parameters.flat, whole.parameters.flat)
+            names = sorted(os.listdir(tmp_path / str(number)))
+            if not same or names[-4:] != ["history.csv", "run.json", "weights.json", "weights.safetensors"]:
+                left[number] = "other bits" if not same else names
+        except Exception as error:
+            left[number] = repr(error)
+        number += 1
+    assert number > 40  # four checkpoints of two files in four operations each, and more
+    assert left == {}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run stopped by SIGTERM midway, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    process = start(folder, 0.05)
+    assert wait(process, lambda: newest(folder) >= 100)
+    before = newest(folder)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    return folder, process.returncode, said, before
+
+
+def test_sigterm_leaves_a_checkpoint_and_the_run_goes_on_to_the_same_bits(
+    stopped, reference, tmp_path, monkeypatch, capfd
+):
+    folder, code, said, before = stopped
+    assert code == 128 + signal.SIGTERM == 143
+    assert said.startswith("Stopped at epoch ") and said.count("\n") == 1
+    assert newest(folder) >= before and len(list(folder.glob("checkpoint-*.json"))) == 2
+    assert not (folder / "weights.json").exists()
+    again = shutil.copytree(folder, tmp_path / "run")
+    here(monkeypatch, again)
+    assert capfd.readouterr().err == ""
+    assert_same_end(again, reference)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_the_run_goes_on_to_the_same_bits(reference, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    process = start(folder, 0.3)
+    assert wait(process, lambda: newest(folder) > 0)
+    before = newest(folder)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT == 130
+    assert said.startswith("Stopped at epoch ") and said.count("\n") == 1
+    assert newest(folder) > before  # written because of the signal: the interval was not over
+    here(monkeypatch, folder)
+    assert_same_end(folder, reference)
+
+
+def test_an_unfinished_run_is_not_evaluated(stopped, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["posattn", "evaluate", str(stopped[0])])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert capfd.readouterr().err.endswith("is not finished; the train command that began it goes on with it.\n")
+
+
+def damage(path, how):
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "altered":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :])
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "how"),
+    [
+        (".safetensors", "truncated"),
+        (".safetensors", "altered"),
+        (".json", "altered"),
+        (".json", "empty"),
+        (".json", "missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    stopped, reference, tmp_path, monkeypatch, capfd, suffix, how
+):
+    folder = shutil.copytree(stopped[0], tmp_path / "run")
+    previous, last = sorted(folder.glob("checkpoint-*.safetensors"))
+    damage(last.with_suffix(suffix), how)
+    used = []
+    load = posattn.training.Trainer.load_state_dict
+    monkeypatch.setattr(
+        posattn.training.Trainer,
+        "load_state_dict",
+        lambda self, state: (load(self, state), used.append(self.steps_done)),
+    )
+    here(monkeypatch, folder)
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and str(last.with_suffix(suffix)) in said and "Traceback" not in said
+    assert used == [int(previous.stem.split("-")[1])]
+    assert_same_end(folder, reference)
+
+
+def test_with_every_checkpoint_damaged_it_starts_over_and_says_so(stopped, reference, tmp_path, monkeypatch, capfd):
+    folder = shutil.copytree(stopped[0], tmp_path / "run")
+    for path in folder.glob("checkpoint-*.safetensors"):
+        damage(path, "truncated")
+    here(monkeypatch, folder)
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 2 and all("is damaged" in line for line in said)
+    assert "before it is used" not in said[-1]  # there is none
+    assert_same_end(folder, reference)
+
+
+def test_when_done_the_same_command_changes_nothing_and_is_quick(reference, monkeypatch, capfd):
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in reference.iterdir()}
+    started = time.monotonic()
+    here(monkeypatch, reference)
+    assert time.monotonic() - started < 2
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in reference.iterdir()} == before
+    assert "2 trained in" in capfd.readouterr().out
