@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError
+from posattn.errors import UsageError, choice
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
 from posattn.training import RECIPES, Run, files, load, pick_device, train
@@ -69,6 +69,7 @@ def train_command(
     embed: Annotated[int, typer.Option(help="Width of the state between layers.")] = 64,
     width: Annotated[int, typer.Option(help="Hidden width of the MLPs.")] = 64,
     encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
+    encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
     no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
@@ -84,6 +85,8 @@ def train_command(
     Example: posattn train sort --members 10 --out runs/sort
     """
     changes: dict[str, Any] = {} if layers is None else {"layers": layers}
+    if encoding_dim is not None:
+        changes["encoding_dim"] = encoding_dim
     if no_bias:
         changes["bias"] = False
     config = ModelConfig(n, arch, heads=heads, embed=embed, width=width, encoding=encoding, **changes)
@@ -177,6 +180,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")] = "quick",
     out: Annotated[Path | None, typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine.")] = "local",
     precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
     only: Annotated[
         list[str] | None, typer.Option(help="Train this architecture now; may be given several times.")
@@ -194,16 +198,29 @@ def reproduce(
             table.add_row(row.name, row.reference, row.title, models)
         _console().print(table)
         return
-    if name not in EXPERIMENTS:
-        raise UsageError(f"experiment is {name!r}; it must be one of {', '.join(EXPERIMENTS)}.")
-    experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[choice("experiment", name, EXPERIMENTS)]
     experiment.plan(scale)
     folder = Path("out") / f"{name}-{scale}" if out is None else out
+    choice("engine", engine, ["local"])
     outcome = run_experiment(
-        experiment, scale, folder, pick_device(device), announce=lambda line: print(line, flush=True)
+        experiment,
+        scale,
+        folder,
+        pick_device(device),
+        announce=lambda line: print(line, flush=True),
+        precision=precision,
+        only=only or (),
     )
     for key, own in outcome.table.groupby("task", sort=False):
         _print_frame(report.pivot(own).reset_index(), f"{key}: median squared error against scale")
+    failed = int(
+        (outcome.table["runs"] - outcome.table["ok"])
+        .groupby([outcome.table["task"], outcome.table["arch"]])
+        .max()
+        .sum()
+    )
+    if failed:
+        print(f"{failed} networks diverged or died; they count as they are.")
     print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")
 
 

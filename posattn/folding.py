@@ -150,7 +150,7 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
         for a_h, u_h in zip(a, u[1:], strict=True):
             # A_h s for all lists at once: (N, N) times (N, b d)
             z = torch.baddbmm(z, torch.bmm(a_h, by_position).view(by_entry.shape), u_h)
-        s = torch.relu(z).view(members, n, b, config.width)
+        s = torch.relu_(z).view(members, n, b, config.width)
     out = _affine(s.view(members, n * b, config.width), folded["w"], folded.get("b")).view(members, n, b)
     return out[:, :-1].transpose(1, 2)
 
@@ -169,7 +169,7 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
             queries = _affine(by_entry, m_h, m_row_h).view(by_list.shape)
             weights = torch.bmm(queries, by_list.mT).softmax(dim=-1)
             z = torch.baddbmm(z, weights, torch.bmm(by_entry, u_h).view(z.shape))
-        s = torch.relu(z).view(members, b, n, config.width)
+        s = torch.relu_(z).view(members, b, n, config.width)
     out = _affine(s.view(members, b * n, config.width), folded["w"], folded.get("b")).view(members, b, n)
     return out[..., :-1]
 
@@ -216,9 +216,17 @@ class Frozen(nn.Module):
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
         if x.shape[-1] != self.length:
             raise UsageError(f"the list has {x.shape[-1]} numbers; this model was frozen for {self.length}.")
-        width, b = self.config.width, math.prod(x.shape[:-1])
-        features = input_features(x.reshape(b, self.length), self.P, self.positions, self.config)
-        n, d_in = features.shape[1:]
+        lists = x.reshape(math.prod(x.shape[:-1]), self.length)
+        if len(lists) <= self.CHUNK or x.is_cuda:
+            return self._forward(lists).reshape(x.shape)
+        return torch.cat([self._forward(part) for part in lists.split(self.CHUNK)]).reshape(x.shape)
+
+    CHUNK = 512  # lists at once on a CPU: bounds the memory of the products, at no cost in time
+
+    def _forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        features = input_features(x, self.P, self.positions, self.config)
+        b, n, d_in = features.shape
+        width = self.config.width
         s = features.transpose(0, 1).reshape(n * b, d_in)
         for index in range(self.config.layers):
             products = torch.matmul(s, getattr(self, f"U_{index}"))  # s U_0, s U_1, ... : (H+1, N b, w)
@@ -228,4 +236,4 @@ class Frozen(nn.Module):
         out = torch.mv(s, self.w)
         if self.b is not None:
             out += self.b
-        return out.view(n, b)[:-1].T.reshape(x.shape)
+        return out.view(n, b)[:-1].T

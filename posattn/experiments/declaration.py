@@ -48,4 +48,4 @@ class Experiment:
     plans: Mapping[str, Plan]
 
     def plan(self, scale: str) -> Plan:
-        return self.plans[choice("scale", scale, SCALES)]
+        return self.plans[choice("scale", scale, self.plans)]

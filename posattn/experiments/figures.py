@@ -1,5 +1,6 @@
 """Figures and tables from result rows alone: median line, 10th to 90th percentile band, published medians dotted."""
 
+from collections.abc import Sequence
 from importlib.resources import files as resources
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +22,15 @@ STYLES = {
     "positional": ("#0072B2", "o"),
     "scale-exact": ("#009E73", "^"),
 }
+
+
+_OTHERS = (("#CC79A7", "d"), ("#E69F00", "v"), ("#56B4E9", "P"), ("#000000", "X"), ("#999999", "*"), ("#7F3C00", "<"))
+
+
+def style(arch: str, archs: Sequence[str]) -> tuple[str, str]:
+    """Colour and marker of an architecture, the same in every panel of a figure that shows ``archs``."""
+    others = [name for name in archs if name not in STYLES]
+    return STYLES.get(arch) or _OTHERS[others.index(arch) % len(_OTHERS)]
 
 
 def published() -> pd.DataFrame:
@@ -48,10 +58,11 @@ def error_against_scale(rows: pd.DataFrame, experiment: Experiment, out: Path) -
     figure, panels = plt.subplots(
         1, len(tasks), figsize=(1.2 + 3.8 * len(tasks), 3.8), squeeze=False, layout="constrained"
     )
+    archs = list(dict.fromkeys(table["arch"]))
     known = published()
     known = known[(known["experiment"] == experiment.name) & (known["split"] == "test")]
     for axes, name in zip(panels[0], tasks, strict=True):
-        _panel(axes, table[table["task"] == name], known[known["task"] == name])
+        _panel(axes, table[table["task"] == name], known[known["task"] == name], archs)
         axes.set_title(task(name).title)
     panels[0][0].set_ylabel("mean squared error")
     panels[0][-1].legend(fontsize="small")
@@ -64,13 +75,13 @@ def error_against_scale(rows: pd.DataFrame, experiment: Experiment, out: Path) -
     return path
 
 
-def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame) -> None:
+def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, archs: list[str]) -> None:
     for arch, own in table.groupby("arch", sort=False):
-        colour, marker = STYLES.get(str(arch), ("#555555", "d"))
+        colour, marker = style(str(arch), archs)
         axes.fill_between(own["scale"], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
         axes.plot(own["scale"], own["median"], color=colour, marker=marker, markersize=4, label=str(arch))
     for arch, theirs in known.groupby("arch", sort=False):
-        colour, _ = STYLES.get(str(arch), ("#555555", "d"))
+        colour, _ = STYLES[str(arch)]
         axes.plot(
             theirs["scale"], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=f"{arch}, published"
         )

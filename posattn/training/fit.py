@@ -62,8 +62,6 @@ def train(
     """
     spec = _spec(task, config, members, samples, epochs, batch, lr, recipe, seed, variable_length, precision)
     place = pick_device(device)
-    if spec.precision == "tf32" and place.type == "cpu":
-        raise UsageError("precision is 'tf32', which only a GPU has; on the CPU it must be fp32.")
     if tensorboard and out is None:
         raise UsageError("tensorboard is on and out is not given; events need a folder.")
     return train_spec(spec, place, None if out is None else Path(out), save_every, tensorboard, progress)
@@ -105,6 +103,8 @@ def train_spec(
     progress: bool | None = None,
 ) -> Run:
     """Trains ``spec``, or goes on where its folder stopped."""
+    if spec.precision == "tf32" and device.type == "cpu":
+        raise UsageError("precision is 'tf32', which only a GPU has; on the CPU it must be fp32.")
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if folder is not None and _claim(folder, spec):

@@ -36,43 +36,54 @@ def _share(right: Bool[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
 def evaluate(
     predict: Predict,
     members: Sequence[tuple[str, int]],
-    n: int,
+    lengths: Sequence[int],
     scales: Iterable[float],
     samples: int = 1000,
     split: str = "test",
     device: torch.device | None = None,
 ) -> pd.DataFrame:
-    """A table with one row for each member (its task and seed) and scale.
+    """A table with one row for each member (its task and seed) and scale, means over the lengths of lists.
 
-    Every member is tested on ``samples`` fresh lists a scale, real ones for ``mse``, ``mse/c²`` and ``closeness`` and integer
-    ones for ``rounding``.
+    Every member is tested on ``samples`` fresh lists a scale, equally many of each length: real ones for ``mse``, ``mse/c²``
+    and ``closeness``, and integer ones for ``rounding``.
     """
-    whole("samples", samples)
-    scales = [positive("scale", scale) for scale in scales]
-    if not scales:
+    each = whole("samples", samples, least=len(lengths)) // len(lengths)
+    factors = [positive("scale", scale) for scale in scales]
+    if not factors:
         raise UsageError("scales is empty; give at least one number above 0.")
     rows = []
-    for scale in scales:
-        x, y = _draw(members, samples, n, scale, split, False, device)
-        out = predict(x)
-        error, close = mean_squared_error(out, y), closeness_accuracy(out, y)
-        integers, truth = _draw(members, samples, n, scale, split, True, device)
-        answer = predict(integers)
+    for scale in factors:
+        parts = torch.stack([_measure(predict, members, each, n, scale, split, device) for n in lengths])
         for index, (name, seed) in enumerate(members):
-            rounding = rounding_accuracy(answer[index], truth[index], task(name).rounding_step)
-            rows.append(
-                {
-                    "member": index,
-                    "task": name,
-                    "seed": seed,
-                    "scale": scale,
-                    "mse": float(error[index]),
-                    "mse/c²": float(error[index]) / scale**2,
-                    "rounding": float(rounding),
-                    "closeness": float(close[index]),
-                }
-            )
+            error, rounding, closeness = parts.mean(dim=0)[:, index].tolist()
+            own = {
+                "member": index,
+                "task": name,
+                "seed": seed,
+                "scale": scale,
+                "mse": error,
+                "mse/c²": error / scale**2,
+            }
+            rows.append(own | {"rounding": rounding, "closeness": closeness})
     return pd.DataFrame(rows).sort_values(["member", "scale"], ignore_index=True)
+
+
+def _measure(
+    predict: Predict,
+    members: Sequence[tuple[str, int]],
+    samples: int,
+    n: int,
+    scale: float,
+    split: str,
+    device: torch.device | None,
+) -> Float[Tensor, "3 M"]:
+    """Squared error, rounding and closeness accuracy of every member on lists of one length."""
+    x, y = _draw(members, samples, n, scale, split, False, device)
+    out = predict(x)
+    integers, truth = _draw(members, samples, n, scale, split, True, device)
+    answers = zip(predict(integers), truth, members, strict=True)
+    rounding = [rounding_accuracy(answer, right, task(name).rounding_step) for answer, right, (name, _) in answers]
+    return torch.stack([mean_squared_error(out, y), torch.stack(rounding), closeness_accuracy(out, y)])
 
 
 def _draw(

@@ -44,13 +44,16 @@ class Recipe:
     def __post_init__(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
         for field in ("epochs", "batch", "samples"):
-            whole(field, getattr(self, field))
-        for field in ("lr", "factor", "epsilon") + (("clip",) if self.clip is not None else ()):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        whole("patience", self.patience, least=0)
+        for field in ("lr", "epsilon", "factor") + (("clip",) if self.clip is not None else ()):
             object.__setattr__(self, field, positive(field, getattr(self, field)))
         if self.lr > _LARGEST_LR:
             raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
-        if not 0 <= self.warmup < 1:
-            raise UsageError(f"warmup is {self.warmup}; it must be at least 0 and less than 1.")
+        for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2"):
+            value = getattr(self, field)
+            if not isinstance(value, (int, float)) or not 0 <= value < 1:
+                raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)

@@ -54,7 +54,7 @@ class Run:
         """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``."""
         own = [(member.task, member.seed) for member in self.spec.members]
         device = self.parameters.flat.device
-        table = metrics.evaluate(predictor(self.parameters), own, self.spec.model.n, scales, samples, split, device)
+        table = metrics.evaluate(predictor(self.parameters), own, self.spec.lengths, scales, samples, split, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:

@@ -50,6 +50,11 @@ class RunSpec:
         return cls(**fields)
 
     @property
+    def lengths(self) -> range:
+        """The lengths of lists that the networks are for."""
+        return range(1 if self.variable_length else self.model.n, self.model.n + 1)
+
+    @property
     def digest(self) -> str:
         """A name for the whole ensemble."""
         return _digest(self.to_dict())[:12]

@@ -52,7 +52,7 @@ def test_closeness_needs_every_entry_within_both_tolerances_together():
 
 
 def table_of(predict, members=(("sum", 0),), scales=(1,), samples=64, n=3):
-    return metrics.evaluate(predict, members, n, scales, samples)
+    return metrics.evaluate(predict, members, [n], scales, samples)
 
 
 def test_the_table_has_a_row_for_each_member_and_scale_and_a_perfect_answer_scores_full_marks():
@@ -189,3 +189,16 @@ def test_identity_does_not_depend_on_how_the_learning_rate_was_given():
 )
 def test_identity_differs_when_any_setting_does(changes):
     assert spec(**changes).identity(0) != spec().identity(0)
+
+
+def test_several_lengths_count_equally():
+    """The mean over lengths of each length's error, not a sum and not weighted by how many numbers a list has."""
+
+    def off_by_its_length(x):
+        return task("min").target(x) + x.shape[-1]
+
+    table = metrics.evaluate(off_by_its_length, [("min", 0)], [1, 2, 3], [1, 2], samples=30)
+    assert table["mse"].tolist() == pytest.approx([(1 + 4 + 9) / 3] * 2, rel=1e-5)
+    run = posattn.train("sum", SMALL, samples=30, epochs=1, batch=10, variable_length=True, device="cpu")
+    with pytest.raises(UsageError, match="samples is 2"):
+        run.evaluate([1], samples=2)

@@ -1,0 +1,204 @@
+"""The documents are true: their Python runs, their commands and make targets exist, their paths and links lead somewhere.
+
+A Python block may be left out with a comment on the line above it: ``<!-- skip: the reason -->``.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+import posattn
+from posattn import cli, encodings, model
+from posattn.experiments import EXPERIMENTS
+from posattn.tasks import TASKS
+from posattn.training import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SKIP = re.compile(r"<!-- skip: \S.* -->")
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, the number of its first line, its text, and the line above it."""
+
+    language: str
+    line: int
+    text: str
+    above: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page."""
+    found: list[Block] = []
+    lines = page.read_text(encoding="utf-8").splitlines()
+    start = None
+    for number, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if start is None:
+            start = number
+        else:
+            above = lines[start - 1] if start else ""
+            found.append(Block(lines[start][3:].strip(), start + 2, "\n".join(lines[start + 1 : number]), above))
+            start = None
+    assert start is None, f"{page.name}: the block that begins on line {start} has no end"
+    return found
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def shell_lines() -> Iterator[tuple[str, str]]:
+    """(place, command) of every line in a bash block, and of every line after a $ in a console block."""
+    for page in PAGES:
+        for block in blocks(page):
+            for offset, line in enumerate(block.text.splitlines()):
+                typed = line.removeprefix("$ ") if block.language == "console" and line.startswith("$ ") else line
+                if typed is line and block.language != "bash":
+                    continue
+                yield f"{page.name}:{block.line + offset}", typed
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.fixture
+def tables() -> Iterator[None]:
+    """Takes back the rows that snippets add to the package's tables."""
+    kept: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (table, dict(table)) for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, EXPERIMENTS, RECIPES)
+    ]
+    yield
+    for table, before in kept:
+        table.clear()
+        table.update(before)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    session: dict[str, object] = {"__name__": "snippet"}
+    for block in blocks(page):
+        if block.language == "python" and not SKIP.fullmatch(block.above):
+            # Empty lines in front make a traceback point at the page's own line.
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), session)
+
+
+def test_there_are_snippets_and_few_are_left_out() -> None:
+    python = [block for page in PAGES for block in blocks(page) if block.language == "python"]
+    assert len(python) > 30
+    assert sum(bool(SKIP.fullmatch(block.above)) for block in python) <= 2
+
+
+def test_commands_parse() -> None:
+    group = typer.main.get_command(cli.app)
+    assert set(group.commands) == {"train", "evaluate", "predict", "reproduce"}  # type: ignore[attr-defined]
+    seen = set()
+    for place, line in shell_lines():
+        words = shlex.split(line, comments=True)
+        if words[:1] != ["posattn"]:
+            continue
+        name, *arguments = words[1:]
+        assert name in group.commands, f"{place}: there is no command {name}"  # type: ignore[attr-defined]
+        seen.add(name)
+        if "--help" in arguments:
+            continue
+        try:
+            given = group.commands[name].make_context(name, arguments).params  # type: ignore[attr-defined]
+        except Exception as error:
+            pytest.fail(f"{place}: {line}: {error}")
+        check_names(place, name, given)
+    assert seen == set(group.commands)  # type: ignore[attr-defined]
+
+
+def check_names(place: str, command: str, given: dict[str, Any]) -> None:
+    """The names and lists that a command line gives exist in the package's tables."""
+    if command == "train":
+        assert given["name"] in TASKS, place
+        posattn.ModelConfig(given["n"], given["arch"], encoding=given["encoding"])
+        assert given["recipe"] in RECIPES, place
+    elif command == "evaluate":
+        assert cli.parse_scales(given["scales"]), place
+    elif command == "predict":
+        assert cli.parse_list(given["numbers"]), place
+    elif command == "reproduce" and given["name"] is not None:
+        assert given["name"] in EXPERIMENTS, place
+        EXPERIMENTS[given["name"]].plan(given["scale"])
+
+
+def test_make_targets_exist() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for place, line in shell_lines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["make"]:
+            assert words[1] in targets, f"{place}: there is no target {words[1]}"
+    for page in PAGES:
+        for name in re.findall(r"`make ([\w-]+)", prose(page)):
+            assert name in targets, f"{page.name}: there is no target {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target} does not exist"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page.name}: {target} names no heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_named_in_the_text_exist(page: Path) -> None:
+    """A path in backticks, from the repository's root, exists, unless its line says that it is coming."""
+    for line in prose(page).splitlines():
+        if "coming" in line.lower():
+            continue
+        for path in re.findall(r"`((?:posattn|tests|benchmarks|docs|\.ci)/[\w./-]*)`", line):
+            assert (ROOT / path).exists(), f"{page.name}: {path} does not exist"
+
+
+def test_the_tree_is_the_tree() -> None:
+    (tree,) = [block for block in blocks(ROOT / "README.md") if block.language == "text"]
+    named = [line.split()[0] for line in tree.text.splitlines() if "coming" not in line]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    parts = {path.name for path in (ROOT / "posattn").iterdir() if not path.name.startswith(("__", "."))}
+    assert parts - {"py.typed"} == {Path(path).parts[1] for path in named if path.startswith("posattn/")}
+
+
+def test_the_architectures_of_the_table_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([\d,]+) \| (yes|no) \|$", prose(ROOT / "docs/model.md"), re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(model.ARCHITECTURES)
+    for name, count, folds in rows:
+        config = posattn.ModelConfig(8, name)
+        found = sum(parameter.numel() for parameter in posattn.Transformer(config).parameters())
+        assert (f"{found:,}", posattn.folding.folds(config)) == (count, folds == "yes"), name
+
+
+def test_every_figure_and_equation_is_on_the_map() -> None:
+    text = prose(ROOT / "docs/paper-map.md")
+    for kind, last in (("Figure", 37), ("Table", 2), ("Eq.", 29)):
+        assert numbers(kind, text) == set(range(1, last + 1)), kind
+
+
+def numbers(kind: str, text: str) -> set[int]:
+    """Which numbers begin a row of the map: ``| Figure 4 |`` or ``| Figure 14-18 |``."""
+    found: set[int] = set()
+    for first, last in re.findall(rf"^\| {re.escape(kind)} (\d+)(?:-(\d+))? \|", text, flags=re.MULTILINE):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def test_nothing_is_left_to_fill_in() -> None:
+    assert re.findall(r"\{\{\w+\}\}", "".join(page.read_text(encoding="utf-8") for page in PAGES)) == []
