@@ -23,7 +23,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                     test_samples=50,
                 ),
                 # Small batches: at this budget the number of steps matters more than how exact each gradient is.
-                "quick": Plan(("sum",), THREE_ARCHS, 3, recipe("tuned", samples=10_000, epochs=60, batch=250)),
+                "quick": Plan(("sum",), THREE_ARCHS, 3, recipe("tuned", samples=10_000, epochs=50, batch=250)),
                 "paper": Plan(FIVE_TASKS, THREE_ARCHS, 10, recipe("paper")),
             },
         ),

@@ -23,7 +23,7 @@ from posattn.training.program import Parameters, Program
 from posattn.training.recipe import Recipe
 from posattn.training.workers import Workers
 
-_TILE = 500  # lists: the state of a tile fits a core's cache, and two cores can share one member's batch
+_TILE = 500  # lists at most: the state of a tile fits a core's cache
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class Trainer:
         # One unit a member on a CPU; one for all of them on a GPU.
         one_unit = device.type != "cpu"
         self.groups = [slice(0, count)] if one_unit else [slice(k, k + 1) for k in range(count)]
-        self.tile = recipe.batch if one_unit else _TILE
+        # Half a batch at most, so that two cores can share an odd number of members; a function of the recipe alone.
+        self.tile = recipe.batch if one_unit else min(_TILE, math.ceil(recipe.batch / 2))
 
     def batches(self) -> list[tuple[int, int, int]]:
         """(block, start, stop) of every batch of an epoch: of one length each, lengths in turn."""
