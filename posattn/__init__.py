@@ -10,6 +10,7 @@ from posattn.attention import PositionalAttention
 from posattn.errors import UsageError
 from posattn.folding import Frozen
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
+from posattn.pretrained import pretrained
 from posattn.tasks import task
 from posattn.training import Recipe, Run, load, train
 
@@ -17,5 +18,5 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ARCHITECTURES", "Frozen", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer", "UsageError",
-    "load", "task", "train",
+    "load", "pretrained", "task", "train",
 ]  # fmt: skip

@@ -1,0 +1,50 @@
+"""Trained networks that come with the package: for each task and architecture the median of ten full-recipe runs.
+
+The median is the fifth of ten by its error at scale 1. ``posattn/data/pretrained/ARCH.safetensors`` holds the weights, and
+``ARCH.json`` beside it the configuration, each network's seed, and its measured errors on the test lists of that seed.
+"""
+
+import json
+from importlib.resources import files as resources
+from typing import Any
+
+import pandas as pd
+import safetensors.torch
+
+from posattn.errors import choice
+from posattn.model import ModelConfig, Transformer
+
+_FOLDER = resources("posattn").joinpath("data/pretrained")
+
+
+def pretrained(task: str, arch: str = "positional") -> Transformer:
+    """The trained network for lists of 8 numbers, ready for use: ``pretrained("sort")(torch.tensor([[3.0, 1.0, ...]]))``."""
+    described = _describe(arch)
+    choice("task", task, described["models"])
+    weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
+    model = Transformer(ModelConfig(**described["model"]))
+    model.load_state_dict(
+        {name.removeprefix(f"{task}/"): w for name, w in weights.items() if name.startswith(f"{task}/")}
+    )
+    return model.eval()
+
+
+def pretrained_errors() -> pd.DataFrame:
+    """What those networks measured: a row for each architecture, task and scale, with ``mse`` and the two accuracies."""
+    rows = []
+    for arch in _architectures():
+        for name, model in _describe(arch)["models"].items():
+            own = {"arch": arch, "task": name, "seed": model["seed"]}
+            metrics = ("mse", "rounding", "closeness")
+            rows += [own | {"scale": float(c)} | {key: model[key][c] for key in metrics} for c in model["mse"]]
+    return pd.DataFrame(rows)
+
+
+def _architectures() -> list[str]:
+    return sorted(path.name.removesuffix(".json") for path in _FOLDER.iterdir() if path.name.endswith(".json"))
+
+
+def _describe(arch: str) -> dict[str, Any]:
+    choice("arch", arch, _architectures())
+    described: dict[str, Any] = json.loads(_FOLDER.joinpath(f"{arch}.json").read_text(encoding="utf-8"))
+    return described
