@@ -139,13 +139,16 @@ class PositionalAttention(nn.Module):
         self, n: int | None = None, key_padding_mask: Bool[Tensor, "*batch n"] | None = None
     ) -> Float[Tensor, "*batch H n n"]:
         """A for a sequence on the first ``n`` positions (all by default): (H, n, n), or one for each mask given."""
-        n = self.n_positions if n is None else n
+        n = self.n_positions if n is None else whole("n", n, least=0)
         if not 1 <= n <= self.n_positions:
             raise UsageError(f"the sequence has {n} positions; this layer takes 1 to {self.n_positions}.")
         heads = self.attention.heads
         queries, keys = (self._encode(linear, n) for linear in (self.attention.W_Q, self.attention.W_K))
         mask = torch.ones(n, n, dtype=torch.bool, device=queries.device).tril() if self.causal else None
         if key_padding_mask is not None:
+            if key_padding_mask.dtype != torch.bool or key_padding_mask.shape[-1:] != (n,):
+                kind = f"{key_padding_mask.dtype} of shape {tuple(key_padding_mask.shape)}"
+                raise UsageError(f"key_padding_mask is {kind}; it must be torch.bool of shape (..., {n}).")
             real = ~key_padding_mask[..., None, None, :]
             mask = real.expand(*real.shape[:-2], n, n) if mask is None else real & mask
         return attention_weights(split_heads(queries, heads), split_heads(keys, heads), mask)

@@ -7,8 +7,10 @@ out/NAME.png, .pdf          the figure, drawn from the rows alone
 out/NAME.html               figure, table, settings and hardware on one self-contained page
 """
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +53,14 @@ def reproduce(
             raise UsageError(f"only is {arch!r}; {experiment.name} has {', '.join(plan.archs)}.")
     tables, results = [], {}
     for spec in plan.ensembles():
-        stored = out / "rows" / f"{_name(spec)}.csv"
+        stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
         if not stored.with_suffix(".json").exists():
             if only and spec.model.arch not in only:
                 continue
             _train(spec, plan, experiment, out, device, announce, progress)
-        tables.append(pd.read_csv(stored))
-        results[spec.model.arch] = files.read_json(stored.with_suffix(".json"))["result"]
+        described = files.read_json(stored.with_suffix(".json"))
+        tables.append(pd.read_csv(BytesIO(files.read_checked(stored, described.get("sha256")))))
+        results[spec.model.arch] = described["result"]
     rows = pd.concat(tables, ignore_index=True)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     figure = figures.error_against_scale(rows, experiment, out)
@@ -79,13 +82,21 @@ def _train(
     announce(
         f"{spec.model.arch}: {len(spec.members)} models, {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
     )
-    run = train_spec(spec, device, out / "runs" / _name(spec), progress=progress)
+    run = train_spec(spec, device, out / "runs" / f"{spec.model.arch}-{spec.digest}", progress=progress)
     rows = run.rows(run.evaluate(plan.factors, plan.test_samples), experiment.name)
-    stored = out / "rows" / f"{_name(spec)}.csv"
-    files.write(stored, rows.to_csv(index=False, na_rep="nan").encode())
-    described: dict[str, Any] = {"spec": spec.to_dict(), "result": run.result}
+    stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
+    content = rows.to_csv(index=False, na_rep="nan").encode()
+    files.write(stored, content)
+    described = _settings(spec, plan, experiment) | {"result": run.result, "sha256": files.sha256(content)}
     files.write_json(stored.with_suffix(".json"), described)
 
 
-def _name(spec: RunSpec) -> str:
-    return f"{spec.model.arch}-{spec.digest}"
+def _settings(spec: RunSpec, plan: Plan, experiment: Experiment) -> dict[str, Any]:
+    """What determines an ensemble's rows."""
+    tested = {"factors": list(plan.factors), "test_samples": plan.test_samples}
+    return {"experiment": experiment.name, "tested": tested, "spec": spec.to_dict()}
+
+
+def _name(spec: RunSpec, plan: Plan, experiment: Experiment) -> str:
+    digest = files.sha256(json.dumps(_settings(spec, plan, experiment), sort_keys=True).encode())
+    return f"{spec.model.arch}-{digest[:12]}"

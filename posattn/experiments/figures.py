@@ -69,7 +69,7 @@ def error_against_scale(rows: pd.DataFrame, experiment: Experiment, out: Path) -
     path = out / f"{experiment.name}.png"
     for suffix in (".png", ".pdf"):
         image = BytesIO()
-        figure.savefig(image, format=suffix[1:], dpi=150)
+        figure.savefig(image, format=suffix[1:], dpi=150, metadata={"CreationDate": None} if suffix == ".pdf" else None)
         files.write(path.with_suffix(suffix), image.getvalue())
     plt.close(figure)
     return path

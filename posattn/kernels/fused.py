@@ -22,7 +22,7 @@ _STAGES = 1
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
-    """TensorFloat-32, two heads, lists that fit a tile, and a hidden width that is a power of two from 16 to 64.
+    """TensorFloat-32, two heads, lists that fit a tile, at most 64 input features, and a hidden width of 16, 32 or 64.
 
     In full float32 a layer's matrices do not fit on chip beside its gradients; the plain path serves there.
     """
@@ -32,6 +32,7 @@ def supported(config: ModelConfig, precision: str) -> bool:
         and config.heads == 2
         and config.positions <= layers.ROWS
         and config.width in (16, 32, 64)
+        and config.input_dim <= 64
     )
 
 

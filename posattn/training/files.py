@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ from posattn.errors import UsageError
 from posattn.folding import Tensors
 
 _PARTIAL = ".partial"
+
+
+try:
+    import fcntl
+except ImportError:  # not a Unix
+    fcntl = None  # type: ignore[assignment]
 
 
 class Damaged(UsageError):
@@ -48,8 +55,14 @@ def write(path: Path, content: bytes) -> None:
 
 def sweep(folder: Path) -> None:
     """Removes what a process that was killed while writing left in ``folder``."""
-    for path in folder.glob(f".*{_PARTIAL}"):
+    for path in leftovers(folder):
         path.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Half-written files of a run in ``folder``."""
+    names = ("run.json", "history.csv", "weights.*", "checkpoint-*")
+    return [path for name in names for path in folder.glob(f".{name}.*{_PARTIAL}")]
 
 
 def _umask() -> int:
@@ -75,7 +88,7 @@ def save_tensors(path: Path, tensors: Tensors, description: dict[str, Any]) -> N
     """Writes ``path`` and the JSON beside it."""
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     write(path, content)
-    sealed = description | {"sha256": hashlib.sha256(content).hexdigest()}
+    sealed = description | {"sha256": sha256(content)}
     write_json(path.with_suffix(".json"), sealed | {"seal": _seal(sealed)})
 
 
@@ -84,20 +97,44 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     described = read_json(path.with_suffix(".json"))
     if not isinstance(described, dict) or described.pop("seal", None) != _seal(described):
         raise Damaged(f"{path.with_suffix('.json')} is damaged: its checksum does not match.")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Damaged(f"cannot read {path}: {error.strerror}.") from error
-    if hashlib.sha256(content).hexdigest() != described.pop("sha256", None):
-        raise Damaged(f"{path} is damaged: its checksum does not match.")
+    content = read_checked(path, described.pop("sha256", None))
     try:
         return safetensors.torch.load(content), described
     except safetensors.SafetensorError as error:
         raise Damaged(f"{path} is damaged: it is not a safetensors file.") from error
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_checked(path: Path, checksum: str | None) -> bytes:
+    """The content of ``path`` if it has that SHA-256."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"cannot read {path}: {error.strerror}.") from error
+    if sha256(content) != checksum:
+        raise Damaged(f"{path} is damaged: its checksum does not match.")
+    return content
+
+
+@contextlib.contextmanager
+def sole_user(path: Path) -> Iterator[None]:
+    """Holds the file ``path`` for this process; where the system has no file locks it holds nothing."""
+    with path.open("rb") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"another process is using {path.parent}; wait for it or give another folder."
+                ) from error
+        yield
+
+
 def _seal(description: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(description, sort_keys=True).encode())
 
 
 def refuse_pickle(path: Path) -> None:

@@ -13,12 +13,12 @@ import torch
 
 from posattn.errors import UsageError, whole
 from posattn.model import ModelConfig
-from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
+from posattn.training.program import Precision
 from posattn.training.progress import Progress, Stop
 from posattn.training.recipe import Recipe, recipe
-from posattn.training.run import Precision, Run, hardware, load, pick_device, predictor, save
+from posattn.training.run import Run, hardware, load, pick_device, predictor, save
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Member, Trainer
 from posattn.training.workers import Workers
@@ -90,6 +90,8 @@ def _spec(
         if len(values) != members:
             raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
     model = ModelConfig(n=8) if config is None else config
+    if not isinstance(model, ModelConfig):
+        raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     return RunSpec(model, own, team, variable_length, precision)
 
@@ -107,16 +109,18 @@ def train_spec(
         raise UsageError("precision is 'tf32', which only a GPU has; on the CPU it must be fp32.")
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
-    if folder is not None and _claim(folder, spec):
+    if folder is not None and _finished(folder, spec):
         return load(folder, device)
     started = time.monotonic()
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers())
-        stack.enter_context(Precision(spec.precision))
-        kind = Trainer if device.type == "cpu" else CudaTrainer
-        trainer = kind(
-            spec.model, spec.recipe, spec.members, device, workers, spec.variable_length, precision=spec.precision
-        )
+        trainer = _trainer(spec, device, stack.enter_context(Workers()))
+        # The kernels take the precision themselves, and what is around them stays exact.
+        stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
+        if folder is not None:
+            if not (folder / "run.json").exists():
+                files.write_json(folder / "run.json", spec.to_dict())
+            stack.enter_context(files.sole_user(folder / "run.json"))
+            files.sweep(folder)
         stop = stack.enter_context(Stop(active=folder is not None))
         state = None if folder is None else checkpoints.load(folder, spec.digest)
         if state is not None:
@@ -134,25 +138,37 @@ def train_spec(
                 stop.leave(
                     f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
                 )
-        shown.finish()
-    run = _finish(spec, trainer, time.monotonic() - started)
-    if folder is not None:
-        save(folder, run)
+        shown.update()
+        run = _finish(spec, trainer, time.monotonic() - started)
+        if folder is not None:
+            save(folder, run)
     return run
 
 
-def _claim(folder: Path, spec: RunSpec) -> bool:
-    """Makes ``folder`` the folder of ``spec``. True if the run is in it already, finished."""
+def _trainer(spec: RunSpec, device: torch.device, workers: Workers) -> Trainer:
+    kind = Trainer if device.type == "cpu" else CudaTrainer
+    try:
+        return kind(
+            spec.model, spec.recipe, spec.members, device, workers, spec.variable_length, precision=spec.precision
+        )
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).lower()
+        if isinstance(error, MemoryError) or "alloc" in reason or "memory" in reason or "overflow" in reason:
+            raise UsageError(
+                "the run does not fit in memory; take fewer samples, epochs or members, or a smaller n."
+            ) from error
+        raise
+
+
+def _finished(folder: Path, spec: RunSpec) -> bool:
+    """Whether the run is in ``folder``, finished. Anything that is not this run's is refused and left alone."""
     described = folder / "run.json"
     if not described.exists():
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"out is {str(folder)!r}, which is not a folder.")
-        files.sweep(folder)
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and set(folder.iterdir()) - set(files.leftovers(folder)):
             raise UsageError(f"out is {str(folder)!r}, which holds other files; give an empty or a new folder.")
-        files.write_json(described, spec.to_dict())
         return False
-    files.sweep(folder)
     before, now = files.read_json(described), json.loads(json.dumps(spec.to_dict()))
     if not isinstance(before, dict):
         raise files.Damaged(f"{described} does not describe a run: it is not an object.")
@@ -166,9 +182,9 @@ def _claim(folder: Path, spec: RunSpec) -> bool:
 def _difference(before: Any, now: Any, path: str = "") -> str:
     """The first place where two descriptions differ, in words."""
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in now:
-            if before.get(key) != now[key]:
-                return _difference(before.get(key), now[key], f"{path}.{key}" if path else key)
+        for key in now | before:
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
     if isinstance(before, list) and isinstance(now, list):
         if len(before) != len(now):
             return f"it has {len(before)} {path}, not {len(now)}"
@@ -180,23 +196,21 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
 
 def _finish(spec: RunSpec, trainer: Trainer, seconds: float) -> Run:
     """The run from a trainer that is done, with the fate of every member."""
-    validation = [
-        task(member.task).sample(1000, spec.model.n, seed=member.seed, split="validation") for member in spec.members
-    ]
-    x = torch.stack([x for x, _ in validation]).to(trainer.device)
-    y = torch.stack([y for _, y in validation]).to(trainer.device)
-    out = predictor(trainer.parameters)(x)
+    own, predict = [(member.task, member.seed) for member in spec.members], predictor(trainer.parameters)
+    x, y = metrics.draw(own, 1000, spec.model.n, 1.0, "validation", device=trainer.device)
+    out = predict(x)
     # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
     dead = (out - out.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2)) <= 1e-6 * y.std(dim=(1, 2))
-    error = metrics.mean_squared_error(out, y)
+    samples = max(1000, len(spec.lengths))
+    errors = metrics.evaluate(predict, own, spec.lengths, [1.0], samples, "validation", trainer.device)["mse"].tolist()
     status = [
         "diverged" if not alive or not math.isfinite(loss) else "dead" if gone else "ok"
-        for alive, loss, gone in zip(trainer.alive.tolist(), error.tolist(), dead.tolist(), strict=True)
+        for alive, loss, gone in zip(trainer.alive.tolist(), errors, dead.tolist(), strict=True)
     ]
     result = {
         "status": status,
         "train_loss": _finite(trainer.history[-1, 0].tolist()),
-        "validation_loss": _finite(error.tolist()),
+        "validation_loss": _finite(errors),
         "hardware": hardware(trainer.device),
         "torch": torch.__version__,
         "seconds": round(seconds, 1),

@@ -78,23 +78,24 @@ def _measure(
     device: torch.device | None,
 ) -> Float[Tensor, "3 M"]:
     """Squared error, rounding and closeness accuracy of every member on lists of one length."""
-    x, y = _draw(members, samples, n, scale, split, False, device)
+    x, y = draw(members, samples, n, scale, split, device=device)
     out = predict(x)
-    integers, truth = _draw(members, samples, n, scale, split, True, device)
+    integers, truth = draw(members, samples, n, scale, split, True, device)
     answers = zip(predict(integers), truth, members, strict=True)
     rounding = [rounding_accuracy(answer, right, task(name).rounding_step) for answer, right, (name, _) in answers]
     return torch.stack([mean_squared_error(out, y), torch.stack(rounding), closeness_accuracy(out, y)])
 
 
-def _draw(
+def draw(
     members: Sequence[tuple[str, int]],
     samples: int,
     n: int,
     scale: float,
     split: str,
-    integers: bool,
-    device: torch.device | None,
-) -> tuple[Tensor, Tensor]:
+    integers: bool = False,
+    device: torch.device | None = None,
+) -> tuple[Float[Tensor, "M b k"], Float[Tensor, "M b k"]]:
+    """Every member's own lists and their answers."""
     tasks: list[Task] = [task(name) for name, _ in members]
     pairs = [
         own.sample(samples, n=n, scale=scale, seed=seed, split=split, integers=integers, device=device)

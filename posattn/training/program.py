@@ -22,9 +22,30 @@ Shapes = dict[str, torch.Size]
 
 def initial_model(config: ModelConfig, seed: int) -> Transformer:
     """The network with the initial weights that ``seed`` determines, whatever else has drawn random numbers."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(stream(seed, "initialisation"))
         return Transformer(config)
+
+
+def _blank_model(config: ModelConfig) -> Transformer:
+    """A network whose weights do not matter, without drawing from the caller's random numbers."""
+    return initial_model(config, 0)
+
+
+class Precision:
+    """Float32 products on a GPU in full (``fp32``) or in TensorFloat-32 (``tf32``), while open."""
+
+    def __init__(self, name: str, device: torch.device):
+        self.wanted, self.active = "tf32" if name == "tf32" else "ieee", device.type == "cuda"
+
+    def __enter__(self) -> None:
+        if self.active:
+            self._before = torch.backends.cuda.matmul.fp32_precision
+            torch.backends.cuda.matmul.fp32_precision = self.wanted
+
+    def __exit__(self, *_: object) -> None:
+        if self.active:
+            torch.backends.cuda.matmul.fp32_precision = self._before
 
 
 class Parameters:
@@ -83,7 +104,7 @@ class Parameters:
 
     def model(self, member: int) -> Transformer:
         """One member as a plain module."""
-        model = Transformer(self.config)
+        model = _blank_model(self.config)
         named = self.named(slice(member, member + 1))
         model.load_state_dict({name: value[0] for name, value in named.items()})
         return model.to(self.flat.device)
@@ -111,7 +132,7 @@ class Program:
         self.config, self.precision = config, precision
         self.folded = folds(config) if folded is None else folded
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
-        self.skeleton = Transformer(config).to(device)
+        self.skeleton = _blank_model(config).to(device)
         self._own = threading.local()
 
     def leaves(self, parameters: Parameters, members: slice) -> Tensors:

@@ -55,7 +55,7 @@ class Progress:
     def __init__(self, trainer: "Trainer", shown: bool | None = None, events: Path | None = None):
         self.trainer = trainer
         self.shown = sys.stderr.isatty() if shown is None else shown
-        self.writer = None if events is None else _writer(events)
+        self.writer = None if events is None else _writer(events, trainer.epoch)
         self.epoch = trainer.epoch
 
     def __enter__(self) -> Self:
@@ -85,15 +85,11 @@ class Progress:
             self.writer.close()
 
     def update(self) -> None:
-        """After a step."""
+        """After a step, and once more after the last."""
         if self.shown:
             self.bar.update(self.job, completed=self.trainer.steps_done)
         if self.trainer.epoch != self.epoch:
             self._end_epoch()
-
-    def finish(self) -> None:
-        """After the last step."""
-        self.update()
 
     def _end_epoch(self) -> None:
         done, trainer = range(self.epoch, self.trainer.epoch), self.trainer
@@ -116,7 +112,7 @@ class Progress:
                 self.writer.add_scalar(f"lr/{name}", float(trainer.history[epoch, 1, index]), epoch)
 
 
-def _writer(folder: Path) -> Any:
+def _writer(folder: Path, epoch: int) -> Any:
     try:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         from torch.utils.tensorboard import SummaryWriter
@@ -124,4 +120,4 @@ def _writer(folder: Path) -> Any:
         raise UsageError(
             "tensorboard is on and not installed; install it with pip install 'posattn[tensorboard]'."
         ) from error
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)

@@ -5,6 +5,7 @@ the error of bias-free models further; its peak must stay well below 2e-3, where
 """
 
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 
 from posattn.errors import UsageError, choice, positive, whole
 
@@ -52,8 +53,9 @@ class Recipe:
             raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
         for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2"):
             value = getattr(self, field)
-            if not isinstance(value, (int, float)) or not 0 <= value < 1:
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
+            object.__setattr__(self, field, float(value))
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)

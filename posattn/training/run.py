@@ -8,6 +8,7 @@ runs/sort/history.csv            when done: loss and learning rate of every memb
 
 import platform
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from posattn.errors import UsageError
 from posattn.model import Transformer
 from posattn.training import checkpoints, files, metrics
-from posattn.training.program import Parameters, Program
+from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
 from posattn.training.workers import Workers
 
@@ -46,7 +47,7 @@ class Run:
     def predict(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "M *batch k"]:
         """Every member's answer to the same lists."""
         with torch.no_grad():
-            return torch.stack([self.model(member)(x) for member in range(len(self))])
+            return torch.stack([self.model(member)(x.to(self.parameters.flat)) for member in range(len(self))])
 
     def evaluate(
         self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"
@@ -68,6 +69,7 @@ class Run:
             "value",
         )
         long["run"] = [spec.identity(member) for member in long["member"]]
+        long["lr"] = [spec.members[member].lr for member in long["member"]]
         long["domain"] = ["ood" if scale > 1 else "id" for scale in long["scale"]]
         settings = {
             "experiment": experiment,
@@ -79,6 +81,8 @@ class Run:
             "encoding": model.encoding,
             "recipe": spec.recipe.name,
             "precision": spec.precision,
+            "epochs": spec.recipe.epochs,
+            "batch": spec.recipe.batch,
             "split": split,
         }
         return long.assign(**settings)[list(ROW_COLUMNS)]
@@ -86,8 +90,11 @@ class Run:
 
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
-    *("seed", "split", "domain", "scale", "metric", "value", "status"),
+    *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),
 )
+
+
+_TILE = 5000  # lists
 
 
 def predictor(parameters: Parameters) -> metrics.Predict:
@@ -100,26 +107,13 @@ def predictor(parameters: Parameters) -> metrics.Predict:
         def part(group: slice) -> Tensor:
             with torch.no_grad():
                 prepared = program.prepare(program.leaves(parameters, group), x.shape[-1])
-                return program.predict(prepared, x[group])
+                # In tiles, which bounds the memory of large tests.
+                return torch.cat([program.predict(prepared, tile) for tile in x[group].split(_TILE, dim=1)], dim=1)
 
-        with Workers() as workers, Precision("fp32"):
+        with Workers() as workers, Precision("fp32", device):
             return torch.cat(workers.map(part, groups))
 
     return predict
-
-
-class Precision:
-    """Float32 products on a GPU in full (``fp32``) or in TensorFloat-32 (``tf32``), while open."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __enter__(self) -> None:
-        self._before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.name == "tf32"
-
-    def __exit__(self, *_: object) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = self._before
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:
@@ -145,9 +139,11 @@ def hardware(device: torch.device) -> str:
 
 
 def save(folder: Path, run: Run) -> None:
-    files.write(folder / "history.csv", run.history.to_csv(index=False).encode())
+    history = run.history.to_csv(index=False).encode()
+    files.write(folder / "history.csv", history)
+    described = run.result | {"run": run.spec.digest, "history_sha256": files.sha256(history)}
     weights = {name: value.cpu() for name, value in run.parameters.named().items()}
-    files.save_tensors(folder / "weights.safetensors", weights, run.result | {"run": run.spec.digest})
+    files.save_tensors(folder / "weights.safetensors", weights, described)
     checkpoints.clear(folder)
 
 
@@ -172,8 +168,5 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> Run:
     named, result = files.load_tensors(weights)
     if result.pop("run", None) != spec.digest:
         raise files.Damaged(f"{weights} belongs to another run than {folder / 'run.json'}.")
-    try:
-        table = pd.read_csv(history)
-    except (OSError, ValueError) as error:
-        raise files.Damaged(f"{history} is damaged or missing.") from error
+    table = pd.read_csv(BytesIO(files.read_checked(history, result.pop("history_sha256", None))))
     return Run(spec, Parameters.of(spec.model, {name: value.to(place) for name, value in named.items()}), result, table)

@@ -62,9 +62,8 @@ class RunSpec:
     def identity(self, member: int) -> str:
         """A name for one member's numbers: equal for equal settings, whatever it was trained beside."""
         alone = self.to_dict() | {"members": [asdict(self.members[member])]}
-        alone["recipe"] = {
-            key: value for key, value in alone["recipe"].items() if key != "lr"
-        }  # the member has its own
+        # The member has its own rate, and what a recipe is called does not matter.
+        alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
         return _digest(alone)[:16]
 
 

@@ -189,7 +189,8 @@ class Trainer:
         self.best.copy_(torch.where(better, self.loss, self.best))
         self.stale.copy_(torch.where(better, 0, self.stale + 1))
         reduce = self.stale > recipe.patience
-        self.lr.copy_(torch.where(reduce, (self.lr * recipe.factor).clamp_min(recipe.floor), self.lr))
+        lower = (self.lr * recipe.factor).clamp_min(recipe.floor)
+        self.lr.copy_(torch.where(reduce & (self.lr - lower > 1e-8), lower, self.lr))  # torch's eps
         self.stale.copy_(torch.where(reduce, 0, self.stale))
 
     _TENSORS = ("step", "first_moment", "second_moment", "lr", "best", "stale", "alive", "loss")
@@ -209,7 +210,7 @@ class Trainer:
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
-    """The sum, from left to right."""
+    """The sum of the parts, which come in a fixed order."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(dim=0)
 
 

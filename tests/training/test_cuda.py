@@ -1,0 +1,91 @@
+"""The GPU trainer's own logic, on the CPU: a stub stands for the CUDA graph and replays an epoch by computing it.
+
+What a stub cannot show, the capture itself and the kernels' speed, benchmarks/gpu.py shows on a GPU.
+"""
+
+import contextlib
+
+import pytest
+import torch
+
+import posattn
+from posattn.training import Member, Trainer
+from posattn.training.cuda import CudaTrainer
+from posattn.training.recipe import recipe
+from posattn.training.workers import Workers
+
+CPU = torch.device("cpu")
+TEAM = [Member("sum", 3, 1e-3), Member("sort", 4, 2e-3)]
+
+
+class Graph:
+    """What a recorded graph does when replayed: the same work on the same tensors."""
+
+    work = None
+
+    def replay(self):
+        self.work()
+
+
+class Stream:
+    def wait_stream(self, _):
+        pass
+
+
+@pytest.fixture
+def stubbed(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: contextlib.nullcontext())
+
+
+def trainer(kind, workers, schedule="plateau", variable_length=False, arch="positional"):
+    plan = recipe("paper", samples=50, batch=20, epochs=4, patience=0, threshold=0.5)  # 20, 20 and 10 lists a batch
+    plan = recipe(plan, schedule=schedule, warmup=0.1, clip=1.0)
+    config = posattn.ModelConfig(4, arch, embed=8, width=8)
+    made = kind(config, plan, TEAM, CPU, workers, variable_length)
+    if kind is CudaTrainer:
+        made.graph_work = made._epoch
+        Graph.work = staticmethod(made._epoch)
+    return made
+
+
+def state(trained):
+    return {name: value for name, value in trained.state_dict().items() if name != "progress"}
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("variable_length", [False, True])
+@pytest.mark.parametrize("schedule", ["plateau", "cosine"])
+def test_an_epoch_at_a_time_gives_the_bits_of_a_step_at_a_time(schedule, variable_length):
+    with Workers(1) as workers:
+        plain = trainer(Trainer, workers, schedule, variable_length)
+        graphed = trainer(CudaTrainer, workers, schedule, variable_length)
+        for _ in plain.steps():
+            pass
+        assert sum(1 for _ in graphed.steps()) == 4  # yields after every epoch
+    assert plain.history[0, 1, 0] != plain.history[-1, 1, 0]  # the schedule acted
+    expected = state(plain)
+    for name, value in state(graphed).items():
+        assert torch.equal(value, expected[name]), name
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
+def test_a_checkpoint_from_the_cpu_within_an_epoch_goes_on_to_the_same_bits(steps):
+    with Workers(1) as workers:
+        plain, begun, goes_on = trainer(Trainer, workers), trainer(Trainer, workers), trainer(CudaTrainer, workers)
+        for _ in plain.steps():
+            pass
+        going = begun.steps()
+        for _ in range(steps):
+            next(going)
+        goes_on.load_state_dict(begun.state_dict())
+        for _ in goes_on.steps():
+            pass
+    assert goes_on.step == plain.step == 12
+    expected = state(plain)
+    for name, value in state(goes_on).items():
+        assert torch.equal(value, expected[name]), name
