@@ -164,6 +164,9 @@ class PositionalAttention(nn.Module):
         self, x: Float[Tensor, "*batch n d"], key_padding_mask: Bool[Tensor, "*#batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
         """``key_padding_mask`` is True at padding, which nobody attends to (the convention of nn.MultiheadAttention)."""
+        d_model = self.attention.W_V.in_features
+        if x.ndim < 2 or x.shape[-1] != d_model:
+            raise UsageError(f"x has shape {tuple(x.shape)}; it must be (..., n, {d_model}).")
         a = self.weights(x.shape[-2], key_padding_mask)
         if self.dropout and self.training:
             # A mask of its own for every sequence, though they share their weights.

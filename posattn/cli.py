@@ -37,13 +37,40 @@ def main() -> None:
         message = str(error)
     except OSError as error:
         message = f"{error.filename or 'a file'}: {error.strerror or error}."
+    except KeyboardInterrupt:
+        raise SystemExit(_stopped()) from None
     except Exception as error:
+        if type(error).__name__ == "Abort":  # what typer makes of Ctrl-C
+            raise SystemExit(_stopped()) from None
         # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-    print(f"posattn: {message}", file=sys.stderr)
+    if message:  # none where help was shown for want of arguments
+        print(f"posattn: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def _stopped() -> int:
+    print("posattn: stopped.", file=sys.stderr)
+    return 130
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from posattn import __version__
+
+        print(f"posattn {__version__}, torch {torch.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
@@ -91,6 +118,7 @@ def train_command(
         changes["bias"] = False
     config = ModelConfig(n, arch, heads=heads, embed=embed, width=width, encoding=encoding, **changes)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
+    known = (folder / "weights.json").exists()
     run = train(
         name,
         config,
@@ -108,12 +136,12 @@ def train_command(
         save_every=save_every,
         tensorboard=tensorboard,
     )
-    _print_training(run, folder)
+    _print_training(run, folder, "already trained" if known else "trained")
 
 
-def _print_training(run: Run, folder: Path) -> None:
+def _print_training(run: Run, folder: Path, what: str) -> None:
     table = Table(
-        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} trained in {folder}"
+        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} {what} in {folder}"
     )
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
     for index, (trained, validated) in enumerate(losses):
@@ -140,6 +168,7 @@ def evaluate(
     table = trained.evaluate(parse_scales(scales), samples)
     if csv is not None:
         files.write(csv, table.to_csv(index=False).encode())
+        print(f"Every network's numbers: {csv}")
     keys = ["task", "scale"] if not each else ["member", "task", "seed", "scale"]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")

@@ -222,7 +222,7 @@ BAD = {
     "prediction by no run": ("predict nothing 1,2,3", "nothing holds no run"),
     "unknown experiment": ("reproduce fix-everything", "experiment is 'fix-everything'"),
     "unknown scale": ("reproduce fix-scale --scale huge", "scale is 'huge'"),
-    "experiment in a file": ("reproduce fix-scale --scale smoke --out file", "cannot write file/runs"),
+    "experiment in a file": ("reproduce fix-scale --scale smoke --out file", "cannot write file/experiment.json"),
     "experiment on an unknown device": ("reproduce fix-scale --scale smoke --device abacus", "device is 'abacus'"),
 }
 

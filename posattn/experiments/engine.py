@@ -1,5 +1,6 @@
 """Runs an experiment on this machine: trains what its folder lacks, tests it, and writes rows, figure and page.
 
+out/experiment.json         which experiment, at which scale
 out/rows/ARCH-.csv, .json   an ensemble's rows, and its configuration and result; what is here is not trained again
 out/runs/ARCH-.../          its folder in training, with the weights (see posattn.training.run)
 out/rows.csv                all rows: one a run, scale factor and metric, with the settings beside each
@@ -51,6 +52,7 @@ def reproduce(
     for arch in only:
         if arch not in plan.archs:
             raise UsageError(f"only is {arch!r}; {experiment.name} has {', '.join(plan.archs)}.")
+    _claim(out, {"experiment": experiment.name, "scale": scale})
     tables, results = [], {}
     for spec in plan.ensembles():
         stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
@@ -67,6 +69,17 @@ def reproduce(
     summary = figures.medians(rows)
     page = report.write(out / f"{experiment.name}.html", experiment, scale, summary, figure, results)
     return Outcome(rows, summary, page, figure)
+
+
+def _claim(out: Path, what: dict[str, str]) -> None:
+    """Makes ``out`` the folder of one experiment at one scale; a folder of anything else is refused."""
+    described = out / "experiment.json"
+    if not described.exists():
+        if out.is_dir() and set(out.iterdir()) - {out / "rows", out / "runs"}:
+            raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
+        files.write_json(described, what)
+    elif (held := files.read_json(described)) != what:
+        raise UsageError(f"out is {str(out)!r}, which holds {held}; give another folder for {what}.")
 
 
 def _train(

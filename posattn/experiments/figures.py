@@ -83,7 +83,12 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, archs: list[str
     for arch, theirs in known.groupby("arch", sort=False):
         colour, _ = STYLES[str(arch)]
         axes.plot(
-            theirs["scale"], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=f"{arch}, published"
+            theirs["scale"],
+            theirs["median"],
+            color=colour,
+            linestyle=":",
+            linewidth=1.2,
+            label=f"{arch}, published (full recipe)",
         )
     axes.set_yscale("log")
     axes.set_xlabel("scale of the numbers (1 is the training range)")

@@ -16,7 +16,7 @@ from posattn.model import ModelConfig
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
 from posattn.training.program import Precision
-from posattn.training.progress import Progress, Stop
+from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
 from posattn.training.run import Run, hardware, load, pick_device, predictor, save
 from posattn.training.spec import RunSpec
@@ -109,6 +109,8 @@ def train_spec(
         raise UsageError("precision is 'tf32', which only a GPU has; on the CPU it must be fp32.")
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
+    if tensorboard:
+        event_writer()
     if folder is not None and _finished(folder, spec):
         return load(folder, device)
     started = time.monotonic()

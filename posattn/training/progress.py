@@ -55,7 +55,7 @@ class Progress:
     def __init__(self, trainer: "Trainer", shown: bool | None = None, events: Path | None = None):
         self.trainer = trainer
         self.shown = sys.stderr.isatty() if shown is None else shown
-        self.writer = None if events is None else _writer(events, trainer.epoch)
+        self.writer = None if events is None else event_writer()(str(events / "tensorboard"), purge_step=trainer.epoch)
         self.epoch = trainer.epoch
 
     def __enter__(self) -> Self:
@@ -112,7 +112,8 @@ class Progress:
                 self.writer.add_scalar(f"lr/{name}", float(trainer.history[epoch, 1, index]), epoch)
 
 
-def _writer(folder: Path, epoch: int) -> Any:
+def event_writer() -> Any:
+    """TensorBoard's writer class, or a sentence that says how to get it."""
     try:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         from torch.utils.tensorboard import SummaryWriter
@@ -120,4 +121,4 @@ def _writer(folder: Path, epoch: int) -> Any:
         raise UsageError(
             "tensorboard is on and not installed; install it with pip install 'posattn[tensorboard]'."
         ) from error
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
+    return SummaryWriter

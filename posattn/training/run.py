@@ -44,10 +44,15 @@ class Run:
             raise UsageError(f"member is {member}; this run has members 0 to {len(self) - 1}.")
         return self.parameters.model(member).eval()
 
+    def __repr__(self) -> str:
+        tasks = ", ".join(dict.fromkeys(member.task for member in self.spec.members))
+        return f"Run({tasks}; {self.spec.model.arch}, n={self.spec.model.n}, {len(self)} members)"
+
     def predict(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "M *batch k"]:
-        """Every member's answer to the same lists."""
+        """Every member's answer to the same lists, which may be plain Python lists."""
+        x = torch.as_tensor(x, dtype=torch.float32, device=self.parameters.flat.device)
         with torch.no_grad():
-            return torch.stack([self.model(member)(x.to(self.parameters.flat)) for member in range(len(self))])
+            return torch.stack([self.model(member)(x) for member in range(len(self))])
 
     def evaluate(
         self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"

@@ -149,3 +149,16 @@ def test_published_medians_come_with_the_package():
     known = published().query("experiment == 'fix-scale' and split == 'test'")
     assert set(known["task"]) == {"sum", "min", "median", "sort", "maxsub"}
     assert (known["p10"] <= known["median"]).all() and (known["median"] <= known["p90"]).all()
+
+
+def test_a_folder_of_another_scale_or_of_other_files_is_refused_and_left_alone(tmp_path):
+    experiment = EXPERIMENTS["fix-scale"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("precious")
+    with pytest.raises(UsageError, match="holds other files"):
+        reproduce(experiment, "smoke", tmp_path / "mine", torch.device("cpu"))
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "experiment.json").write_text('{"experiment": "fix-scale", "scale": "quick"}')
+    with pytest.raises(UsageError, match="'scale': 'quick'"):
+        reproduce(experiment, "smoke", tmp_path / "quick", torch.device("cpu"))
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == ["notes.txt", "experiment.json"]

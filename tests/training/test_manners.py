@@ -116,3 +116,25 @@ def test_a_mask_or_configuration_of_the_wrong_kind_is_named():
         layer.weights(3, torch.zeros(2, 4, dtype=torch.bool))
     with pytest.raises(posattn.UsageError, match="config is 'standard'"):
         posattn.train("sum", "standard", **SHORT)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_run_answers_plain_lists_and_says_what_it_is():
+    run = posattn.train(["sum", "min"], TINY, members=2, **SHORT)
+    assert torch.equal(run.predict([[1.0, 2.0, 3.0]]), run.predict(torch.tensor([[1.0, 2.0, 3.0]])))
+    assert repr(run) == "Run(sum, min; positional, n=3, 2 members)"
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_sequences_of_the_wrong_width_are_named():
+    layer = posattn.PositionalAttention(5, 4, 2)
+    for x in (torch.zeros(2, 3, 6), torch.zeros(4)):
+        with pytest.raises(posattn.UsageError, match=r"it must be \(\.\.\., n, 4\)"):
+            layer(x)
+
+
+def test_tensorboard_that_is_missing_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(posattn.UsageError, match="tensorboard is on and not installed"):
+        posattn.train("sum", TINY, out=tmp_path / "run", tensorboard=True, **SHORT)
+    assert not (tmp_path / "run").exists()

@@ -277,4 +277,4 @@ def test_when_done_the_same_command_changes_nothing_and_is_quick(reference, monk
     here(monkeypatch, reference)
     assert time.monotonic() - started < 2
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in reference.iterdir()} == before
-    assert "2 trained in" in capfd.readouterr().out
+    assert "2 already trained in" in capfd.readouterr().out
