@@ -67,7 +67,7 @@ def reproduce(
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     figure = figures.error_against_scale(rows, experiment, out)
     summary = figures.medians(rows)
-    page = report.write(out / f"{experiment.name}.html", experiment, scale, summary, figure, results)
+    page = report.write(out / f"{experiment.name}.html", experiment, scale, plan, summary, figure, results)
     return Outcome(rows, summary, page, figure)
 
 

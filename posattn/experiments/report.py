@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.experiments.declaration import Experiment
+from posattn.experiments.declaration import Experiment, Plan
 from posattn.training import files
 
 _STYLE = """
@@ -21,10 +21,15 @@ th:first-child, td:first-child { text-align: left; }
 
 
 def write(
-    path: Path, experiment: Experiment, scale: str, summary: pd.DataFrame, figure: Path, results: dict[str, Any]
+    path: Path,
+    experiment: Experiment,
+    scale: str,
+    plan: Plan,
+    summary: pd.DataFrame,
+    figure: Path,
+    results: dict[str, Any],
 ) -> Path:
     """Writes the page and returns its path."""
-    plan = experiment.plan(scale)
     image = base64.b64encode(figure.read_bytes()).decode()
     settings = {
         "scale": scale,
@@ -33,6 +38,7 @@ def write(
         "runs a task and architecture": plan.seeds,
         "recipe": f"{plan.recipe.name}: {plan.recipe.schedule} schedule, learning rate {plan.recipe.lr:g}",
         "training": f"{plan.recipe.samples} lists, {plan.recipe.epochs} epochs, batches of {plan.recipe.batch}",
+        "precision of training": plan.precision,
         "test lists a scale": plan.test_samples,
     }
     hardware = [

@@ -17,8 +17,8 @@ from posattn.folding import Tensors, folds
 from posattn.kernels import layers
 from posattn.model import ModelConfig
 
-_NARROWEST = 16
-_STAGES = 1
+_NARROWEST = 16  # columns that tl.dot needs
+_STAGES = 1  # loads are not pipelined: the matrices of a layer fill the shared memory
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
@@ -66,7 +66,7 @@ class _Step:
         self.warps = warps
         self.folded, self.y, self.config = folded, y.contiguous(), config
         self.members, self.lists, self.n, d_in = features.shape
-        # tl.dot needs 16 columns; the padding meets rows of zeros in U and M.
+        # Padded to a power of two; the padding meets rows of zeros in U and M.
         self.pad = max(_NARROWEST, 2 ** (d_in - 1).bit_length()) - d_in
         self.s = F.pad(features, (0, self.pad)).contiguous()
         self.positional, self.bias = config.design.attends == "position", config.bias

@@ -12,21 +12,15 @@ class CudaTrainer(Trainer):
 
     def steps(self) -> Iterator[None]:
         if self.batch:  # a checkpoint written on a CPU may lie within an epoch
-            yield from self._rest_of_epoch()
+            for _ in self._rest_of_epoch():
+                pass
+            yield
         self._record()
         while self.epoch < self.recipe.epochs:
             self._shuffle()
             self.graph.replay()
             self._end_epoch()
             yield
-
-    def _rest_of_epoch(self) -> Iterator[None]:
-        orders = [block.order(self.epoch) for block in self.blocks]
-        for index, start, stop in self.batches()[self.batch :]:
-            block, rows = self.blocks[index], orders[index][:, start:stop, None]
-            self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1))
-        self._end_epoch()
-        yield
 
     def _shuffle(self) -> None:
         """Lays out the epoch's data in the order of its batches."""

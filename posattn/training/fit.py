@@ -114,33 +114,35 @@ def train_spec(
     if folder is not None and _finished(folder, spec):
         return load(folder, device)
     started = time.monotonic()
-    with ExitStack() as stack:
-        trainer = _trainer(spec, device, stack.enter_context(Workers()))
-        # The kernels take the precision themselves, and what is around them stays exact.
-        stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
-        if folder is not None:
-            if not (folder / "run.json").exists():
-                files.write_json(folder / "run.json", spec.to_dict())
-            stack.enter_context(files.sole_user(folder / "run.json"))
-            files.sweep(folder)
-        stop = stack.enter_context(Stop(active=folder is not None))
-        state = None if folder is None else checkpoints.load(folder, spec.digest)
-        if state is not None:
-            trainer.load_state_dict(state)
-            started -= float(state["seconds"])
-        shown = stack.enter_context(Progress(trainer, progress, folder if tensorboard else None))
-        saved = time.monotonic()
-        for _ in trainer.steps():
+    with ExitStack() as held:
+        with ExitStack() as stack:
+            trainer = _trainer(spec, device, stack.enter_context(Workers()))
+            # The kernels take the precision themselves, and what is around them stays exact.
+            stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
+            state = None
+            if folder is not None:
+                if not (folder / "run.json").exists():
+                    files.write_json(folder / "run.json", spec.to_dict())
+                held.enter_context(files.sole_user(folder / "run.json"))
+                files.sweep(folder)
+                state = checkpoints.load(folder, spec.digest)
+            stop = stack.enter_context(Stop(active=folder is not None))
+            if state is not None:
+                trainer.load_state_dict(state)
+                started -= float(state["seconds"])
+            shown = stack.enter_context(Progress(trainer, progress, folder if tensorboard else None))
+            saved = time.monotonic()
+            for _ in trainer.steps():
+                shown.update()
+                due = time.monotonic() - saved >= save_every
+                if folder is not None and (due or stop.asked):
+                    spent = {"seconds": torch.tensor(time.monotonic() - started)}
+                    checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
+                    saved = time.monotonic()
+                    stop.leave(
+                        f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
+                    )
             shown.update()
-            due = time.monotonic() - saved >= save_every
-            if folder is not None and (due or stop.asked):
-                spent = {"seconds": torch.tensor(time.monotonic() - started)}
-                checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
-                saved = time.monotonic()
-                stop.leave(
-                    f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
-                )
-        shown.update()
         run = _finish(spec, trainer, time.monotonic() - started)
         if folder is not None:
             save(folder, run)

@@ -9,7 +9,7 @@ Letters: M members, P parameters, S training lists a member, b lists a batch, k 
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -33,9 +33,6 @@ class Member:
     task: str
     seed: int
     lr: float
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 @dataclass
@@ -104,16 +101,17 @@ class Trainer:
 
     def steps(self) -> Iterator[None]:
         """Trains to the end of the recipe from wherever the state is."""
-        batches = self.batches()
         while self.epoch < self.recipe.epochs:
-            orders = [block.order(self.epoch) for block in self.blocks]
-            while self.batch < len(batches):
-                index, start, stop = batches[self.batch]
-                block, rows = self.blocks[index], orders[index][:, start:stop, None]
-                self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1))
-                self.batch += 1
-                yield
-            self._end_epoch()
+            yield from self._rest_of_epoch()
+
+    def _rest_of_epoch(self) -> Iterator[None]:
+        orders = [block.order(self.epoch) for block in self.blocks]
+        for index, start, stop in self.batches()[self.batch :]:
+            block, rows = self.blocks[index], orders[index][:, start:stop, None]
+            self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1))
+            self.batch += 1
+            yield
+        self._end_epoch()
 
     def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> None:
         """One step of every member: fold, the gradient of each tile, then back through the fold and the update."""

@@ -47,7 +47,6 @@ def trainer(kind, workers, schedule="plateau", variable_length=False, arch="posi
     config = posattn.ModelConfig(4, arch, embed=8, width=8)
     made = kind(config, plan, TEAM, CPU, workers, variable_length)
     if kind is CudaTrainer:
-        made.graph_work = made._epoch
         Graph.work = staticmethod(made._epoch)
     return made
 

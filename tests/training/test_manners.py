@@ -138,3 +138,13 @@ def test_tensorboard_that_is_missing_is_said_before_anything_is_written(tmp_path
     with pytest.raises(posattn.UsageError, match="tensorboard is on and not installed"):
         posattn.train("sum", TINY, out=tmp_path / "run", tensorboard=True, **SHORT)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_hardware_of_a_result_has_all_its_cores():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        run = posattn.train("sum", TINY, **SHORT)
+        assert "2 threads" in run.result["hardware"] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
