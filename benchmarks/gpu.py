@@ -18,14 +18,15 @@ from torch.profiler import ProfilerActivity, profile
 
 import posattn
 from posattn.folding import fold, folded_forward, stack_layers
-from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.model import ModelConfig, Transformer, input_encoding, input_features, positions_of
 from posattn.training import Member
 from posattn.training.cuda import CudaTrainer
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
-MEMBERS, BATCH, STEPS = 50, 1000, 30
+BATCH, STEPS, N, W, LAYERS = 1000, 30, 9, 64, 4
 REQUIRED = {"positional": (45, 20), "standard": (130, 60)}  # microseconds: required and goal
+CASES = (("fp16", 50), ("fp16", 100), ("tf32", 50), ("fp32", 50))
 
 
 def check() -> None:
@@ -43,17 +44,20 @@ def check() -> None:
             named[name] = (values * (3 if "W_Q" in name or "W_K" in name else 1)).cuda().double()
         p, positions = models[0].P.cuda().double(), positions_of(8, config, torch.device("cuda"))
         x = torch.randn(3, 100, 8, device="cuda", dtype=torch.float64)
-        features, y = input_features(x, p, positions, config), x.cumsum(-1)
+        y = x.cumsum(-1)
         leaves = {k: v.detach().requires_grad_() for k, v in fold(stack_layers(named), config, p).items()}
-        loss = (folded_forward(leaves, features, config) - y).square().mean(dim=(1, 2))
+        out = folded_forward(leaves, input_features(x, p, positions, config), config)
+        loss = (out - y).square().mean(dim=(1, 2))
         truth = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
-        single = {name: value.detach().float() for name, value in leaves.items()}
-        ours, gradients = fused.loss_and_gradients(single, features.float(), y.float(), config, "tf32")
-        worst = max(
-            float((gradients[name].double() - value).norm() / value.norm().clamp_min(1e-12))
-            for name, value in zip(leaves, truth, strict=True)
-        )
-        print(f"{arch + ', tf32':40}{float(((ours - loss) / loss).abs().max()):12.1e}{worst:12.1e}")
+        single = fold(stack_layers({name: value.float() for name, value in named.items()}), config, p.float())
+        encoding = input_encoding(p.float(), positions, config)
+        for precision in ("fp16", "tf32"):
+            ours, gradients = fused.loss_and_gradients(single, x.float(), y.float(), encoding, config, precision)
+            worst = max(
+                float((gradients[name].double() - value).norm() / value.norm().clamp_min(1e-12))
+                for name, value in zip(leaves, truth, strict=True)
+            )
+            print(f"{arch + ', ' + precision:40}{float(((ours - loss) / loss).abs().max()):12.1e}{worst:12.1e}")
 
 
 def plain_step(arch: str) -> float:
@@ -73,58 +77,76 @@ def plain_step(arch: str) -> float:
     return statistics.median(times[10:])
 
 
-def trainer(arch: str, precision: str, workers: Workers, epochs: int) -> CudaTrainer:
-    members = [Member("sum", seed, 5e-4) for seed in range(MEMBERS)]
-    return CudaTrainer(
-        ModelConfig(8, arch),
-        recipe("paper", epochs=epochs),
-        members,
-        torch.device("cuda"),
-        workers,
-        precision=precision,
-    )
+def trainer(arch: str, precision: str, members: int, workers: Workers, epochs: int) -> CudaTrainer:
+    team = [Member("sum", seed, 5e-4) for seed in range(members)]
+    plan = recipe("paper", epochs=epochs)
+    return CudaTrainer(ModelConfig(8, arch), plan, team, torch.device("cuda"), workers, precision=precision)
 
 
-def our_step(arch: str, precision: str) -> float:
+def our_step(arch: str, precision: str, members: int) -> float:
     """Seconds of one step of one member: the median epoch."""
     with Workers(1) as workers:
         times = []
-        for _ in trainer(arch, precision, workers, 10).steps():
+        for _ in trainer(arch, precision, members, workers, 10).steps():
             torch.cuda.synchronize()
             times.append(time.perf_counter())
     epochs = [after - before for before, after in itertools.pairwise(times)]
-    return statistics.median(epochs) / STEPS / MEMBERS
+    return statistics.median(epochs) / STEPS / members
 
 
-def split(arch: str) -> None:
-    """How the time of a step divides among kernels."""
+def arithmetic(arch: str) -> float:
+    """Floating-point operations of one member's folded step, padding and recomputation not counted: three times forward."""
+    d_first = 1 if arch == "positional" else 1 + N
+    mix = 2 * N * W  # A_h s U_h over a list, two heads
+    rows = [3 * d * W + mix + (0 if arch == "positional" else 2 * d * d + 2 * N * d) for d in (d_first, W, W, W)]
+    return 3 * 2 * BATCH * N * sum(rows)
+
+
+def traffic(arch: str, precision: str) -> float:
+    """Bytes of states and attention weights that one member's step reads and writes between kernels."""
+    size = 2 if precision == "fp16" else 4
+    state, pairs = BATCH * N * W * size, BATCH * 2 * N * N * size
+    forward, weights, gradient = 2 * LAYERS - 1, 2 * LAYERS - 1, 3 * (LAYERS - 1)
+    own = 0 if arch == "positional" else LAYERS * 6 * pairs  # written, read twice, and so are their gradients
+    return (forward + weights + gradient) * state + own
+
+
+GROUPS = {
+    "forward": ("layer_forward",),
+    "backward, states": ("positional_state", "attention_state"),
+    "backward, weights": ("positional_weights", "attention_weights"),
+    "optimiser": ("_adam",),
+}
+
+
+def split(arch: str, members: int) -> None:
+    """How the time of a step divides among kernels, and the shuffle's share."""
     with Workers(1) as workers:
-        own = trainer(arch, "tf32", workers, 2)
-        x, y = own.blocks[0].x[:, :BATCH], own.blocks[0].y[:, :BATCH]
-        own._step(x, y)
+        own = trainer(arch, "fp16", members, workers, 3)
+        next(iter(own.steps()))
         with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            for _ in range(3):
-                own._step(x, y)
+            own.graph.replay()
             torch.cuda.synchronize()
-    times = {row.key: row.self_device_time_total / 3 / MEMBERS for row in recorded.key_averages()}
-    parts = {
-        "forward": ("layer_forward", "readout"),
-        "backward": ("values_backward", "positional_backward", "self_attention_backward"),
-    }
-    known = {part: sum(times.pop(name, 0.0) for name in names) for part, names in parts.items()}
-    known["folding, optimiser, data"] = sum(times.values())
-    print(f"{arch}, tf32: " + ", ".join(f"{part} {value:.1f} µs" for part, value in known.items()))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        own._shuffle()
+        end.record()
+        torch.cuda.synchronize()
+    rows = recorded.key_averages()
+    times = {row.key: row.self_device_time_total / STEPS / members for row in rows}
+    known = {part: sum(times.pop(name, 0.0) for name in names) for part, names in GROUPS.items()}
+    known["folding and sums"] = sum(times.values())
+    known["data"] = begin.elapsed_time(end) * 1e3 / STEPS / members
+    launches = sum(row.count for row in rows) / STEPS
+    print(f"{arch}, fp16, {members} members: " + ", ".join(f"{part} {value:.1f} µs" for part, value in known.items()))
+    print(f"    {launches:.0f} kernels a step")
 
 
-def rates() -> tuple[float, float]:
-    """The card's TF32 matrix rate in FLOP/s and copy rate in bytes/s (read and written)."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    a, b = (torch.randn(8192, 8192, device="cuda") for _ in range(2))
-    source = torch.randn(2**30, device="cuda")
-    target = torch.empty_like(source)
-    out = []
-    for work in (lambda: a @ b, lambda: target.copy_(source)):
+def rates() -> dict[str, float]:
+    """The card's matrix rates in FLOP/s, and its copy rate in bytes/s (read and written)."""
+    before = torch.backends.cuda.matmul.fp32_precision
+
+    def seconds(work) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         work()
         begin.record()
@@ -132,28 +154,42 @@ def rates() -> tuple[float, float]:
             work()
         end.record()
         torch.cuda.synchronize()
-        out.append(begin.elapsed_time(end) / 10 / 1e3)
-    torch.backends.cuda.matmul.allow_tf32 = before
-    return 2 * 8192**3 / out[0], 2 * source.numel() * 4 / out[1]
+        return begin.elapsed_time(end) / 10 / 1e3
+
+    found = {}
+    a, b = (torch.randn(8192, 8192, device="cuda") for _ in range(2))
+    for name, precision in (("tf32", "tf32"), ("fp32", "ieee")):
+        torch.backends.cuda.matmul.fp32_precision = precision
+        found[name] = 2 * 8192**3 / seconds(lambda: a @ b)
+    torch.backends.cuda.matmul.fp32_precision = before
+    half = a.half(), b.half()
+    found["fp16"] = 2 * 8192**3 / seconds(lambda: half[0] @ half[1])
+    source = torch.randn(2**30, device="cuda")
+    target = torch.empty_like(source)
+    found["copy"] = 2 * source.numel() * 4 / seconds(lambda: target.copy_(source))
+    return found
 
 
 def main() -> None:
-    matrix, copy = rates()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {MEMBERS} members, n = 8, batch {BATCH}")
-    print(f"measured: TF32 matrix rate {matrix / 1e12:.0f} TFLOP/s, copy rate {copy / 1e12:.1f} TB/s\n")
-    header = f"{'step of one member':28}{'plain µs':>10}{'ours µs':>10}{'ratio':>8}{'required µs':>12}{'goal µs':>9}"
-    print(header + f"{'of matrix rate':>16}")
+    card = rates()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, n = 8, batch {BATCH}")
+    shown = ", ".join(f"{name} {card[name] / 1e12:.0f} TFLOP/s" for name in ("fp16", "tf32", "fp32"))
+    print(f"measured matrix rates {shown}; copy rate {card['copy'] / 1e12:.1f} TB/s\n")
+    header = f"{'step of one member':32}{'plain µs':>10}{'ours µs':>10}{'ratio':>8}{'required µs':>12}{'goal µs':>9}"
+    print(header + f"{'of matrix rate':>16}{'of copy rate':>14}")
     for arch, (required, goal) in REQUIRED.items():
         plain = plain_step(arch)
-        for precision in ("tf32", "fp32"):
-            ours = our_step(arch, precision)
-            flops = 3 * 2 * BATCH * 3 * 9 * 64 * 64 * (3 if arch == "positional" else 5)
-            shares = f"{flops / ours / matrix:16.0%}" if precision == "tf32" else f"{'-':>16}"
-            name = f"{arch}, {precision}"
-            print(f"{name:28}{plain * 1e6:10.0f}{ours * 1e6:10.1f}{plain / ours:8.0f}{required:12}{goal:9}{shares}")
+        for precision, members in CASES:
+            ours = our_step(arch, precision, members)
+            shares = f"{arithmetic(arch) / ours / card[precision]:16.0%}"
+            shares += f"{traffic(arch, precision) / ours / card['copy']:14.0%}" if precision != "fp32" else f"{'-':>14}"
+            name = f"{arch}, {precision}, {members} members"
+            numbers = f"{plain * 1e6:10.0f}{ours * 1e6:10.1f}{plain / ours:8.0f}{required:12}{goal:9}"
+            print(f"{name:32}{numbers}{shares}", flush=True)
     print()
     for arch in REQUIRED:
-        split(arch)
+        for members in (10, 50):
+            split(arch, members)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ ends up in the constant c. Self-attention folds too: softmax ignores what is the
     (x_i W_Q + b_Q)(x_j W_K + b_K)^T   may be replaced by   (s_i M + m) s_j^T,
     M = T W_Q W_K^T T^T,   m = (t W_Q + b_Q) W_K^T T^T.
 
-The products are taken once a step, and gradients flow through them to the original parameters; frozen, the network is
-a constant linear map and a ReLU a layer. Exact up to rounding, with half the multiplications of the plain network.
+The products are taken once a step, and :class:`Fold` carries gradients back through them; frozen, the network is a
+constant linear map and a ReLU a layer. Exact up to rounding, with half the multiplications of the plain network.
 
-Letters: M members of an ensemble (a leading axis of every tensor here), b lists, N positions, H heads, s (M, N, b, ·) the
-state, positions first so that mixing them is one matrix product.
+Letters: M members of an ensemble, L layers, b lists, N positions, H heads, w hidden width. Parameters and folded tensors of
+all layers lead with (L, M), so that those of any run of layers are one batch of matrices.
 """
 
 import math
@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.attention import attention_weights, split_heads
+from posattn.attention import merge_heads, split_heads
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 
@@ -38,7 +38,7 @@ def folds(config: ModelConfig) -> bool:
 
 
 def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
-    """Parameters named as in ``Transformer``, with a leading member axis, as one tensor (M, L, ...) for all layers.
+    """Parameters named as in ``Transformer``, with a leading member axis, as one tensor (L, M, ...) for all layers.
 
     ``layers.0.W_1.weight``, ``layers.1.W_1.weight``, ... become ``layers.W_1.weight``.
     """
@@ -46,88 +46,221 @@ def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
     layers = [name for name in parameters if name.startswith("layers.")]
     for short in dict.fromkeys(name.split(".", 2)[2] for name in layers):
         same = [parameters[name] for name in layers if name.split(".", 2)[2] == short]
-        stacked[f"layers.{short}"] = torch.stack(same, dim=1)
+        stacked[f"layers.{short}"] = torch.stack(same)
     return stacked
 
 
 def fold(stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]) -> Tensors:
-    """Folds an ensemble's parameters, as ``stack_layers`` gives them, at the encodings ``p``.
+    """The folded tensors of an ensemble whose parameters are as ``stack_layers`` gives them, at the encodings ``p``.
 
-    Returns, with heads counted from 0 for the state itself: ``U.first`` (M, H+1, d_in, w) and ``U`` (M, L-1, H+1, w, w);
-    ``c`` (M, L, 1, w); ``A`` (M, L, H, N, N) or ``M.first``, ``M``, ``m.first``, ``m``; and ``w``, ``b`` of the readout.
+    ``U.first`` (M, d_in, H+1, w) and ``U`` (L-1, M, w, H+1, w), with U_0 first; ``c`` (L, M, 1, w); ``A`` (L, M, H, N, N),
+    or ``M.first`` (M, d_in, H, d_in), ``M`` (L-1, M, w, H, w), ``m.first`` (M, H, d_in) and ``m`` (L-1, M, H, w);
+    ``w`` (M, w, 1) and ``b`` (M, 1, 1) of the readout. Without biases there are no c, m and b.
     """
-    if not folds(config):
-        raise UsageError(f"the {config.arch} architecture does not fold.")
-    # x = s T + t: T and t are the encoder in the first layer and W_2 of the layer before in the others.
-    encoder, encoder_bias = _linear(stacked, "encoder")
-    w_2, b_2 = _linear(stacked, "layers.W_2")
-    inner = w_2[:, :-1]
-    shift = None if b_2 is None or encoder_bias is None else torch.cat([encoder_bias[:, None], b_2[:, :-1]], dim=1)
-
-    folded = _values(stacked, config, encoder, inner, shift)
-    if config.design.attends == "position":
-        folded["A"] = _positional_weights(stacked, config, p)
-    else:
-        folded |= _bilinear_logits(stacked, config, encoder, inner, shift)
-    decoder, constant = _linear(stacked, "decoder")
-    folded["w"] = w_2[:, -1] @ decoder
-    if constant is not None and b_2 is not None:
-        folded["b"] = b_2[:, -1] @ decoder + constant
-    return folded
+    return Fold(stacked, config, p).folded
 
 
-def _linear(parameters: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor | None]:
-    """The matrix W (..., in, out) and the row b (..., 1, out) of the map x W + b."""
-    bias = parameters.get(f"{name}.bias")
-    return parameters[f"{name}.weight"].mT, None if bias is None else bias[..., None, :]
+class Fold:
+    """``folded``, and ``adjoint``: from gradients of the folded tensors to those of the parameters.
 
+    With biases the maps T carry t as one more row, and so do U and M the constants t P and t G + ... below it.
+    """
 
-def _through(name: str, encoder: Tensor, inner: Tensor, products: Float[Tensor, "M L H d e"]) -> Tensors:
-    """T times each product: ``name.first`` for the first layer, whose T is the encoder, and ``name`` for the others."""
-    return {f"{name}.first": encoder[:, None] @ products[:, 0], name: inner[:, :, None] @ products[:, 1:]}
+    def __init__(self, stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]):
+        if not folds(config):
+            raise UsageError(f"the {config.arch} architecture does not fold.")
+        self.stacked, self.config, self.p = stacked, config, p
+        # x = s T + t: T and t are the encoder in the first layer and W_2 of the layer before in the others.
+        encoder, w_2 = self._matrix("encoder"), self._matrix("layers.W_2")
+        self.d_in, self.inner, self.last = encoder.shape[-2], w_2[:-1], w_2[-1]
+        self.first_map = self._below(encoder, "encoder")
+        self.inner_map = torch.cat([self.inner, self._row("layers.W_2")[:-1]], dim=-2) if config.bias else self.inner
+        self.folded = self._values()
+        self.folded |= self._positional_weights() if config.design.attends == "position" else self._bilinear_logits()
+        self.folded |= self._readout()
 
+    def adjoint(self, gradients: Mapping[str, Tensor]) -> Tensors:
+        """A gradient for every parameter, in the order and shape of ``stacked``."""
+        found: Tensors = {}
+        first, inner = self._values_adjoint(gradients, found)
+        if self.config.design.attends == "position":
+            self._positional_adjoint(gradients["A"], found)
+        else:
+            more_first, more_inner = self._bilinear_adjoint(gradients, found)
+            first, inner = first + more_first, inner + more_inner
+        self._maps_adjoint(first, inner, gradients, found)
+        return {name: found[name] for name in self.stacked}
 
-def _values(
-    stacked: Mapping[str, Tensor], config: ModelConfig, encoder: Tensor, inner: Tensor, shift: Tensor | None
-) -> Tensors:
-    """U_0, U_h and c."""
-    w_v, b_v = _linear(stacked, "layers.attention.W_V")
-    w_o, b_o = _linear(stacked, "layers.attention.W_O")
-    w_1, b_1 = _linear(stacked, "layers.W_1")
-    w_1a, w_1x = w_1[:, :, : config.embed], w_1[:, :, config.embed :]
-    output = w_o @ w_1a
-    by_head = split_heads(w_v, config.heads) @ output.unflatten(-2, (config.heads, -1))
-    folded = _through("U", encoder, inner, torch.cat([w_1x[:, :, None], by_head], dim=2))
-    if shift is not None and b_v is not None and b_o is not None and b_1 is not None:
-        folded["c"] = shift @ w_1x + (shift @ w_v + b_v) @ output + b_o @ w_1a + b_1
-    return folded
+    def _matrix(self, name: str) -> Tensor:
+        """W (..., in, out) of the map x W + b."""
+        return self.stacked[f"{name}.weight"].mT
 
+    def _row(self, name: str) -> Tensor:
+        """b (..., 1, out) of the map x W + b."""
+        return self.stacked[f"{name}.bias"][..., None, :]
 
-def _positional_weights(stacked: Mapping[str, Tensor], config: ModelConfig, p: Tensor) -> Float[Tensor, "M L H N N"]:
-    """A of Eq. 3, the same for every input."""
-    (w_q, b_q), (w_k, b_k) = (_linear(stacked, f"layers.attention.{name}") for name in ("W_Q", "W_K"))
-    queries, keys = (p @ w if b is None else p @ w + b for w, b in ((w_q, b_q), (w_k, b_k)))
-    return attention_weights(split_heads(queries, config.heads), split_heads(keys, config.heads))
+    def _below(self, matrix: Tensor, name: str) -> Tensor:
+        """The matrix with the bias of ``name`` as one more row."""
+        return torch.cat([matrix, self._row(name)], dim=-2) if self.config.bias else matrix
 
+    # --- U and c -----------------------------------------------------------------------------------------------------------
 
-def _bilinear_logits(
-    stacked: Mapping[str, Tensor], config: ModelConfig, encoder: Tensor, inner: Tensor, shift: Tensor | None
-) -> Tensors:
-    """M_h and m_h of Eq. 2's logits. The key's bias is left out: it shifts whole rows."""
-    (w_q, b_q), (w_k, _) = (_linear(stacked, f"layers.attention.{name}") for name in ("W_Q", "W_K"))
-    keys = split_heads(w_k, config.heads) / math.sqrt(config.d_k)
-    left = _through("M", encoder, inner, split_heads(w_q, config.heads) @ keys.mT)
-    folded = {"M.first": left["M.first"] @ encoder.mT[:, None], "M": left["M"] @ inner.mT[:, :, None]}
-    if b_q is not None and shift is not None:
-        constant = split_heads(shift @ w_q + b_q, config.heads) @ keys.mT
-        folded |= {"m.first": constant[:, 0] @ encoder.mT[:, None], "m": constant[:, 1:] @ inner.mT[:, :, None]}
-    return folded
+    def _values(self) -> Tensors:
+        """U = T P with P = [W_1x | W_V,1 O_1 | W_V,2 O_2 | ...] and O = W_O W_1a."""
+        heads, bias, d, width = self.config.heads, self.config.bias, self.config.embed, self.config.width
+        w_1 = self._matrix("layers.W_1")
+        self.w_1a, w_1x = w_1[..., :d, :], w_1[..., d:, :]
+        self.w_v, self.w_o = self._matrix("layers.attention.W_V"), self._matrix("layers.attention.W_O")
+        self.o = self.w_o @ self.w_1a
+        by_head = [v @ o for v, o in zip(self.w_v.chunk(heads, dim=-1), self.o.chunk(heads, dim=-2), strict=True)]
+        self.products = torch.cat([w_1x, *by_head], dim=-1)
+        parts = (heads + 1, width)
+        first, inner = self.first_map @ self.products[0], self.inner_map @ self.products[1:]
+        folded = {"U.first": first[:, : self.d_in].unflatten(-1, parts), "U": inner[..., :width, :].unflatten(-1, parts)}
+        if bias:
+            rows = torch.cat([first[None, :, self.d_in :], inner[..., width:, :]]).unflatten(-1, parts).sum(dim=-2)
+            b_v, b_o, b_1 = (self._row(f"layers.{name}") for name in ("attention.W_V", "attention.W_O", "W_1"))
+            folded["c"] = rows + b_v @ self.o + b_o @ self.w_1a + b_1
+        return folded
+
+    def _values_adjoint(self, gradients: Mapping[str, Tensor], found: Tensors) -> tuple[Tensor, Tensor]:
+        """Gradients of W_V, W_O and W_1; returns those of T."""
+        heads, bias, width = self.config.heads, self.config.bias, self.config.width
+        first, inner = gradients["U.first"].flatten(-2), gradients["U"].flatten(-2)
+        if bias:
+            dc = gradients["c"]
+            same = dc.repeat(1, 1, 1, heads + 1)
+            first, inner = torch.cat([first, same[0]], dim=-2), torch.cat([inner, same[1:]], dim=-2)
+        products = torch.empty_like(self.products)
+        torch.matmul(self.first_map.mT, first, out=products[0])
+        torch.matmul(self.inner_map.mT, inner, out=products[1:])
+        direct, *by_head = products.split(width, dim=-1)
+        v, o = self.w_v.chunk(heads, dim=-1), self.o.chunk(heads, dim=-2)
+        do = torch.cat([v_h.mT @ part for v_h, part in zip(v, by_head, strict=True)], dim=-2)
+        found["layers.attention.W_V.weight"] = torch.cat(
+            [o_h @ part.mT for o_h, part in zip(o, by_head, strict=True)], dim=-2
+        )
+        attended = self.w_o
+        if bias:
+            b_v = self._row("layers.attention.W_V")
+            do = do + b_v.mT @ dc
+            found["layers.attention.W_V.bias"] = (dc @ self.o.mT).squeeze(-2)
+            found["layers.attention.W_O.bias"] = (dc @ self.w_1a.mT).squeeze(-2)
+            found["layers.W_1.bias"] = dc.squeeze(-2)
+            attended = self._below(self.w_o, "layers.attention.W_O")
+        found["layers.attention.W_O.weight"] = self.w_1a @ do.mT
+        d_1a = (torch.cat([do, dc], dim=-2) if bias else do).mT @ attended
+        found["layers.W_1.weight"] = torch.cat([d_1a, direct.mT], dim=-1)
+        return first @ self.products[0].mT, inner @ self.products[1:].mT
+
+    # --- A of Eq. 3 --------------------------------------------------------------------------------------------------------
+
+    def _features(self, name: str) -> Tensor:
+        features = self.p @ self._matrix(name)
+        return features + self._row(name) if self.config.bias else features
+
+    def _positional_weights(self) -> Tensors:
+        """A of Eq. 3, the same for every input."""
+        names = ("layers.attention.W_Q", "layers.attention.W_K")
+        self.queries, self.keys = (split_heads(self._features(name), self.config.heads) for name in names)
+        self.queries = self.queries / math.sqrt(self.config.d_k)
+        return {"A": (self.queries @ self.keys.mT).softmax(dim=-1)}
+
+    def _positional_adjoint(self, gradient: Float[Tensor, "L M H N N"], found: Tensors) -> None:
+        a = self.folded["A"]
+        weighted = a * gradient
+        logits = weighted - a * weighted.sum(dim=-1, keepdim=True)
+        sides = {
+            "layers.attention.W_Q": (logits @ self.keys) / math.sqrt(self.config.d_k),
+            "layers.attention.W_K": logits.mT @ self.queries,
+        }
+        for name, side in sides.items():
+            merged = merge_heads(side)
+            found[f"{name}.weight"] = merged.mT @ self.p
+            if self.config.bias:
+                found[f"{name}.bias"] = merged.sum(dim=-2)
+
+    # --- M and m of Eq. 2 --------------------------------------------------------------------------------------------------
+
+    def _bilinear_logits(self) -> Tensors:
+        """M_h = T G_h T^T, G_h = W_Q,h W_K,h^T / sqrt(d_k), its last row m_h. The key's bias shifts whole rows: left out."""
+        heads = self.config.heads
+        self.left = self._below(self._matrix("layers.attention.W_Q"), "layers.attention.W_Q").chunk(heads, dim=-1)
+        self.right = (self._matrix("layers.attention.W_K") / math.sqrt(self.config.d_k)).chunk(heads, dim=-1)
+        g = torch.cat([q @ k.mT for q, k in zip(self.left, self.right, strict=True)], dim=-1)  # (L, M, d + 1, H d)
+        d = self.config.embed
+        self.g = g[..., :d, :]
+        self.bilinear = [self.first_map @ self.g[0], self.inner_map @ self.g[1:]]
+        if self.config.bias:  # m_h also has b_Q,h W_K,h^T
+            self.bilinear[0][:, -1:] += g[0, :, d:]
+            self.bilinear[1][..., -1:, :] += g[1:, ..., d:, :]
+        folded: Tensors = {}
+        places = ((".first", self.first_map, self.d_in), ("", self.inner_map, self.config.width))
+        for (end, t, size), x in zip(places, self.bilinear, strict=True):
+            m = self._rows(x) @ t[..., :size, :].mT  # ((size + 1) H, size)
+            m = m.unflatten(-2, (-1, heads))
+            folded[f"M{end}"] = m[..., :size, :, :]
+            if self.config.bias:
+                folded[f"m{end}"] = m[..., size, :, :]
+        return folded
+
+    def _rows(self, x: Float[Tensor, "*lead size Hd"]) -> Float[Tensor, "*lead sizeH d"]:
+        return x.unflatten(-1, (self.config.heads, -1)).flatten(-3, -2)
+
+    def _bilinear_adjoint(self, gradients: Mapping[str, Tensor], found: Tensors) -> tuple[Tensor, Tensor]:
+        """Gradients of W_Q and W_K; returns those of T."""
+        heads, bias, d = self.config.heads, self.config.bias, self.config.embed
+        maps, by_products, rows = [], [], []
+        places = ((".first", self.first_map, self.d_in, 0), ("", self.inner_map, self.config.width, slice(1, None)))
+        for (end, t, size, layer), x in zip(places, self.bilinear, strict=True):
+            dm = gradients[f"M{end}"]
+            if bias:
+                dm = torch.cat([dm, gradients[f"m{end}"][..., None, :, :]], dim=-3)
+            dm = dm.flatten(-3, -2)  # ((size + 1) H, size)
+            dx = (dm @ t[..., :size, :]).unflatten(-2, (-1, heads)).flatten(-2)  # (size + 1, H d)
+            dt = dx @ self.g[layer].mT
+            dt[..., :size, :] += dm.mT @ self._rows(x)
+            maps.append(dt)
+            dg = t.mT @ dx
+            by_products.append(torch.cat([dg, dx[..., -1:, :]], dim=-2) if bias else dg)
+        dg = torch.cat([by_products[0][None], by_products[1]])  # (L, M, d + 1, H d)
+        by_head = dg.split(d, dim=-1)
+        queries = torch.cat([k.mT @ part.mT for k, part in zip(self.right, by_head, strict=True)], dim=-2)  # (H d_k, d + 1)
+        keys = torch.cat([q.mT @ part for q, part in zip(self.left, by_head, strict=True)], dim=-2)
+        found["layers.attention.W_Q.weight"] = queries[..., :d]
+        found["layers.attention.W_K.weight"] = keys / math.sqrt(self.config.d_k)
+        if bias:
+            found["layers.attention.W_Q.bias"] = queries[..., d]
+            found["layers.attention.W_K.bias"] = torch.zeros_like(self.stacked["layers.attention.W_K.bias"])
+        return maps[0], maps[1]
+
+    # --- the readout, encoder and W_2 --------------------------------------------------------------------------------------
+
+    def _readout(self) -> Tensors:
+        decoder = self._matrix("decoder")
+        folded = {"w": self.last @ decoder}
+        if self.config.bias:
+            folded["b"] = self._row("layers.W_2")[-1] @ decoder + self._row("decoder")
+        return folded
+
+    def _maps_adjoint(
+        self, first: Tensor, inner: Tensor, gradients: Mapping[str, Tensor], found: Tensors
+    ) -> None:
+        decoder, dw = self._matrix("decoder"), gradients["w"]
+        found["encoder.weight"] = first[:, : self.d_in].mT
+        found["layers.W_2.weight"] = torch.cat([inner[..., : self.config.width, :].mT, (decoder @ dw.mT)[None]])
+        found["decoder.weight"] = dw.mT @ self.last
+        if self.config.bias:
+            db = gradients["b"]
+            found["encoder.bias"] = first[:, self.d_in]
+            found["layers.W_2.bias"] = torch.cat([inner[..., self.config.width, :], (db @ decoder.mT)[None, :, 0]])
+            found["decoder.weight"] = found["decoder.weight"] + db @ self._row("layers.W_2")[-1]
+            found["decoder.bias"] = db[..., 0]
 
 
 def _by_layer(folded: Tensors, name: str, config: ModelConfig) -> list[tuple[Tensor, ...]]:
-    """The tensors (M, ...) of ``name`` for every layer and head."""
-    others = folded[name].unbind(dim=1) if config.layers > 1 else ()
-    return [layer.unbind(dim=1) for layer in (folded[f"{name}.first"], *others)]
+    """The matrices (M, in, out) of ``name`` for every layer and head."""
+    return [layer.unbind(dim=-2) for layer in (folded[f"{name}.first"], *folded[name].unbind())]
 
 
 def folded_forward(
@@ -140,9 +273,9 @@ def folded_forward(
 
 def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
     members, b, n, _ = features.shape
-    s = features.transpose(1, 2)
-    constants = folded["c"].unbind(dim=1) if config.bias else [None] * config.layers
-    weights = [layer.unbind(dim=1) for layer in folded["A"].unbind(dim=1)]
+    s = features.transpose(1, 2)  # positions first, so that mixing them is one matrix product
+    constants = folded["c"].unbind() if config.bias else [None] * config.layers
+    weights = [layer.unbind(dim=1) for layer in folded["A"].unbind()]
     for u, a, c in zip(_by_layer(folded, "U", config), weights, constants, strict=True):
         d = s.shape[-1]
         by_position, by_entry = s.reshape(members, n, b * d), s.reshape(members, n * b, d)
@@ -158,9 +291,11 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
 def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
     members, b, n, _ = features.shape
     s = features
-    constants = folded["c"].unbind(dim=1) if config.bias else [None] * config.layers
+    constants = folded["c"].unbind() if config.bias else [None] * config.layers
     bilinear = _by_layer(folded, "M", config)
-    rows = _by_layer(folded, "m", config) if config.bias else [(None,) * config.heads] * config.layers
+    rows: list[tuple[Tensor | None, ...]] = [(None,) * config.heads] * config.layers
+    if config.bias:
+        rows = [layer.split(1, dim=1) for layer in (folded["m.first"], *folded["m"].unbind())]
     for u, m, m_row, c in zip(_by_layer(folded, "U", config), bilinear, rows, constants, strict=True):
         d = s.shape[-1]
         by_entry, by_list = s.reshape(members, b * n, d), s.reshape(members * b, n, d)
@@ -206,10 +341,10 @@ class Frozen(nn.Module):
             named = {name: value[None] for name, value in model.named_parameters()}
             folded = fold(stack_layers(named), config, self.P)
             identity = torch.eye(len(positions), dtype=self.P.dtype, device=self.P.device)
-            for index, u in enumerate((folded["U.first"][0], *folded["U"][0])):
-                self.register_buffer(f"A_{index}", torch.cat([identity, *folded["A"][0, index]], dim=1))  # (N, (H+1) N)
-                self.register_buffer(f"U_{index}", u.clone())  # (H+1, d_in, w)
-                self.register_buffer(f"c_{index}", folded["c"][0, index, 0].clone() if config.bias else None)
+            for index, u in enumerate((folded["U.first"][0], *folded["U"][:, 0])):
+                self.register_buffer(f"A_{index}", torch.cat([identity, *folded["A"][index, 0]], dim=1))  # (N, (H+1) N)
+                self.register_buffer(f"U_{index}", u.transpose(0, 1).contiguous())  # (H+1, d_in, w)
+                self.register_buffer(f"c_{index}", folded["c"][index, 0, 0].clone() if config.bias else None)
             self.register_buffer("w", folded["w"][0, :, 0])
             self.register_buffer("b", folded["b"][0, 0] if config.bias else None)
 

@@ -217,3 +217,12 @@ def input_features(
     if config.design.encoded_input:
         return torch.cat([value, p.expand(*value.shape[:-1], -1)], dim=-1)
     return value
+
+
+def input_encoding(
+    p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
+) -> Float[Tensor, "2 N d_in"]:
+    """``input_features`` as number * slope + base: slope and base, which are the same for all lists."""
+    nothing = p.new_zeros(len(positions) - 1)
+    base, one = (input_features(value, p, positions, config) for value in (nothing, nothing + 1))
+    return torch.stack([one - base, base])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError
-from posattn.folding import fold, folded_forward, folds, stack_layers
+from posattn.folding import Fold, fold, folded_forward, folds, stack_layers
 from posattn.model import input_features, positions_of
 
 FOLDING = ["positional", "scale-exact", "misaligned", "standard", "positional-input", "no-encoding"]
@@ -93,6 +93,34 @@ def test_folded_equals_plain_at_the_published_size(lively, arch):
     compare([lively(torch.float32, n=8, arch=arch) for _ in range(2)], k=8, b=101)
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(("arch", "bias"), WITH_AND_WITHOUT_BIASES)
+def test_the_adjoint_of_the_fold_is_what_autograd_finds(lively, arch, bias, heads, layers):
+    """For any gradients of the folded tensors, at a shorter list than the model's, with widths that all differ."""
+    models = [lively(n=6, arch=arch, bias=bias, heads=heads, layers=layers, embed=22, width=19) for _ in range(3)]
+    config = models[0].config
+    stacked = stack_layers(
+        {
+            name: torch.stack([model.get_parameter(name).detach() for model in models])
+            for name, _ in models[0].named_parameters()
+        }
+    )
+    stacked = {name: value.requires_grad_() for name, value in stacked.items()}
+    p = models[0].P[positions_of(4, config)]
+    folded = fold(stacked, config, p)
+    gradients = {name: torch.randn_like(value) for name, value in folded.items()}
+    expected = torch.autograd.grad(
+        list(folded.values()), list(stacked.values()), list(gradients.values()), materialize_grads=True
+    )
+    with torch.no_grad():
+        found = Fold(stacked, config, p).adjoint(gradients)
+    assert list(found) == list(stacked)
+    for (name, value), right in zip(found.items(), expected, strict=True):
+        assert value.shape == right.shape, name
+        torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12, msg=name)
+
+
 def test_members_do_not_mix(lively):
     """Members see neither each other's weights nor each other's lists."""
     models = [lively(n=4, embed=22, width=19) for _ in range(3)]
@@ -122,8 +150,8 @@ def test_stack_layers_keeps_layers_in_order_beyond_ten():
     stacked = stack_layers({name: torch.stack([value, 2 * value]) for name, value in model.named_parameters()})
     assert not any(".0." in name for name in stacked)
     for index, layer in enumerate(model.layers):
-        assert torch.equal(stacked["layers.attention.W_Q.weight"][0, index], layer.attention.W_Q.weight)
-        assert torch.equal(stacked["layers.W_2.bias"][1, index], 2 * layer.W_2.bias)
+        assert torch.equal(stacked["layers.attention.W_Q.weight"][index, 0], layer.attention.W_Q.weight)
+        assert torch.equal(stacked["layers.W_2.bias"][index, 1], 2 * layer.W_2.bias)
     assert torch.equal(stacked["encoder.weight"][0], model.encoder.weight)
 
 

@@ -5,11 +5,9 @@ activations pass through memory; everything within a layer stays on chip.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,17 +15,36 @@ from posattn.folding import Tensors, folds
 from posattn.kernels import layers
 from posattn.model import ModelConfig
 
-_NARROWEST = 16  # columns that tl.dot needs
-_STAGES = 1  # loads are not pipelined: the matrices of a layer fill the shared memory
+_NARROWEST = 16  # rows and columns that tl.dot needs
+_WARPS = 4
+_MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely divided less evenly
+
+
+class _Tuning(NamedTuple):
+    """Programs that fit one multiprocessor, and how deep loads are pipelined."""
+
+    programs: int
+    stages: int
+
+
+_HALF = {
+    "layer_forward": _Tuning(4, 1),
+    "attention_forward": _Tuning(2, 1),
+    "positional_state": _Tuning(3, 1),
+    "positional_weights": _Tuning(2, 2),
+    "attention_state": _Tuning(2, 2),
+    "attention_weights": _Tuning(2, 1),
+}
+_SINGLE = _Tuning(2, 1)
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
-    """TensorFloat-32, two heads, lists that fit a tile, at most 64 input features, and a hidden width of 16, 32 or 64.
+    """Half precision or TensorFloat-32, two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
 
     In full float32 a layer's matrices do not fit on chip beside its gradients; the plain path serves there.
     """
     return (
-        precision == "tf32"
+        precision in ("fp16", "tf32")
         and folds(config)
         and config.heads == 2
         and config.positions <= layers.ROWS
@@ -38,153 +55,190 @@ def supported(config: ModelConfig, precision: str) -> bool:
 
 def loss_and_gradients(
     folded: Tensors,
-    features: Float[Tensor, "M b N d_in"],
+    x: Float[Tensor, "M b k"],
     y: Float[Tensor, "M b k"],
+    encoding: Float[Tensor, "2 N d_in"],
     config: ModelConfig,
-    precision: str = "tf32",
-    programs: int = 264,
-    warps: int = 4,
+    precision: str,
+    programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
     """The mean squared error of every member on lists of its own, and its gradient for every folded tensor.
 
-    ``programs`` is how many programs to aim for: a small multiple of the GPU's multiprocessors.
+    The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
+    as many as an H200 runs at once.
     """
-    return _Step(folded, features, y, config, precision, programs, warps).run()
+    return _Step(folded, x, y, encoding, config, precision, programs).run()
 
 
 class _Step:
     def __init__(
         self,
         folded: Tensors,
-        features: Tensor,
+        x: Tensor,
         y: Tensor,
+        encoding: Tensor,
         config: ModelConfig,
         precision: str,
-        programs: int,
-        warps: int,
+        programs: int | None,
     ):
-        self.warps = warps
-        self.folded, self.y, self.config = folded, y.contiguous(), config
-        self.members, self.lists, self.n, d_in = features.shape
-        # Padded to a power of two; the padding meets rows of zeros in U and M.
-        self.pad = max(_NARROWEST, 2 ** (d_in - 1).bit_length()) - d_in
-        self.s = F.pad(features, (0, self.pad)).contiguous()
+        self.folded, self.config, self.precision, self.programs = folded, config, precision, programs
+        self.x, self.y = (value if value.stride()[1:] == (value.shape[2], 1) else value.contiguous() for value in (x, y))
+        self.encoding = encoding.contiguous()
+        self.members, self.lists, k = x.shape
+        self.n, self.d_in = k + 1, config.input_dim
         self.positional, self.bias = config.design.attends == "position", config.bias
-        self.precision = precision
-        # Tiles hold whole lists in a layer and any rows in the readout; every program takes its share of them.
-        tiles, blocks = math.ceil(self.lists / (layers.ROWS // self.n)), math.ceil(self.lists * self.n / layers.ROWS)
-        self.tiles_each = math.ceil(tiles / max(1, programs // self.members))
-        self.parts = math.ceil(tiles / self.tiles_each)
-        self.rows_each = math.ceil(blocks / self.parts)
-
-    def layer(self, index: int) -> tuple[Tensor, ...]:
-        """U, c, A, M and m of a layer, padded where it is the first; what the architecture lacks is an empty tensor."""
-        none = self.folded["w"]
-        first = index == 0
-        u = F.pad(self.folded["U.first"], (0, 0, 0, self.pad)) if first else self.folded["U"][:, index - 1]
-        c = self.folded["c"][:, index] if self.bias else none
-        if self.positional:
-            return u.contiguous(), c.contiguous(), self.folded["A"][:, index].contiguous(), none, none
-        m = F.pad(self.folded["M.first"], (0, self.pad, 0, self.pad)) if first else self.folded["M"][:, index - 1]
-        row = none
-        if self.bias:
-            row = F.pad(self.folded["m.first"], (0, self.pad)) if first else self.folded["m"][:, index - 1]
-        return u.contiguous(), c.contiguous(), none, m.contiguous(), row.contiguous()
+        self.none = folded["w"]  # stands for what the architecture lacks
+        self.kind = torch.float16 if precision == "fp16" else torch.float32
+        self.w = folded["w"].contiguous()
 
     def run(self) -> tuple[Tensor, Tensors]:
-        config, grid = self.config, (self.parts, self.members)
-        sizes: dict[str, Any] = {
-            "N": self.n,
-            "W": config.width,
-            "R": layers.ROWS,
-            "num_warps": self.warps,
-            "num_stages": _STAGES,
-        }
-        flags = sizes | {"TILES": self.tiles_each, "PRECISION": self.precision}
-        kind = {"BIAS": self.bias, "POSITIONAL": self.positional}
-        states, matrices = [self.s], [self.layer(index) for index in range(config.layers)]
-        for u, c, a, m, r in matrices:
-            s = states[-1]
-            h = s.new_empty(self.members, self.lists, self.n, config.width)
-            layers.layer_forward[grid](s, u, c, a, m, r, h, self.lists, D=s.shape[-1], **kind, **flags)
-            states.append(h)
+        states, pairs, errors, gradients = self._forward()
+        self.loss = gradients.pop("loss")
+        made = self._backward(states, pairs, errors)
+        return self.loss, gradients | made
 
-        loss, g, gradients = self._readout(states[-1], sizes | {"BIAS": self.bias}, grid)
-        w = self.folded["w"].contiguous()
-        dh = g  # a placeholder: the last layer makes its dh from g and w
-        found: list[tuple[Tensor, ...]] = []
-        for index in reversed(range(config.layers)):
-            u, _, a, m, r = matrices[index]
-            s, h, d = states[index], states[index + 1], states[index].shape[-1]
-            given = (s, h, dh, g, w)
-            last = {"D": d, "LAST": index == config.layers - 1}
-            du, dc = self._part(3, d, config.width), self._part(config.width)
-            layers.values_backward[grid](*given, a, m, r, du, dc, self.lists, **last, **kind, **flags)
-            ds = torch.empty_like(s) if index else s
-            place = last | {"FIRST": index == 0}
-            if self.positional:
-                dk = self._part(2, layers.ROWS, layers.ROWS)
-                layers.positional_backward[grid](*given, u, a, ds, dk, self.lists, **place, **flags)
-                found.append((du, dc, dk))
-            else:
-                dm, dr = self._part(2, d, d), self._part(2, d)
-                layers.self_attention_backward[grid](
-                    *given, u, m, r, ds, dm, dr, self.lists, BIAS=self.bias, **place, **flags
-                )
-                found.append((du, dc, dm, dr))
-            dh = ds
-        return loss, gradients | self._collect(found[::-1])
+    # --- what the kernels are given ----------------------------------------------------------------------------------------
 
-    def _part(self, *shape: int) -> Tensor:
-        """Room for what every program sums up on its own."""
-        return self.s.new_empty(self.members, self.parts, *shape)
+    def _launch(self, name: str, heads: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
+        """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
+        tuning = _HALF[name] if self.precision == "fp16" else _SINGLE
+        programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
+        tiles = math.ceil(self.lists / (layers.ROWS // self.n))
+        each = math.ceil(tiles / max(1, programs // self.members))
+        parts = math.ceil(tiles / each)
+        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": layers.ROWS, "PRECISION": self.precision}
+        return (parts, self.members, heads), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
 
-    def _readout(self, h: Tensor, shared: dict[str, Any], grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensors]:
-        g = h.new_empty(h.shape[:-1])
-        loss, dw, db = self._part(), self._part(self.config.width), self._part()
-        constant = self.folded.get("b", self.folded["w"])
-        layers.readout[grid](
-            h,
-            self.folded["w"].contiguous(),
-            constant,
-            self.y,
-            g,
-            loss,
-            dw,
-            db,
-            self.lists,
-            TILES=self.rows_each,
-            **shared,
-        )
-        gradients = {"w": dw.sum(dim=1)[..., None]}
-        if self.bias:
-            gradients["b"] = db.sum(dim=1)[:, None, None]
-        return loss.sum(dim=1), g, gradients
+    def _width_in(self, index: int) -> dict[str, int]:
+        """Features that a layer reads, and the same padded for the matrix units."""
+        wide = self.d_in if index == 0 else self.config.width
+        return {"D_IN": wide, "D": max(_NARROWEST, 2 ** (wide - 1).bit_length())}
 
-    def _collect(self, found: Sequence[Sequence[Tensor]]) -> Tensors:
-        """The gradients in the shape of the folded tensors: for every layer dU, dc and then dA, or dM and dm."""
-        d_in = self.s.shape[-1] - self.pad
-        du, dc, *rest = ([part.sum(dim=1) for part in parts] for parts in zip(*found, strict=True))
-        gradients = {"U.first": du[0][:, :, :d_in], "U": self._stack(du[1:], self.folded["U"])}
-        if self.bias:
-            gradients["c"] = torch.stack(dc, dim=1)[:, :, None]
+    def _of_layer(self, name: str, index: int) -> Tensor:
+        """A folded tensor of one layer, or a stand-in."""
+        if f"{name}.first" in self.folded:
+            return self.folded[f"{name}.first"] if index == 0 else self.folded[name][index - 1]
+        return self.folded[name][index] if name in self.folded else self.none
+
+    def _matrices(self, index: int) -> dict[str, Any]:
+        u, a, m, r = (self._of_layer(name, index) for name in ("U", "A", "M", "m"))
+        assert u.stride()[1:] == (3 * self.config.width, self.config.width, 1)
+        own = {"u_pointer": u, "u_stride": u.stride(0)}
         if self.positional:
-            return gradients | {"A": self._diagonal_blocks(torch.stack(rest[0], dim=1))}
-        dm, dr = rest
-        gradients |= {"M.first": dm[0][..., :d_in, :d_in], "M": self._stack(dm[1:], self.folded["M"])}
+            return own | {"a_pointer": a}
+        return own | {"m_pointer": m, "m_stride": m.stride(0), "r_pointer": r, "r_stride": r.stride(0)}
+
+    # --- forward and back --------------------------------------------------------------------------------------------------
+
+    def _forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
+        """The states before every layer and after the last, the attention weights, the errors, and what the readout gives."""
+        config, sides = self.config, (self.members, self.lists)
+        grid, parts, sizes = self._launch("layer_forward" if self.positional else "attention_forward")
+        new = self.w.new_empty
+        error = new(*sides, self.n)
+        loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts)
+        states, pairs = [self.x], []
+        for index in range(config.layers):
+            h = new(*sides, self.n, config.width, dtype=self.kind)
+            pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
+            layers.layer_forward[grid](
+                x_pointer=self.x,
+                encoding_pointer=self.encoding,
+                s_pointer=states[-1],
+                c_pointer=self._of_layer("c", index),
+                pairs_pointer=pairs[-1],
+                h_pointer=h,
+                w_pointer=self.w,
+                b_pointer=self.folded.get("b", self.none),
+                y_pointer=self.y,
+                error_pointer=error,
+                loss_pointer=loss,
+                dw_pointer=dw,
+                db_pointer=db,
+                x_stride=self.x.stride(0),
+                y_stride=self.y.stride(0),
+                lists=self.lists,
+                BIAS=self.bias,
+                POSITIONAL=self.positional,
+                FIRST=index == 0,
+                LAST=index == config.layers - 1,
+                **dict.fromkeys(("a_pointer", "m_pointer", "r_pointer"), self.none)
+                | dict.fromkeys(("m_stride", "r_stride"), 0)
+                | self._matrices(index),
+                **self._width_in(index),
+                **sizes,
+            )
+            states.append(h)
+        read = {"loss": loss.sum(dim=1), "w": dw.sum(dim=1)[..., None]}
         if self.bias:
-            gradients["m.first"] = dr[0][:, :, None, :d_in]
-            gradients["m"] = self._stack([part[:, :, None] for part in dr[1:]], self.folded["m"])
+            read["b"] = db.sum(dim=1)[:, None, None]
+        return states, pairs, error, read
+
+    def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor) -> Tensors:
+        count, width = self.config.layers, self.config.width
+        heads = 1 if self.positional else 2
+        backward = "positional" if self.positional else "attention"
+        state, weights = getattr(layers, f"{backward}_state"), getattr(layers, f"{backward}_weights")
+        state_grid, _, state_sizes = self._launch(f"{backward}_state")
+        weights_grid, parts, weights_sizes = self._launch(f"{backward}_weights", heads)
+
+        def sums(*shape: int) -> Tensor:
+            return self.w.new_empty(*shape)
+
+        of_first, of_inner = (self.members, parts), (count - 1, self.members, parts)
+        du_first, du = sums(*of_first, self.d_in, 3, width), sums(*of_inner, width, 3, width)
+        dc = sums(count, *of_first, width)
+        if self.positional:
+            dk = sums(count, *of_first, 2, layers.ROWS, layers.ROWS)
+        else:
+            dm_first, dm = sums(*of_first, self.d_in, 2, self.d_in), sums(*of_inner, width, 2, width)
+            dr_first, dr = sums(*of_first, 2, self.d_in), sums(*of_inner, 2, width)
+
+        dz = states[-1]  # a placeholder: the last layer makes its dz from the errors
+        for index in reversed(range(count)):
+            first, s = index == 0, states[index]
+            given = {
+                "s_pointer": s,
+                "dz_pointer": dz,
+                "h_pointer": states[-1],
+                "error_pointer": error,
+                "loss_pointer": self.loss,
+                "w_pointer": self.w,
+                "lists": self.lists,
+                "LAST": index == count - 1,
+            }
+            inputs = {"x_pointer": self.x, "encoding_pointer": self.encoding, "x_stride": self.x.stride(0), "FIRST": first}
+            inputs |= {"BIAS": self.bias} | self._width_in(index)
+            summed = {"du_pointer": du_first if first else du[index - 1], "dc_pointer": dc[index]}
+            before = dz if first else torch.empty_like(s)
+            matrices = self._matrices(index)
+            if self.positional:
+                weights[weights_grid](dk_pointer=dk[index], **summed, **given, **inputs, **matrices, **weights_sizes)
+                if not first:
+                    state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+            else:
+                slopes = torch.empty_like(pairs[index])
+                tables = {"pairs_pointer": pairs[index], "slopes_pointer": slopes}
+                state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
+                summed |= {"dm_pointer": dm_first if first else dm[index - 1]}
+                summed |= {"dr_pointer": dr_first if first else dr[index - 1]}
+                weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
+            dz = before
+
+        gradients = {"U.first": du_first.sum(dim=1), "U": du.sum(dim=2)}
+        if self.bias:
+            gradients["c"] = dc.sum(dim=2)[:, :, None]
+        if self.positional:
+            return gradients | {"A": self._diagonal_blocks(dk)}
+        gradients |= {"M.first": dm_first.sum(dim=1), "M": dm.sum(dim=2)}
+        if self.bias:
+            gradients |= {"m.first": dr_first.sum(dim=1), "m": dr.sum(dim=2)}
         return gradients
 
-    @staticmethod
-    def _stack(parts: list[Tensor], like: Tensor) -> Tensor:
-        return torch.stack(parts, dim=1) if parts else torch.zeros_like(like)
-
-    def _diagonal_blocks(self, k: Float[Tensor, "M L H R R"]) -> Float[Tensor, "M L H N N"]:
-        """Sums a tile's lists: A stands in every diagonal block of the matrix that the kernels apply."""
-        count = layers.ROWS // self.n
-        blocks = (
-            k[..., : count * self.n, : count * self.n].unflatten(-1, (count, self.n)).unflatten(-3, (count, self.n))
+    def _diagonal_blocks(self, k: Float[Tensor, "L M parts H R R"]) -> Float[Tensor, "L M H N N"]:
+        """Sums parts and a tile's lists: A stands in every diagonal block of the matrix that the kernels apply."""
+        count, step = layers.ROWS // self.n, layers.ROWS
+        blocks = k.as_strided(
+            (*k.shape[:4], count, self.n, self.n), (*k.stride()[:4], self.n * (step + 1), step, 1), k.storage_offset()
         )
-        return blocks.diagonal(dim1=-4, dim2=-2).sum(dim=-1)
+        return blocks.sum(dim=(2, 4))

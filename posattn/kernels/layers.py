@@ -1,12 +1,17 @@
 """Triton kernels for one layer of the folded ensemble, forward and backward, for two heads.
 
 A program takes one member and a run of tiles. A tile is 64 rows of the state: as many whole lists of N positions as fit,
-so attention within a list is a block-diagonal 64 x 64 matrix and every operation is a 64-wide matrix product. The layer's
-matrices are loaded once a program, and the gradients of all of them are summed on chip over its tiles; sums over programs
-are left to the caller, in a fixed order, so results do not depend on timing.
+so attention within a list is a block-diagonal 64 x 64 matrix and every operation is a 64-wide matrix product. A layer's
+matrices are read once a program, and their gradients are summed on chip over its tiles; sums over programs are left to the
+caller, in a fixed order, so results do not depend on timing.
 
 Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r_1, r_2
-the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z), g the gradient of the outputs.
+the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of the
+member's root mean squared error times 2 / entries, which keeps it near one and so within the range of half precision; sums
+leave in true units.
+
+PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``ieee`` for float32 as it is.
+Products are always summed in float32.
 """
 
 import triton
@@ -17,51 +22,112 @@ ROWS = 64
 
 @triton.jit
 def _rounded(x, precision: tl.constexpr):
-    """x with TensorFloat-32's ten digits, rounded to nearest; the matrix units would cut the others off.
+    """x as matrix products read it. Both short forms have a fraction of ten digits, and x is rounded to the nearest.
 
-    Cut off, every product is too small by a part in 2000, which training adapts to and evaluation in float32 does not.
+    The matrix units would cut float32 off instead: every product too small by a part in 2000, which training adapts to
+    and evaluation in float32 does not.
     """
     if precision == "tf32":
         return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    elif precision == "fp16":
+        return x.to(tl.float16)
     else:
         return x
 
 
 @triton.jit
-def _dot(a, b, precision: tl.constexpr):
-    return tl.dot(_rounded(a, precision), _rounded(b, precision), input_precision=precision)
+def _dot(a, b, total, precision: tl.constexpr):
+    """total + a b."""
+    if precision == "tf32":
+        return tl.dot(a, b, acc=total, input_precision="tf32")
+    else:
+        return tl.dot(a, b, acc=total, input_precision="ieee")
 
 
 @triton.jit
-def _add_dot(total, a, b, precision: tl.constexpr):
-    return tl.dot(_rounded(a, precision), _rounded(b, precision), acc=total, input_precision=precision)
+def _short_dot(a, b, precision: tl.constexpr):
+    """a b, rounded for the next product."""
+    if precision == "tf32":
+        return _rounded(tl.dot(a, b, input_precision="tf32"), precision)
+    else:
+        return _rounded(tl.dot(a, b, input_precision="ieee"), precision)
 
 
 @triton.jit
-def _matrix(pointer, rows: tl.constexpr, columns: tl.constexpr):
-    """A contiguous matrix."""
-    return tl.load(pointer + tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :])
+def _zeros(rows: tl.constexpr, columns: tl.constexpr):
+    return tl.zeros((rows, columns), tl.float32)
 
 
 @triton.jit
-def _store(pointer, value, rows: tl.constexpr, columns: tl.constexpr):
-    tl.store(pointer + tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :], value)
+def _values_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, P: tl.constexpr):
+    """U_head out of (D_IN, 3, W); rows beyond D_IN are zero."""
+    row, wide = tl.arange(0, D), tl.arange(0, W)
+    place = row[:, None] * 3 * W + head * W + wide[None, :]
+    return _rounded(tl.load(pointer + place, mask=(row < D_IN)[:, None], other=0.0), P)
 
 
 @triton.jit
-def _same_list(N: tl.constexpr, R: tl.constexpr):
-    """Which pairs of a tile's rows belong to one list; rows left over at the end belong together."""
-    row = tl.arange(0, R)
-    return (row // N)[:, None] == (row // N)[None, :]
+def _bilinear_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, P: tl.constexpr):
+    """M_head out of (D_IN, 2, D_IN); what lies beyond is zero."""
+    row = tl.arange(0, D)
+    place = row[:, None] * 2 * D_IN + head * D_IN + row[None, :]
+    return _rounded(tl.load(pointer + place, mask=(row < D_IN)[:, None] & (row < D_IN)[None, :], other=0.0), P)
 
 
 @triton.jit
-def _block_diagonal(a, N: tl.constexpr, R: tl.constexpr):
+def _row_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr):
+    """m_head out of (2, D_IN)."""
+    row = tl.arange(0, D)
+    return tl.load(pointer + head * D_IN + row, mask=row < D_IN, other=0.0)
+
+
+@triton.jit
+def _block_diagonal(a, N: tl.constexpr, R: tl.constexpr, P: tl.constexpr):
     """The (R, R) matrix that applies A (N, N) to every list of a tile."""
     row = tl.arange(0, R)
     whole = row < (R // N) * N
-    kept = _same_list(N, R) & whole[:, None] & whole[None, :]
-    return tl.load(a + (row % N)[:, None] * N + (row % N)[None, :], mask=kept, other=0.0)
+    kept = ((row // N)[:, None] == (row // N)[None, :]) & whole[:, None] & whole[None, :]
+    return _rounded(tl.load(a + (row % N)[:, None] * N + (row % N)[None, :], mask=kept, other=0.0), P)
+
+
+@triton.jit
+def _pairs(first, lists, N: tl.constexpr, R: tl.constexpr):
+    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which are there."""
+    row = tl.arange(0, R)
+    own = row // N
+    kept = (own[:, None] == own[None, :]) & ((row < (R // N) * N) & (first + own < lists))[:, None]
+    return own[:, None] * 2 * N * N + (row % N)[:, None] * N + (row % N)[None, :], kept
+
+
+@triton.jit
+def _at(first, lists, N: tl.constexpr, R: tl.constexpr):
+    """A tile's rows among the member's, and which are there: rows left over after whole lists are not."""
+    row = tl.arange(0, R)
+    at = first * N + row
+    return at, (row < (R // N) * N) & (at < lists * N)
+
+
+@triton.jit
+def _tile(pointer, start, at, valid, columns: tl.constexpr):
+    """Rows ``at`` of the member that begins at row ``start``."""
+    place = (start + at)[:, None] * columns + tl.arange(0, columns)[None, :]
+    return tl.load(pointer + place, mask=valid[:, None], other=0.0)
+
+
+@triton.jit
+def _encoder_input(encoding_pointer, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr):
+    """A tile's ``slope`` and ``base`` out of (2, N, D_IN): the encoder reads number * slope + base."""
+    row, deep = tl.arange(0, R), tl.arange(0, D)
+    place, there = (row % N)[:, None] * D_IN + deep[None, :], (deep < D_IN)[None, :]
+    slope = tl.load(encoding_pointer + place, mask=there, other=0.0)
+    return slope, tl.load(encoding_pointer + N * D_IN + place, mask=there, other=0.0)
+
+
+@triton.jit
+def _first_state(x_pointer, at, valid, slope, base, N: tl.constexpr, P: tl.constexpr):
+    """The encoder's input of a tile, from the lists of numbers; the scratchpad holds 0."""
+    number = tl.load(x_pointer + (at // N) * (N - 1) + at % N, mask=valid & (at % N < N - 1), other=0.0)
+    return _rounded(tl.where(valid[:, None], number[:, None] * slope + base, 0.0), P)
 
 
 @triton.jit
@@ -72,255 +138,314 @@ def _softmax(logits, same):
 
 
 @triton.jit
-def _attention(s, s_t, m, r_pointer, same, D: tl.constexpr, BIAS: tl.constexpr, precision: tl.constexpr):
-    """The queries s M + m and the self-attention weights of a tile."""
-    q = _dot(s, m, precision)
+def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr, P: tl.constexpr):
+    """z plus one head of self-attention, whose weights it writes down for the way back."""
     if BIAS:
-        q += tl.load(r_pointer + tl.arange(0, D))[None, :]
-    return q, _softmax(_dot(q, s_t, precision), same)
-
-
-@triton.jit
-def _tile_of(pointer, start, at, valid, columns: tl.constexpr):
-    """Rows ``at`` of the member that begins at row ``start``."""
-    place = (start + at)[:, None] * columns + tl.arange(0, columns)[None, :]
-    return tl.load(pointer + place, mask=valid[:, None], other=0.0)
-
-
-@triton.jit
-def _pre_activation_gradient(
-    h, dh_pointer, g_pointer, w_pointer, start, at, valid, member, W: tl.constexpr, LAST: tl.constexpr
-):
-    """dz: dh where the ReLU is on. The last layer's dh is g w^T."""
-    if LAST:
-        g = tl.load(g_pointer + start + at, mask=valid, other=0.0)
-        w = tl.load(w_pointer + member * W + tl.arange(0, W))
-        dh = g[:, None] * w[None, :]
+        q = _rounded(_dot(s, m, tl.zeros_like(s).to(tl.float32) + r[None, :], P), P)
     else:
-        dh = _tile_of(dh_pointer, start, at, valid, W)
-    return tl.where(h > 0, dh, 0.0)
+        q = _short_dot(s, m, P)
+    a = _rounded(_softmax(_dot(q, tl.trans(s), tl.zeros(same.shape, tl.float32), P), same), P)
+    tl.store(pairs_pointer + place, a, mask=kept)
+    return _dot(a, tl.trans(_short_dot(tl.trans(u), tl.trans(s), P)), z, P)
 
 
 @triton.jit
 def layer_forward(
-    s_pointer, u_pointer, c_pointer, a_pointer, m_pointer, r_pointer, h_pointer, lists,
-    TILES: tl.constexpr, N: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PRECISION: tl.constexpr,
+    x_pointer, encoding_pointer, s_pointer, u_pointer, c_pointer, a_pointer, m_pointer, r_pointer, pairs_pointer, h_pointer,
+    w_pointer, b_pointer, y_pointer, error_pointer, loss_pointer, dw_pointer, db_pointer,
+    x_stride, y_stride, u_stride, m_stride, r_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """h = relu(s U_0 + Σ_h A_h s U_h + c)."""
+    """h = relu(s U_0 + Σ_h A_h s U_h + c); the last layer goes on to the outputs h w + b and their errors.
+
+    Errors count over all but the scratchpad. Of the loss and the gradients of w and b it sums the program's part.
+    """
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
-    u_pointer += member * 3 * D * W
-    u_0, u_1, u_2 = _matrix(u_pointer, D, W), _matrix(u_pointer + D * W, D, W), _matrix(u_pointer + 2 * D * W, D, W)
-    if POSITIONAL:
-        k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R)
-        k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R)
-    else:
-        m_1 = _matrix(m_pointer + member * 2 * D * D, D, D)
-        m_2 = _matrix(m_pointer + member * 2 * D * D + D * D, D, D)
-        same = _same_list(N, R)
-    used: tl.constexpr = (R // N) * N
+    u_pointer += member * u_stride
+    u_0 = _values_of(u_pointer, 0, D_IN, D, W, PRECISION)
+    u_1 = _values_of(u_pointer, 1, D_IN, D, W, PRECISION)
+    u_2 = _values_of(u_pointer, 2, D_IN, D, W, PRECISION)
     row, wide = tl.arange(0, R), tl.arange(0, W)
+    if POSITIONAL:
+        k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
+        k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+    else:
+        m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
+        m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+        same = (row // N)[:, None] == (row // N)[None, :]
+        r_1 = tl.zeros((D,), tl.float32)
+        r_2 = tl.zeros((D,), tl.float32)
+        if BIAS:
+            r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
+            r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
+    if FIRST:
+        slope, base = _encoder_input(encoding_pointer, N, D_IN, D, R)
+    if LAST:
+        w = tl.load(w_pointer + member * W + wide)
+        loss = tl.zeros((R,), tl.float32)
+        db = tl.zeros((R,), tl.float32)
+        dw = tl.zeros((W,), tl.float32)
     for tile in range(TILES):
-        at = (part * TILES + tile) * used + row
-        valid = (row < used) & (at < lists * N)
-        s = _tile_of(s_pointer, start, at, valid, D)
-        z = _dot(s, u_0, PRECISION)
+        first = (part * TILES + tile) * (R // N)
+        at, valid = _at(first, lists, N, R)
+        if FIRST:
+            s = _first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = _tile(s_pointer, start, at, valid, D)
+        z = _dot(s, u_0, _zeros(R, W), PRECISION)
         if BIAS:
             z += tl.load(c_pointer + member * W + wide)[None, :]
         if POSITIONAL:
-            z = _add_dot(z, k_1, _dot(s, u_1, PRECISION), PRECISION)
-            z = _add_dot(z, k_2, _dot(s, u_2, PRECISION), PRECISION)
+            z = _dot(k_1, tl.trans(_short_dot(tl.trans(u_1), tl.trans(s), PRECISION)), z, PRECISION)
+            z = _dot(k_2, tl.trans(_short_dot(tl.trans(u_2), tl.trans(s), PRECISION)), z, PRECISION)
         else:
-            s_t = tl.trans(s)
-            _, a = _attention(s, s_t, m_1, r_pointer + member * 2 * D, same, D, BIAS, PRECISION)
-            z = _add_dot(z, a, _dot(s, u_1, PRECISION), PRECISION)
-            _, a = _attention(s, s_t, m_2, r_pointer + member * 2 * D + D, same, D, BIAS, PRECISION)
-            z = _add_dot(z, a, _dot(s, u_2, PRECISION), PRECISION)
-        tl.store(h_pointer + (start + at)[:, None] * W + wide[None, :], tl.maximum(z, 0.0), mask=valid[:, None])
+            place, kept = _pairs(first, lists, N, R)
+            pairs = pairs_pointer + (member * lists + first) * 2 * N * N
+            z = _attend(z, s, m_1, r_1, u_1, pairs, place, kept, same, BIAS, PRECISION)
+            z = _attend(z, s, m_2, r_2, u_2, pairs + N * N, place, kept, same, BIAS, PRECISION)
+        h = tl.maximum(z, 0.0)
+        tl.store(h_pointer + (start + at)[:, None] * W + wide[None, :], _rounded(h, PRECISION), mask=valid[:, None])
+        if LAST:
+            answer = tl.sum(h * w[None, :], axis=1)
+            if BIAS:
+                answer += tl.load(b_pointer + member)
+            scored = valid & (at % N < N - 1)
+            y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0.0)
+            error = tl.where(scored, answer - y, 0.0)
+            tl.store(error_pointer + start + at, error, mask=valid)
+            loss += error * error
+            db += error
+            dw += tl.sum(error[:, None] * h, axis=0)
+    if LAST:
+        out = member * tl.num_programs(0) + part
+        entries = lists * (N - 1)
+        tl.store(loss_pointer + out, tl.sum(loss, axis=0) / entries)
+        tl.store(dw_pointer + out * W + wide, dw * (2.0 / entries))
+        if BIAS:
+            tl.store(db_pointer + out, tl.sum(db, axis=0) * (2.0 / entries))
 
 
 @triton.jit
-def values_backward(
-    s_pointer, h_pointer, dh_pointer, g_pointer, w_pointer, a_pointer, m_pointer, r_pointer, du_pointer, dc_pointer, lists,
-    TILES: tl.constexpr, N: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """dU_0 = s^T dz, dU_h = (A_h s)^T dz and dc, summed over the program's tiles."""
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    start = member * lists * N
-    row, wide = tl.arange(0, R), tl.arange(0, W)
-    if POSITIONAL:
-        k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R)
-        k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R)
+def _unit(loss_pointer, member):
+    """The root mean squared error: the unit of dz, but for 2 / entries."""
+    return tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
+
+
+@triton.jit
+def _gradient(
+    dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W: tl.constexpr, LAST: tl.constexpr, P: tl.constexpr
+):
+    """dz of a tile: of the last layer, error w^T where the ReLU is on."""
+    if LAST:
+        h = _tile(h_pointer, start, at, valid, W)
+        error = tl.load(error_pointer + start + at, mask=valid, other=0.0) / unit
+        dz = _rounded(tl.where(h > 0, error[:, None] * w[None, :], 0.0), P)
     else:
-        m_1 = _matrix(m_pointer + member * 2 * D * D, D, D)
-        m_2 = _matrix(m_pointer + member * 2 * D * D + D * D, D, D)
-        same = _same_list(N, R)
-    du_0 = tl.zeros((D, W), tl.float32)
-    du_1 = tl.zeros((D, W), tl.float32)
-    du_2 = tl.zeros((D, W), tl.float32)
-    dc = tl.zeros((W,), tl.float32)
-    used: tl.constexpr = (R // N) * N
-    for tile in range(TILES):
-        at = (part * TILES + tile) * used + row
-        valid = (row < used) & (at < lists * N)
-        s = _tile_of(s_pointer, start, at, valid, D)
-        h = _tile_of(h_pointer, start, at, valid, W)
-        dz = _pre_activation_gradient(h, dh_pointer, g_pointer, w_pointer, start, at, valid, member, W, LAST)
-        du_0 = _add_dot(du_0, tl.trans(s), dz, PRECISION)
-        dc += tl.sum(dz, axis=0)
-        if POSITIONAL:
-            du_1 = _add_dot(du_1, tl.trans(_dot(k_1, s, PRECISION)), dz, PRECISION)
-            du_2 = _add_dot(du_2, tl.trans(_dot(k_2, s, PRECISION)), dz, PRECISION)
-        else:
-            s_t = tl.trans(s)
-            _, a = _attention(s, s_t, m_1, r_pointer + member * 2 * D, same, D, BIAS, PRECISION)
-            du_1 = _add_dot(du_1, tl.trans(_dot(a, s, PRECISION)), dz, PRECISION)
-            _, a = _attention(s, s_t, m_2, r_pointer + member * 2 * D + D, same, D, BIAS, PRECISION)
-            du_2 = _add_dot(du_2, tl.trans(_dot(a, s, PRECISION)), dz, PRECISION)
-    out = member * tl.num_programs(0) + part
-    _store(du_pointer + out * 3 * D * W, du_0, D, W)
-    _store(du_pointer + out * 3 * D * W + D * W, du_1, D, W)
-    _store(du_pointer + out * 3 * D * W + 2 * D * W, du_2, D, W)
-    if BIAS:
-        tl.store(dc_pointer + out * W + wide, dc)
+        dz = _tile(dz_pointer, start, at, valid, W)
+    return dz
 
 
 @triton.jit
-def positional_backward(
-    s_pointer, h_pointer, dh_pointer, g_pointer, w_pointer, u_pointer, a_pointer, ds_pointer, da_pointer, lists,
-    TILES: tl.constexpr, N: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+def positional_state(
+    s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer, out_pointer,
+    u_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, R: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """ds = dz U_0^T + Σ_h A_h^T e_h with e_h = dz U_h^T, and the sums e_h s^T, whose diagonal blocks add up to dA_h."""
+    """dz of the layer before: ds = dz U_0^T + Σ_h A_h^T dz U_h^T where its ReLU is on."""
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
-    row, deep = tl.arange(0, R), tl.arange(0, D)
-    u_pointer += member * 3 * D * W
-    u_0, u_1, u_2 = _matrix(u_pointer, D, W), _matrix(u_pointer + D * W, D, W), _matrix(u_pointer + 2 * D * W, D, W)
-    k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R)
-    k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R)
-    dk_1 = tl.zeros((R, R), tl.float32)
-    dk_2 = tl.zeros((R, R), tl.float32)
-    used: tl.constexpr = (R // N) * N
+    u_pointer += member * u_stride
+    u_0 = _values_of(u_pointer, 0, W, W, W, PRECISION)
+    u_1 = _values_of(u_pointer, 1, W, W, W, PRECISION)
+    u_2 = _values_of(u_pointer, 2, W, W, W, PRECISION)
+    k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
+    k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+    wide = tl.arange(0, W)
+    w, unit = tl.load(w_pointer + member * W + wide), _unit(loss_pointer, member)
     for tile in range(TILES):
-        at = (part * TILES + tile) * used + row
-        valid = (row < used) & (at < lists * N)
-        s = _tile_of(s_pointer, start, at, valid, D)
-        h = _tile_of(h_pointer, start, at, valid, W)
-        dz = _pre_activation_gradient(h, dh_pointer, g_pointer, w_pointer, start, at, valid, member, W, LAST)
-        e_1 = _dot(dz, tl.trans(u_1), PRECISION)
-        dk_1 = _add_dot(dk_1, e_1, tl.trans(s), PRECISION)
-        e_2 = _dot(dz, tl.trans(u_2), PRECISION)
-        dk_2 = _add_dot(dk_2, e_2, tl.trans(s), PRECISION)
-        if not FIRST:
-            ds = _dot(dz, tl.trans(u_0), PRECISION)
-            ds = _add_dot(ds, tl.trans(k_1), e_1, PRECISION)
-            ds = _add_dot(ds, tl.trans(k_2), e_2, PRECISION)
-            tl.store(ds_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
-    out = member * tl.num_programs(0) + part
-    _store(da_pointer + out * 2 * R * R, dk_1, R, R)
-    _store(da_pointer + out * 2 * R * R + R * R, dk_2, R, R)
+        at, valid = _at((part * TILES + tile) * (R // N), lists, N, R)
+        dz = _gradient(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+        on = _tile(s_pointer, start, at, valid, W) > 0
+        ds = _dot(dz, tl.trans(u_0), _zeros(R, W), PRECISION)
+        ds = _dot(tl.trans(k_1), tl.trans(_short_dot(u_1, tl.trans(dz), PRECISION)), ds, PRECISION)
+        ds = _dot(tl.trans(k_2), tl.trans(_short_dot(u_2, tl.trans(dz), PRECISION)), ds, PRECISION)
+        ds = _rounded(tl.where(on, ds, 0.0), PRECISION)
+        tl.store(out_pointer + (start + at)[:, None] * W + wide[None, :], ds, mask=valid[:, None])
 
 
 @triton.jit
-def _self_attention_head(
-    s, s_t, dz, m, u, r_pointer, same, ds, dm, dr,
-    D: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Adds one head's part to ds, dM and dm: through the values, and through the logits l = q s^T."""
-    q, a = _attention(s, s_t, m, r_pointer, same, D, BIAS, PRECISION)
-    e = _dot(dz, tl.trans(u), PRECISION)
-    da = _dot(e, s_t, PRECISION)
-    dl = a * (da - tl.sum(a * da, axis=1)[:, None])
-    dq = _dot(dl, s, PRECISION)
-    dm = _add_dot(dm, s_t, dq, PRECISION)
-    dr += tl.sum(dq, axis=0)
-    if not FIRST:
-        ds = _add_dot(ds, tl.trans(a), e, PRECISION)
-        ds = _add_dot(ds, tl.trans(dl), q, PRECISION)
-        ds = _add_dot(ds, dq, tl.trans(m), PRECISION)
-    return ds, dm, dr
+def _store_values(pointer, head, value, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr):
+    """A program's dU_head into (D_IN, 3, W)."""
+    row, wide = tl.arange(0, D), tl.arange(0, W)
+    tl.store(pointer + row[:, None] * 3 * W + head * W + wide[None, :], value, mask=(row < D_IN)[:, None])
 
 
 @triton.jit
-def self_attention_backward(
-    s_pointer, h_pointer, dh_pointer, g_pointer, w_pointer, u_pointer, m_pointer, r_pointer,
-    ds_pointer, dm_pointer, dr_pointer, lists,
-    TILES: tl.constexpr, N: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+def positional_weights(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
+    du_pointer, dc_pointer, dk_pointer, x_stride, u_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """ds, and the sums over the program's tiles of dM_h and dm_h."""
+    """dU_0 = s^T dz, dU_h = (A_h s)^T dz, dc, and (dz U_h^T) s^T, whose diagonal blocks add up to dA_h."""
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
-    row, deep = tl.arange(0, R), tl.arange(0, D)
-    u_pointer += member * 3 * D * W
-    u_0, u_1, u_2 = _matrix(u_pointer, D, W), _matrix(u_pointer + D * W, D, W), _matrix(u_pointer + 2 * D * W, D, W)
-    m_1 = _matrix(m_pointer + member * 2 * D * D, D, D)
-    m_2 = _matrix(m_pointer + member * 2 * D * D + D * D, D, D)
-    same = _same_list(N, R)
-    dm_1 = tl.zeros((D, D), tl.float32)
-    dm_2 = tl.zeros((D, D), tl.float32)
-    dr_1 = tl.zeros((D,), tl.float32)
-    dr_2 = tl.zeros((D,), tl.float32)
-    used: tl.constexpr = (R // N) * N
-    r_pointer += member * 2 * D
+    u_1 = _values_of(u_pointer + member * u_stride, 1, D_IN, D, W, PRECISION)
+    u_2 = _values_of(u_pointer + member * u_stride, 2, D_IN, D, W, PRECISION)
+    k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
+    k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+    row, wide = tl.arange(0, R), tl.arange(0, W)
+    w, unit = tl.load(w_pointer + member * W + wide), _unit(loss_pointer, member)
+    if FIRST:
+        slope, base = _encoder_input(encoding_pointer, N, D_IN, D, R)
+    du_0, du_1, du_2 = _zeros(D, W), _zeros(D, W), _zeros(D, W)
+    dk_1, dk_2 = _zeros(R, R), _zeros(R, R)
+    dc = tl.zeros((W,), tl.float32)
     for tile in range(TILES):
-        at = (part * TILES + tile) * used + row
-        valid = (row < used) & (at < lists * N)
-        s = _tile_of(s_pointer, start, at, valid, D)
-        h = _tile_of(h_pointer, start, at, valid, W)
-        dz = _pre_activation_gradient(h, dh_pointer, g_pointer, w_pointer, start, at, valid, member, W, LAST)
-        s_t = tl.trans(s)
-        ds = _dot(dz, tl.trans(u_0), PRECISION)
-        ds, dm_1, dr_1 = _self_attention_head(
-            s, s_t, dz, m_1, u_1, r_pointer, same, ds, dm_1, dr_1, D, BIAS, FIRST, PRECISION
-        )
-        ds, dm_2, dr_2 = _self_attention_head(
-            s, s_t, dz, m_2, u_2, r_pointer + D, same, ds, dm_2, dr_2, D, BIAS, FIRST, PRECISION
-        )
-        if not FIRST:
-            tl.store(ds_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
+        at, valid = _at((part * TILES + tile) * (R // N), lists, N, R)
+        if FIRST:
+            s = _first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = _tile(s_pointer, start, at, valid, D)
+        dz = _gradient(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+        du_0 = _dot(tl.trans(s), dz, du_0, PRECISION)
+        if BIAS:
+            dc += tl.sum(dz.to(tl.float32), axis=0)
+        du_1 = _dot(_short_dot(tl.trans(s), tl.trans(k_1), PRECISION), dz, du_1, PRECISION)
+        du_2 = _dot(_short_dot(tl.trans(s), tl.trans(k_2), PRECISION), dz, du_2, PRECISION)
+        dk_1 = _dot(_short_dot(dz, tl.trans(u_1), PRECISION), tl.trans(s), dk_1, PRECISION)
+        dk_2 = _dot(_short_dot(dz, tl.trans(u_2), PRECISION), tl.trans(s), dk_2, PRECISION)
     out = member * tl.num_programs(0) + part
-    _store(dm_pointer + out * 2 * D * D, dm_1, D, D)
-    _store(dm_pointer + out * 2 * D * D + D * D, dm_2, D, D)
+    unit *= 2.0 / (lists * (N - 1))
+    du_pointer += out * 3 * D_IN * W
+    _store_values(du_pointer, 0, du_0 * unit, D_IN, D, W)
+    _store_values(du_pointer, 1, du_1 * unit, D_IN, D, W)
+    _store_values(du_pointer, 2, du_2 * unit, D_IN, D, W)
+    dk_pointer += out * 2 * R * R + row[:, None] * R + row[None, :]
+    tl.store(dk_pointer, dk_1 * unit)
+    tl.store(dk_pointer + R * R, dk_2 * unit)
     if BIAS:
-        tl.store(dr_pointer + out * 2 * D + deep, dr_1)
-        tl.store(dr_pointer + out * 2 * D + D + deep, dr_2)
+        tl.store(dc_pointer + out * W + wide, dc * unit)
 
 
 @triton.jit
-def readout(
-    h_pointer, w_pointer, b_pointer, y_pointer, g_pointer, loss_pointer, dw_pointer, db_pointer, lists,
-    TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr,
+def _back_through_attention(
+    ds, s, dz, m, r, u, pairs_pointer, slopes_pointer, place, kept,
+    FIRST: tl.constexpr, BIAS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """The outputs h w + b, the mean squared error over all but the scratchpad, its gradient g, and those of w and b."""
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    entries = lists * N
-    row, wide = tl.arange(0, R), tl.arange(0, W)
-    w = tl.load(w_pointer + member * W + wide)
-    loss = tl.zeros((R,), tl.float32)
-    db = tl.zeros((R,), tl.float32)
-    dw = tl.zeros((W,), tl.float32)
-    first = part * TILES
-    for tile in range(TILES):
-        at = (first + tile) * R + row
-        inside = at < entries
-        h = tl.load(h_pointer + (member * entries + at)[:, None] * W + wide[None, :], mask=inside[:, None], other=0.0)
-        answer = tl.sum(h * w[None, :], axis=1)
+    """Writes down one head's gradient dl of the logits, and adds its part to ds: through the values and through dl."""
+    a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
+    e = _short_dot(dz, tl.trans(u), P)
+    da = _dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
+    weighted = a.to(tl.float32) * da
+    dl = _rounded(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
+    tl.store(slopes_pointer + place, dl, mask=kept)
+    if not FIRST:
+        ds = _dot(tl.trans(a), e, ds, P)
+        ds = _dot(_short_dot(dl, s, P), tl.trans(m), ds, P)
+        ds = _dot(_short_dot(tl.trans(dl), s, P), m, ds, P)
         if BIAS:
-            answer += tl.load(b_pointer + member)
-        scored = inside & (at % N < N - 1)
-        y = tl.load(y_pointer + member * lists * (N - 1) + (at // N) * (N - 1) + at % N, mask=scored, other=0.0)
-        error = tl.where(scored, answer - y, 0.0)
-        g = error * (2.0 / (lists * (N - 1)))
-        tl.store(g_pointer + member * entries + at, g, mask=inside)
-        loss += error * error
-        db += g
-        dw += tl.sum(g[:, None] * h, axis=0)
-    out = member * tl.num_programs(0) + part
-    tl.store(loss_pointer + out, tl.sum(loss, axis=0) / (lists * (N - 1)))
-    tl.store(dw_pointer + out * W + wide, dw)
+            ds += tl.sum(dl.to(tl.float32), axis=0)[:, None] * r[None, :]
+    return ds
+
+
+@triton.jit
+def attention_state(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer,
+    m_pointer, r_pointer, pairs_pointer, slopes_pointer, out_pointer, x_stride, u_stride, m_stride, r_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the logits, and dz of the layer before. With l = (s M + m) s^T, ds has dl s M^T and dl^T (s M + m)."""
+    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    start = member * lists * N
+    u_pointer += member * u_stride
+    u_0 = _values_of(u_pointer, 0, D_IN, D, W, PRECISION)
+    u_1 = _values_of(u_pointer, 1, D_IN, D, W, PRECISION)
+    u_2 = _values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
+    m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+    r_1 = tl.zeros((D,), tl.float32)
+    r_2 = tl.zeros((D,), tl.float32)
     if BIAS:
-        tl.store(db_pointer + out, tl.sum(db, axis=0))
+        r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
+        r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
+    deep = tl.arange(0, D)
+    w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), _unit(loss_pointer, member)
+    if FIRST:
+        slope, base = _encoder_input(encoding_pointer, N, D_IN, D, R)
+    for tile in range(TILES):
+        first = (part * TILES + tile) * (R // N)
+        at, valid = _at(first, lists, N, R)
+        if FIRST:
+            s = _first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = _tile(s_pointer, start, at, valid, D)
+        dz = _gradient(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+        place, kept = _pairs(first, lists, N, R)
+        here = (member * lists + first) * 2 * N * N
+        pairs, slopes = pairs_pointer + here, slopes_pointer + here
+        ds = _zeros(R, D)
+        if not FIRST:
+            ds = _dot(dz, tl.trans(u_0), ds, PRECISION)
+        ds = _back_through_attention(ds, s, dz, m_1, r_1, u_1, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
+        pairs, slopes = pairs + N * N, slopes + N * N
+        ds = _back_through_attention(ds, s, dz, m_2, r_2, u_2, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
+        if not FIRST:
+            ds = _rounded(tl.where(s > 0, ds, 0.0), PRECISION)
+            tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
+
+
+@triton.jit
+def attention_weights(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer,
+    pairs_pointer, slopes_pointer, du_pointer, dc_pointer, dm_pointer, dr_pointer, x_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dU_h = (A_h s)^T dz, dM_h = s^T (dl_h s) and dm_h of one head, the grid's third axis; dU_0 and dc go with the first."""
+    member, part, head = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.program_id(2)
+    start = member * lists * N
+    wide, deep = tl.arange(0, W), tl.arange(0, D)
+    w, unit = tl.load(w_pointer + member * W + wide), _unit(loss_pointer, member)
+    if FIRST:
+        slope, base = _encoder_input(encoding_pointer, N, D_IN, D, R)
+    du_0, du = _zeros(D, W), _zeros(D, W)
+    dm = _zeros(D, D)
+    dc = tl.zeros((W,), tl.float32)
+    dr = tl.zeros((D,), tl.float32)
+    for tile in range(TILES):
+        first = (part * TILES + tile) * (R // N)
+        at, valid = _at(first, lists, N, R)
+        if FIRST:
+            s = _first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = _tile(s_pointer, start, at, valid, D)
+        dz = _gradient(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+        place, kept = _pairs(first, lists, N, R)
+        here = ((member * lists + first) * 2 + head) * N * N
+        a = tl.load(pairs_pointer + here + place, mask=kept, other=0.0)
+        du = _dot(_short_dot(tl.trans(s), tl.trans(a), PRECISION), dz, du, PRECISION)
+        dl = tl.load(slopes_pointer + here + place, mask=kept, other=0.0)
+        dq = _dot(tl.trans(s), tl.trans(dl), _zeros(D, R), PRECISION)
+        if BIAS:
+            dr += tl.sum(dq, axis=1)
+        dm = _dot(tl.trans(s), tl.trans(_rounded(dq, PRECISION)), dm, PRECISION)
+        if head == 0:
+            du_0 = _dot(tl.trans(s), dz, du_0, PRECISION)
+            if BIAS:
+                dc += tl.sum(dz.to(tl.float32), axis=0)
+    out = member * tl.num_programs(0) + part
+    unit *= 2.0 / (lists * (N - 1))
+    du_pointer += out * 3 * D_IN * W
+    if head == 0:
+        _store_values(du_pointer, 0, du_0 * unit, D_IN, D, W)
+        if BIAS:
+            tl.store(dc_pointer + out * W + wide, dc * unit)
+    _store_values(du_pointer, head + 1, du * unit, D_IN, D, W)
+    place = out * 2 * D_IN * D_IN + deep[:, None] * 2 * D_IN + head * D_IN + deep[None, :]
+    tl.store(dm_pointer + place, dm * unit, mask=(deep < D_IN)[:, None] & (deep < D_IN)[None, :])
+    if BIAS:
+        tl.store(dr_pointer + out * 2 * D_IN + head * D_IN + deep, dr * unit, mask=deep < D_IN)

@@ -1,26 +1,53 @@
 """Training on a GPU: an epoch is one CUDA graph, replayed; the host only shuffles between epochs and reads the losses."""
 
+import math
+import sys
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from posattn.errors import UsageError
 from posattn.training.trainer import Trainer
 
 
 class CudaTrainer(Trainer):
-    """A :class:`Trainer` whose ``steps()`` yields after every epoch."""
+    """A :class:`Trainer` whose ``steps()`` yields after every epoch.
+
+    All members step at once if the GPU's memory allows; if not, half of them at a time, or a quarter, and so on.
+    """
 
     def steps(self) -> Iterator[None]:
+        self._record_what_fits()
         if self.batch:  # a checkpoint written on a CPU may lie within an epoch
             for _ in self._rest_of_epoch():
                 pass
             yield
-        self._record()
         while self.epoch < self.recipe.epochs:
             self._shuffle()
             self.graph.replay()
             self._end_epoch()
             yield
+
+    def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> None:
+        if self.program.kernels is None:
+            super()._step(x, y)
+            return
+        self.step += 1
+        for group in self.groups:
+            self._update(group, *self.program.fused_gradient(self.parameters, group, x[group], y[group]))
+
+    def _adam(self, group: slice, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
+        if self.program.kernels is None:
+            super()._adam(group, gradient, norm)
+            return
+        from posattn.kernels.adam import adam  # needs Triton, which is there if the kernels are
+
+        recipe = self.recipe
+        state = (self.parameters.flat[group], gradient, self.first_moment[group], self.second_moment[group])
+        now = (self.lr[group], self.alive[group], norm, self.step, self.rates, self.spreads)
+        adam(*state, *now, (recipe.beta_1, recipe.beta_2), recipe.epsilon, recipe.clip)
 
     def _shuffle(self) -> None:
         """Lays out the epoch's data in the order of its batches."""
@@ -34,25 +61,45 @@ class CudaTrainer(Trainer):
             x, y = self.shuffled[index]
             self._step(x[:, start:stop], y[:, start:stop])
 
+    def _record_what_fits(self) -> None:
+        """Records the epoch with as many members at once as the memory holds."""
+        members = len(self.members)
+        while True:
+            try:
+                self._record()
+                return
+            except torch.cuda.OutOfMemoryError:
+                at_once = max(group.stop - group.start for group in self.groups)
+            if at_once == 1:
+                raise UsageError("a single member does not fit in the GPU's memory; take a smaller batch, n or width.")
+            at_once = math.ceil(at_once / 2)
+            self.groups = [slice(k, min(k + at_once, members)) for k in range(0, members, at_once)]
+            torch.cuda.empty_cache()
+            print(
+                f"The step of {members} members does not fit in the GPU's memory; taking {at_once} at a time.",
+                file=sys.stderr,
+            )
+
     def _record(self) -> None:
         """Records an epoch's work as a graph. A few steps run first, to compile kernels; the state is then put back."""
-        self.shuffled = [(block.x.clone(), block.y.clone()) for block in self.blocks]
         before = {name: value.clone() for name, value in self._state().items()}
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            batches = self.batches()
-            for index, start, stop in {
-                (index, stop - start): (index, start, stop) for index, start, stop in batches
-            }.values():
-                x, y = self.shuffled[index]
-                self._step(x[:, start:stop], y[:, start:stop])
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._epoch()
-        for name, value in self._state().items():
-            value.copy_(before[name])
+        try:
+            self.shuffled = [(block.x.clone(), block.y.clone()) for block in self.blocks]
+            self.step.zero_()  # these steps may not exceed the recipe's
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                kinds = {(index, stop - start): (index, start, stop) for index, start, stop in self.batches()}
+                for index, start, stop in kinds.values():
+                    x, y = self.shuffled[index]
+                    self._step(x[:, start:stop], y[:, start:stop])
+            torch.cuda.current_stream().wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._epoch()
+        finally:
+            for name, value in self._state().items():
+                value.copy_(before[name])
 
     def _state(self) -> dict[str, torch.Tensor]:
         return {name: getattr(self, name) for name in self._TENSORS} | {"parameters": self.parameters.flat}

@@ -5,16 +5,17 @@ Letters: M members, P parameters of one, b lists, k numbers a list. All tensors 
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from posattn.folding import Tensors, fold, folded_forward, folds
-from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.folding import Fold, Tensors, folded_forward, folds
+from posattn.model import ModelConfig, Transformer, input_encoding, input_features, positions_of
 from posattn.streams import stream
 
 Shapes = dict[str, torch.Size]
@@ -33,7 +34,7 @@ def _blank_model(config: ModelConfig) -> Transformer:
 
 
 class Precision:
-    """Float32 products on a GPU in full (``fp32``) or in TensorFloat-32 (``tf32``), while open."""
+    """Float32 products of PyTorch on a GPU in full, or in TensorFloat-32 (``tf32``), while open."""
 
     def __init__(self, name: str, device: torch.device):
         self.wanted, self.active = "tf32" if name == "tf32" else "ieee", device.type == "cuda"
@@ -82,11 +83,10 @@ class Parameters:
         return _split(self.flat[members], self.shapes)
 
     def stacked(self, members: slice = slice(None)) -> Tensors:
-        """The same with all layers in one view (m, L, *shape), as ``stack_layers`` would copy them."""
+        """The same with all layers in one view (L, m, *shape), as ``stack_layers`` would copy them."""
         first, layers, last = self._sections(self.flat[members])
-        return (
-            _split(first, self._outer["encoder"]) | _split(layers, self._layer) | _split(last, self._outer["decoder"])
-        )
+        encoder, decoder = _split(first, self._outer["encoder"]), _split(last, self._outer["decoder"])
+        return encoder | _split(layers.transpose(0, 1), self._layer) | decoder
 
     def _sections(self, rows: Float[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
         sizes = [_size(self._outer["encoder"]), self.config.layers * _size(self._layer), _size(self._outer["decoder"])]
@@ -99,7 +99,7 @@ class Parameters:
             return torch.cat([value.flatten(1) for value in tensors], dim=1)
         count = len(self._outer["encoder"])
         first, layers, last = tensors[:count], tensors[count:-count], tensors[-count:]
-        body = torch.cat([value.flatten(2) for value in layers], dim=2).flatten(1)
+        body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
         return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
 
     def model(self, member: int) -> Transformer:
@@ -119,8 +119,38 @@ def _split(rows: Float[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
     return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 
+class Layered:
+    """The parameters of some members as ``Parameters.stacked`` gives them, in one piece: every tensor is contiguous.
+
+    Products of contiguous matrices need no copies, and one gather either way costs less than a copy of each.
+    """
+
+    def __init__(self, parameters: Parameters, members: slice):
+        count = parameters.flat[members].numel()
+        places = torch.arange(count).view(parameters.flat[members].shape)
+        views = Parameters(parameters.config, places).stacked()
+        self.shapes = {name: view.shape for name, view in views.items()}
+        there = torch.cat([view.flatten() for view in views.values()])
+        device = parameters.flat.device
+        self.there, self.back = there.int().to(device), there.argsort().int().to(device)
+
+    def gather(self, rows: Float[Tensor, "m P"]) -> Tensors:
+        return _split(rows.flatten().index_select(0, self.there), self.shapes)
+
+    def scatter(self, stacked: Sequence[Tensor], members: int) -> Float[Tensor, "m P"]:
+        """Back to one row a member."""
+        return torch.cat([value.flatten() for value in stacked]).index_select(0, self.back).view(members, -1)
+
+
+class Prepared(NamedTuple):
+    """What a network computes with, and how gradients of it become those of the parameters."""
+
+    tensors: Tensors
+    adjoint: Callable[[list[Tensor]], list[Tensor]]
+
+
 class Program:
-    """Outputs of several members, each on lists of its own: ``predict(prepare(parameters, k), x)``.
+    """Outputs of several members, each on lists of its own: ``predict(prepare(parameters, members, k).tensors, x)``.
 
     ``prepare`` does what is needed once a step (folding), ``predict`` what is needed for every list.
     """
@@ -134,38 +164,61 @@ class Program:
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = _blank_model(config).to(device)
         self._own = threading.local()
+        self._encodings: dict[int, Tensor] = {}
+        self._layered: dict[tuple[int, int], Layered] = {}
 
-    def leaves(self, parameters: Parameters, members: slice) -> Tensors:
-        """The parameters of some members in the form that ``prepare`` takes."""
-        return parameters.stacked(members) if self.folded else parameters.named(members)
-
-    def prepare(self, parameters: Tensors, length: int) -> Tensors:
-        if not self.folded:
-            return parameters
-        return fold(parameters, self.config, self.skeleton.P[self._positions(length)])
-
-    def predict(self, prepared: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
+    def prepare(self, parameters: Parameters, members: slice, length: int) -> Prepared:
         if self.folded:
-            return folded_forward(prepared, self._features(x), self.config)
+            return self._fold(parameters.stacked(members), length)
+        return Prepared({name: value.clone() for name, value in parameters.named(members).items()}, lambda found: found)
+
+    def _fold(self, stacked: Tensors, length: int) -> Prepared:
+        with torch.no_grad():
+            fold = Fold(stacked, self.config, self.skeleton.P[self._positions(length)])
+
+        def adjoint(found: list[Tensor]) -> list[Tensor]:
+            with torch.no_grad():
+                return list(fold.adjoint(dict(zip(fold.folded, found, strict=True))).values())
+
+        return Prepared(fold.folded, adjoint)
+
+    def predict(self, tensors: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
+        if self.folded:
+            return folded_forward(tensors, self._features(x), self.config)
         if len(x) == 1:  # vmap costs time and gains nothing for one member
-            return self._plain({name: value[0] for name, value in prepared.items()}, x[0])[None]
-        return vmap(self._plain)(prepared, x)
+            return self._plain({name: value[0] for name, value in tensors.items()}, x[0])[None]
+        return vmap(self._plain)(tensors, x)
 
     def gradient(
-        self, prepared: Tensors, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], lists: int
+        self, tensors: Tensors, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], lists: int
     ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
         """The squared error of a part of a batch of ``lists``, and its gradient for every prepared tensor.
 
         Losses and gradients of the parts add up to those of the batch's mean.
         """
-        if self.kernels is not None and self.precision is not None and x.shape[1] == lists:
-            loss, gradients = self.kernels.loss_and_gradients(
-                prepared, self._features(x), y, self.config, self.precision
-            )
-            return loss, [gradients[name] for name in prepared]
-        loss = (self.predict(prepared, x) - y).square().sum(dim=(1, 2)) / (lists * y.shape[-1])
-        found = torch.autograd.grad(loss.sum(), list(prepared.values()), materialize_grads=True)
+        leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
+        loss = (self.predict(leaves, x) - y).square().sum(dim=(1, 2)) / (lists * y.shape[-1])
+        found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         return loss.detach(), list(found)
+
+    def fused_gradient(
+        self, parameters: Parameters, members: slice, x: Float[Tensor, "m b k"], y: Float[Tensor, "m b k"]
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"]]:
+        """The mean squared error of some members and its gradient for their parameters, through the fused kernels."""
+        assert self.kernels is not None and self.precision is not None
+        length, key = x.shape[-1], (members.start, members.stop)
+        if length not in self._encodings:
+            positions = self._positions(length)
+            self._encodings[length] = input_encoding(self.skeleton.P[positions], positions, self.config)
+        if key not in self._layered:
+            self._layered[key] = Layered(parameters, members)
+        layered = self._layered[key]
+        prepared = self._fold(layered.gather(parameters.flat[members]), length)
+        loss, gradients = self.kernels.loss_and_gradients(
+            prepared.tensors, x, y, self._encodings[length], self.config, self.precision
+        )
+        found = prepared.adjoint([gradients[name] for name in prepared.tensors])
+        return loss, layered.scatter(found, len(x))
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         positions = self._positions(x.shape[-1])

@@ -111,7 +111,7 @@ def predictor(parameters: Parameters) -> metrics.Predict:
     def predict(x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
         def part(group: slice) -> Tensor:
             with torch.no_grad():
-                prepared = program.prepare(program.leaves(parameters, group), x.shape[-1])
+                prepared = program.prepare(parameters, group, x.shape[-1]).tensors
                 # In tiles, which bounds the memory of large tests.
                 return torch.cat([program.predict(prepared, tile) for tile in x[group].split(_TILE, dim=1)], dim=1)
 

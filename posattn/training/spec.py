@@ -11,7 +11,7 @@ from posattn.tasks import task
 from posattn.training.recipe import Recipe
 from posattn.training.trainer import Member
 
-PRECISIONS = ("fp32", "tf32")
+PRECISIONS = ("fp32", "tf32", "fp16")
 _FORMAT = 1
 
 

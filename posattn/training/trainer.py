@@ -79,6 +79,10 @@ class Trainer:
         self.history = torch.full((recipe.epochs, 2, count), math.nan)  # mean loss and learning rate of every epoch
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.epoch = self.batch = 0
+        # Of every step: the schedule over the first moment's correction, and the root of the second moment's.
+        steps = torch.arange(recipe.epochs * len(self.batches()) + 1).double()
+        self.rates = (self._schedule(steps) / (1 - recipe.beta_1**steps)).float().to(device)
+        self.spreads = (1 - recipe.beta_2**steps).sqrt().float().to(device)
         # One unit a member on a CPU; one for all of them on a GPU.
         one_unit = device.type != "cpu"
         self.groups = [slice(0, count)] if one_unit else [slice(k, k + 1) for k in range(count)]
@@ -117,53 +121,43 @@ class Trainer:
         """One step of every member: fold, the gradient of each tile, then back through the fold and the update."""
         lists, length = x.shape[1:]
 
-        def prepare(group: slice) -> tuple[Tensors, Tensors, Tensors]:
-            leaves = self.program.leaves(self.parameters, group)
-            leaves = {name: value.clone().requires_grad_() for name, value in leaves.items()}
-            prepared = self.program.prepare(leaves, length)
-            return leaves, prepared, {name: value.detach().requires_grad_() for name, value in prepared.items()}
-
         def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
             index, start = unit
             group, piece = self.groups[index], slice(start, start + self.tile)
-            return self.program.gradient(prepared[index][2], x[group, piece], y[group, piece], lists)
+            return self.program.gradient(prepared[index].tensors, x[group, piece], y[group, piece], lists)
 
         def update(index: int) -> None:
             losses, gradients = zip(*(results[unit] for unit in units if unit[0] == index), strict=True)
-            found = [_total(parts) for parts in zip(*gradients, strict=True)]
-            leaves, made, _ = prepared[index]
-            if self.program.folded:
-                found = list(
-                    torch.autograd.grad(list(made.values()), list(leaves.values()), found, materialize_grads=True)
-                )
+            found = prepared[index].adjoint([_total(parts) for parts in zip(*gradients, strict=True)])
             self._update(self.groups[index], _total(losses), self.parameters.flatten(found, self.program.folded))
 
         self.step += 1
-        prepared = self.workers.map(prepare, self.groups)
+        prepared = self.workers.map(lambda group: self.program.prepare(self.parameters, group, length), self.groups)
         units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
         results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
         self.workers.map(update, range(len(self.groups)))
 
     def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"]) -> None:
         """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""
-        recipe = self.recipe
         norm = torch.linalg.vector_norm(gradient, dim=1)
         self.alive[group] &= loss.isfinite() & norm.isfinite()
         self.loss[group] += loss
-        alive = self.alive[group]
+        self._adam(group, gradient, norm)
+
+    def _adam(self, group: slice, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
+        recipe, alive = self.recipe, self.alive[group]
         gradient = gradient.masked_fill_(~alive[:, None], 0)
         if recipe.clip is not None:
             gradient *= (recipe.clip / norm.clamp_min(recipe.clip))[:, None].where(alive[:, None], 0)
         first, second = self.first_moment[group], self.second_moment[group]
         first.lerp_(gradient, 1 - recipe.beta_1)
         second.mul_(recipe.beta_2).addcmul_(gradient, gradient, value=1 - recipe.beta_2)
-        rate = self.lr[group] * (self._schedule() / (1 - recipe.beta_1 ** self.step.double())).float()
-        denominator = second.sqrt().div_((1 - recipe.beta_2 ** self.step.double()).sqrt().float()).add_(recipe.epsilon)
+        rate = self.lr[group] * self.rates.take(self.step)
+        denominator = second.sqrt().div_(self.spreads.take(self.step)).add_(recipe.epsilon)
         self.parameters.flat[group] -= (first / denominator).mul_((rate * alive)[:, None])
 
-    def _schedule(self) -> Tensor:
-        """The factor on the learning rate at this step; the plateau schedule acts at the end of epochs instead."""
-        step = self.step.double()
+    def _schedule(self, step: Float[Tensor, "*steps"]) -> Float[Tensor, "*steps"]:
+        """The factor on the learning rate at a step; the plateau schedule acts at the end of epochs instead."""
         if self.recipe.schedule == "plateau":
             return torch.ones_like(step)
         total = self.recipe.epochs * len(self.batches())
@@ -173,7 +167,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         self.history[self.epoch] = torch.stack(
-            [self.loss / len(self.batches()), self.lr * self._schedule().float()]
+            [self.loss / len(self.batches()), self.lr * self._schedule(self.step.double()).float()]
         ).cpu()
         if self.recipe.schedule == "plateau":
             self._plateau()

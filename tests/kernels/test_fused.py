@@ -6,12 +6,17 @@ import pytest
 import torch
 
 from posattn.folding import fold, folded_forward, stack_layers
-from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.model import ModelConfig, Transformer, input_encoding, input_features, positions_of
 
 if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 from posattn.kernels import fused, layers
+from posattn.kernels.adam import adam
+from posattn.training import Member, Trainer
+from posattn.training.program import Parameters, Program
+from posattn.training.recipe import recipe
+from posattn.training.workers import Workers
 
 ARCHS = ["positional", "scale-exact", "misaligned", "standard", "no-encoding", "positional-input"]
 
@@ -30,12 +35,16 @@ def problem(arch, n, layer_count, lists, members=2):
     names = [name for name, _ in models[0].named_parameters()]
     named = {name: torch.stack([model.get_parameter(name).detach() for model in models]) for name in names}
     x, y = torch.randn(members, lists, n), torch.randn(members, lists, n)
-    positions = positions_of(n, config)
-    features = input_features(x, models[0].P, positions, config)
-    return config, fold(stack_layers(named), config, models[0].P), features, y
+    return config, fold(stack_layers(named), config, models[0].P), x, y, models[0].P
 
 
-def by_autograd(config, folded, features, y):
+def by_kernels(config, folded, x, y, p, precision, programs):
+    encoding = input_encoding(p, positions_of(x.shape[-1], config), config)
+    return fused.loss_and_gradients(folded, x, y, encoding, config, precision, programs)
+
+
+def by_autograd(config, folded, x, y, p):
+    features = input_features(x, p, positions_of(x.shape[-1], config), config)
     leaves = {name: value.detach().requires_grad_() for name, value in folded.items()}
     loss = (folded_forward(leaves, features, config) - y).square().mean(dim=(1, 2))
     found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
@@ -46,9 +55,9 @@ def by_autograd(config, folded, features, y):
 @pytest.mark.parametrize(("n", "layer_count", "lists", "programs"), [(4, 2, 29, 4), (8, 1, 9, 64), (6, 3, 16, 1)])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists, programs):
-    config, folded, features, y = problem(arch, n, layer_count, lists)
-    loss, gradients = fused.loss_and_gradients(folded, features, y, config, "ieee", programs)
-    expected_loss, expected = by_autograd(config, folded, features, y)
+    config, *given = problem(arch, n, layer_count, lists)
+    loss, gradients = by_kernels(config, *given, "ieee", programs)
+    expected_loss, expected = by_autograd(config, *given)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
     assert set(gradients) == set(expected)
     for name, value in expected.items():
@@ -57,20 +66,78 @@ def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists, pro
             assert (gradients[name] - value).norm() / value.norm() < 2e-4, name
 
 
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
 @pytest.mark.parametrize("arch", ["positional", "standard"])
-def test_tensorfloat_rounds_and_does_not_cut_off(arch):
+def test_short_products_round_and_do_not_cut_off(arch, precision):
     """Products with ten binary digits are off by parts in a thousand, to both sides: the loss is hardly moved."""
-    config, folded, features, y = problem(arch, 8, 3, 30)
-    loss, gradients = fused.loss_and_gradients(folded, features, y, config, "tf32", 4)
-    expected_loss, expected = by_autograd(config, folded, features, y)
+    config, *given = problem(arch, 8, 3, 30)
+    loss, gradients = by_kernels(config, *given, precision, 4)
+    expected_loss, expected = by_autograd(config, *given)
     torch.testing.assert_close(loss, expected_loss, rtol=2e-4, atol=0)
     assert not torch.equal(loss, expected_loss)
     for name in ("U.first", "U", "w"):
         assert (gradients[name] - expected[name]).norm() / expected[name].norm() < 1e-2
 
 
+@pytest.mark.parametrize("size", [1, 1e6])
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_half_precision_holds_errors_beyond_its_range(arch, size):
+    """Half precision ends at 65504; gradients are kept in units of the error, so they stay far below."""
+    config, folded, x, _, p = problem(arch, 8, 3, 30)
+    features = input_features(x, p, positions_of(8, config), config)
+    y = folded_forward(folded, features, config) + size * torch.randn(x.shape)
+    leaves = {name: value.double() for name, value in folded.items()}
+    _, expected = by_autograd(config, leaves, x.double(), y.double(), p.double())
+    _, gradients = by_kernels(config, folded, x, y, p, "fp16", 4)
+    for name in ("U.first", "U", "w"):
+        # Targets are noise, so sums cancel, and a few ReLUs that are nearly off turn over.
+        assert (gradients[name] - expected[name]).norm() / expected[name].norm() < 5e-2
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_the_fused_optimiser_is_the_trainer_s(clip):
+    """Two steps of three members, one of which has died, and one whose gradient is clipped."""
+    generator = torch.Generator().manual_seed(0)
+    plan = recipe("tuned", samples=4, batch=2, epochs=3, clip=clip) if clip else recipe("paper", samples=4, batch=2, epochs=3)
+    team = [Member("sum", seed, 1e-3 * (seed + 1)) for seed in range(3)]
+    with Workers(1) as workers:
+        plain, ours = (Trainer(ModelConfig(2, embed=4, width=4), plan, team, torch.device("cpu"), workers) for _ in "ab")
+    plain.alive[1] = ours.alive[1] = False
+    for _ in range(2):
+        gradient = torch.randn(plain.parameters.flat.shape, generator=generator)
+        gradient[1, 0] = torch.nan
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        plain.step += 1
+        ours.step += 1
+        state = (ours.parameters.flat, gradient, ours.first_moment, ours.second_moment)
+        adam(*state, ours.lr, ours.alive, norm, ours.step, ours.rates, ours.spreads, (0.9, 0.999), 1e-8, clip)
+        plain._adam(slice(0, 3), gradient.clone(), norm)
+    torch.testing.assert_close(ours.parameters.flat, plain.parameters.flat, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(ours.first_moment, plain.first_moment, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(ours.second_moment, plain.second_moment, rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.parametrize("arch", ["positional", "scale-exact", "standard"])
+def test_the_whole_fused_step_is_the_plain_one(arch, monkeypatch):
+    """From the parameters' rows to their gradients' rows, for some of the members."""
+    monkeypatch.setattr(fused, "supported", lambda *_: True)
+    config, cpu = ModelConfig(5, arch, embed=16, width=16), torch.device("cpu")
+    parameters = Parameters.initial(config, [0, 1, 2], cpu)
+    x, y = torch.randn(2, 2, 20, 5)
+    members = slice(1, 3)
+    program = Program(config, cpu)
+    prepared = program.prepare(parameters, members, 5)
+    loss, found = program.gradient(prepared.tensors, x, y, 20)
+    expected = parameters.flatten(prepared.adjoint(found), stacked=True)
+    program.kernels, program.precision = fused, "ieee"
+    ours, gradient = program.fused_gradient(parameters, members, x, y)
+    torch.testing.assert_close(ours, loss, rtol=1e-5, atol=0)
+    assert (gradient - expected).norm() / expected.norm() < 1e-4
+
+
 def test_what_the_kernels_serve():
     assert fused.supported(ModelConfig(8), "tf32") and fused.supported(ModelConfig(8, "standard"), "tf32")
+    assert fused.supported(ModelConfig(8), "fp16")
     assert not fused.supported(ModelConfig(8), "fp32")
     assert not fused.supported(ModelConfig(8, "rope-only"), "tf32")
     assert not fused.supported(ModelConfig(8, heads=4), "tf32")

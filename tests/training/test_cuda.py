@@ -11,6 +11,7 @@ import torch
 import posattn
 from posattn.training import Member, Trainer
 from posattn.training.cuda import CudaTrainer
+from posattn.training.program import Program
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
@@ -88,3 +89,47 @@ def test_a_checkpoint_from_the_cpu_within_an_epoch_goes_on_to_the_same_bits(step
     expected = state(plain)
     for name, value in state(goes_on).items():
         assert torch.equal(value, expected[name]), name
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("room", [1, 2, 3])
+def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, capsys):
+    team = [Member("sum", seed, 1e-3) for seed in range(5)]
+    plan = recipe("paper", samples=50, batch=20, epochs=2)
+    config = posattn.ModelConfig(4, embed=8, width=8)
+
+    def crowded(self, tensors, x, y, lists, whole=Program.gradient):
+        if len(x) > room:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return whole(self, tensors, x, y, lists)
+
+    with Workers(1) as workers:
+        alone = Trainer(config, plan, team, CPU, workers)
+        split = CudaTrainer(config, plan, team, CPU, workers)
+        split.groups = [slice(0, 5)]  # as on a GPU
+        Graph.work = staticmethod(split._epoch)
+        for _ in alone.steps():
+            pass
+        monkeypatch.setattr(Program, "gradient", crowded)
+        for _ in split.steps():
+            pass
+    assert max(group.stop - group.start for group in split.groups) <= room
+    assert "does not fit in the GPU's memory; taking" in capsys.readouterr().err
+    torch.testing.assert_close(split.history, alone.history, rtol=1e-4, atol=0)
+    if room == 1:
+        assert torch.equal(split.parameters.flat, alone.parameters.flat)
+
+
+@pytest.mark.usefixtures("stubbed")
+def test_a_member_that_does_not_fit_alone_is_an_error_in_one_sentence(monkeypatch):
+    def crowded(*_):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    with Workers(1) as workers:
+        made = trainer(CudaTrainer, workers)
+        before = state(made)
+        monkeypatch.setattr(Program, "gradient", crowded)
+        with pytest.raises(posattn.UsageError, match="a single member does not fit"):
+            next(made.steps())
+    for name, value in state(made).items():
+        assert torch.equal(value, before[name]), name  # the state is as it was

@@ -1,0 +1,56 @@
+"""Adam for a whole ensemble in one pass over memory."""
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+_BLOCK = 2048
+
+
+@triton.jit
+def _adam(
+    value_pointer, gradient_pointer, first_pointer, second_pointer, lr_pointer, alive_pointer, norm_pointer, step_pointer,
+    rates_pointer, spreads_pointer, size, clip, beta_1, beta_2, epsilon, CLIP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    member = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside, place = at < size, member * size + at
+    alive, step = tl.load(alive_pointer + member) != 0, tl.load(step_pointer)
+    gradient = tl.where(alive, tl.load(gradient_pointer + place, mask=inside, other=0.0), 0.0)
+    if CLIP:
+        gradient *= tl.where(alive, clip / tl.maximum(tl.load(norm_pointer + member), clip), 0.0)
+    first = tl.load(first_pointer + place, mask=inside, other=0.0)
+    first += (gradient - first) * (1 - beta_1)
+    second = tl.load(second_pointer + place, mask=inside, other=0.0)
+    second = second * beta_2 + gradient * gradient * (1 - beta_2)
+    rate = tl.where(alive, tl.load(lr_pointer + member) * tl.load(rates_pointer + step), 0.0)
+    change = rate * first / (tl.sqrt(second) / tl.load(spreads_pointer + step) + epsilon)
+    value = tl.load(value_pointer + place, mask=inside, other=0.0)
+    tl.store(value_pointer + place, value - change, mask=inside)
+    tl.store(first_pointer + place, first, mask=inside)
+    tl.store(second_pointer + place, second, mask=inside)
+
+
+def adam(
+    value: Float[Tensor, "M P"],
+    gradient: Float[Tensor, "M P"],
+    first: Float[Tensor, "M P"],
+    second: Float[Tensor, "M P"],
+    lr: Float[Tensor, " M"],
+    alive: Bool[Tensor, " M"],
+    norm: Float[Tensor, " M"],
+    step: Int64[Tensor, ""],
+    rates: Float[Tensor, " steps"],
+    spreads: Float[Tensor, " steps"],
+    betas: tuple[float, float],
+    epsilon: float,
+    clip: float | None,
+) -> None:
+    """``Trainer._update``'s arithmetic, in place. ``rates`` and ``spreads`` hold every step's factor and correction."""
+    members, size = value.shape
+    _adam[(triton.cdiv(size, _BLOCK), members)](
+        value, gradient, first, second, lr, alive.view(torch.uint8), norm, step, rates, spreads,
+        size, 0.0 if clip is None else clip, *betas, epsilon, CLIP=clip is not None, BLOCK=_BLOCK,
+    )  # fmt: skip
