@@ -34,23 +34,23 @@ def _adam(
 
 
 def adam(
-    value: Float[Tensor, "M P"],
-    gradient: Float[Tensor, "M P"],
-    first: Float[Tensor, "M P"],
-    second: Float[Tensor, "M P"],
-    lr: Float[Tensor, " M"],
-    alive: Bool[Tensor, " M"],
-    norm: Float[Tensor, " M"],
-    step: Int64[Tensor, ""],
-    rates: Float[Tensor, " steps"],
-    spreads: Float[Tensor, " steps"],
+    rows: tuple[Float[Tensor, "M P"], Float[Tensor, "M P"], Float[Tensor, "M P"], Float[Tensor, "M P"]],
+    members: tuple[Float[Tensor, " M"], Bool[Tensor, " M"], Float[Tensor, " M"]],
+    schedule: tuple[Int64[Tensor, ""], Float[Tensor, " steps"], Float[Tensor, " steps"]],
     betas: tuple[float, float],
     epsilon: float,
     clip: float | None,
 ) -> None:
-    """``Trainer._update``'s arithmetic, in place. ``rates`` and ``spreads`` hold every step's factor and correction."""
-    members, size = value.shape
-    _adam[(triton.cdiv(size, _BLOCK), members)](
-        value, gradient, first, second, lr, alive.view(torch.uint8), norm, step, rates, spreads,
+    """``Trainer._adam``, in place.
+
+    Args:
+        rows: the parameters, their gradients and the two moments.
+        members: learning rates, who is alive, and the gradients' norms.
+        schedule: the step, and for every step the factor on the rate and the second moment's correction.
+    """
+    count, size = rows[0].shape
+    lr, alive, norm = members
+    _adam[(triton.cdiv(size, _BLOCK), count)](
+        *rows, lr, alive.view(torch.uint8), norm, *schedule,
         size, 0.0 if clip is None else clip, *betas, epsilon, CLIP=clip is not None, BLOCK=_BLOCK,
     )  # fmt: skip

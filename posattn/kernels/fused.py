@@ -28,7 +28,7 @@ class _Tuning(NamedTuple):
 
 
 _HALF = {
-    "layer_forward": _Tuning(4, 1),
+    "layer_forward": _Tuning(3, 1),
     "attention_forward": _Tuning(2, 1),
     "positional_state": _Tuning(3, 1),
     "positional_weights": _Tuning(2, 2),

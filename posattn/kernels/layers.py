@@ -6,9 +6,9 @@ matrices are read once a program, and their gradients are summed on chip over it
 caller, in a fixed order, so results do not depend on timing.
 
 Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r_1, r_2
-the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of the
-member's root mean squared error times 2 / entries, which keeps it near one and so within the range of half precision; sums
-leave in true units.
+the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 64 times
+the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range, far from the
+largest number and from where digits are lost; sums leave in true units.
 
 PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``ieee`` for float32 as it is.
 Products are always summed in float32.
@@ -229,8 +229,8 @@ def layer_forward(
 
 @triton.jit
 def _unit(loss_pointer, member):
-    """The root mean squared error: the unit of dz, but for 2 / entries."""
-    return tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
+    """64 times the root mean squared error: the unit of dz, but for 2 / entries."""
+    return 64 * tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
 
 
 @triton.jit

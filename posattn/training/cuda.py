@@ -45,9 +45,14 @@ class CudaTrainer(Trainer):
         from posattn.kernels.adam import adam  # needs Triton, which is there if the kernels are
 
         recipe = self.recipe
-        state = (self.parameters.flat[group], gradient, self.first_moment[group], self.second_moment[group])
-        now = (self.lr[group], self.alive[group], norm, self.step, self.rates, self.spreads)
-        adam(*state, *now, (recipe.beta_1, recipe.beta_2), recipe.epsilon, recipe.clip)
+        adam(
+            (self.parameters.flat[group], gradient, self.first_moment[group], self.second_moment[group]),
+            (self.lr[group], self.alive[group], norm),
+            (self.step, self.rates, self.spreads),
+            (recipe.beta_1, recipe.beta_2),
+            recipe.epsilon,
+            recipe.clip,
+        )
 
     def _shuffle(self) -> None:
         """Lays out the epoch's data in the order of its batches."""

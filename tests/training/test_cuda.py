@@ -4,9 +4,12 @@ What a stub cannot show, the capture itself and the kernels' speed, benchmarks/g
 """
 
 import contextlib
+import os
 
 import pytest
 import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
 
 import posattn
 from posattn.training import Member, Trainer
@@ -118,6 +121,28 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
     torch.testing.assert_close(split.history, alone.history, rtol=1e-4, atol=0)
     if room == 1:
         assert torch.equal(split.parameters.flat, alone.parameters.flat)
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("schedule", ["plateau", "cosine"])
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedule, monkeypatch):
+    """Two epochs of three members in two groups, the kernels in Triton's interpreter."""
+    fused = pytest.importorskip("posattn.kernels.fused", reason="Triton has no wheel for this platform")
+    monkeypatch.setattr("posattn.training.program._kernels", lambda config, device, name: fused if name == "ieee" else None)
+    team = [Member("sum", seed, 1e-3) for seed in range(3)]
+    plan = recipe("paper", samples=30, batch=10, epochs=2, schedule=schedule, clip=1.0)
+    config = posattn.ModelConfig(3, arch, embed=16, width=16)
+    with Workers(1) as workers:
+        plain = Trainer(config, plan, team, CPU, workers)
+        ours = CudaTrainer(config, plan, team, CPU, workers, precision="ieee")
+        Graph.work = staticmethod(ours._epoch)
+        ours.groups = [slice(0, 2), slice(2, 3)]
+        for made in (plain, ours):
+            for _ in made.steps():
+                pass
+    assert ours.step == plain.step == 6
+    torch.testing.assert_close(ours.history, plain.history, rtol=1e-4, atol=0)
 
 
 @pytest.mark.usefixtures("stubbed")
