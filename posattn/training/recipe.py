@@ -1,7 +1,8 @@
 """Recipes: everything about training but the model, the task and the seed.
 
-``paper`` is what the published runs used. ``tuned`` is a cosine schedule with warm-up and gradient clipping, which lowers
-the error of bias-free models further; its peak must stay well below 2e-3, where most runs die with every ReLU off.
+``paper`` is what the published runs used. ``tuned`` is a cosine schedule with warm-up and gradient clipping over half as many
+epochs again, which lowers the error of bias-free models further. Its values were chosen on validation data with seeds that no
+result uses (``results/tuned-search``); at twice its peak the first runs die.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -63,7 +64,7 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
-    "tuned": Recipe(name="tuned", schedule="cosine", lr=1e-3, warmup=0.05, clip=1.0),
+    "tuned": Recipe(name="tuned", schedule="cosine", lr=1.5e-3, epochs=3001, warmup=0.05, clip=1.0),
 }
 
 
