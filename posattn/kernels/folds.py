@@ -1,4 +1,4 @@
-"""Triton kernels for ``posattn.folding``: from the parameters' rows to the folded tensors, and from their gradients' parts back.
+"""Triton kernels for ``posattn.folding``: from rows of parameters to the folded tensors, and from their gradients back.
 
 A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. The
 way back first adds up what the programs of ``layers`` have summed, in a fixed order. Every parameter's gradient is written
@@ -102,9 +102,15 @@ def _total_row(pointer, step, size, SIZE: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _total_of_blocks(pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr):
+def _total_of_blocks(
+    pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr
+):
     """The sum of the diagonal blocks (N, N) of matrices (R, R), two of which make a part: one for each list of a tile."""
-    block, row, column = tl.arange(0, BLOCKS)[:, None, None], tl.arange(0, NP)[None, :, None], tl.arange(0, NP)[None, None, :]
+    block, row, column = (
+        tl.arange(0, BLOCKS)[:, None, None],
+        tl.arange(0, NP)[None, :, None],
+        tl.arange(0, NP)[None, None, :],
+    )
     place, inside = block * N * (R + 1) + row * R + column, (block < R // N) & (row < N) & (column < N)
     total = tl.zeros((NP, NP), tl.float32)
     for part in range(PARTS):
@@ -113,7 +119,9 @@ def _total_of_blocks(pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.cons
 
 
 @triton.jit
-def _features(p, pointer, head, D_P: tl.constexpr, F: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr):
+def _features(
+    p, pointer, head, D_P: tl.constexpr, F: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr
+):
     """p W + b of a head, queries or keys; in rows beyond those of p it is b, which nothing reads."""
     features = _dot(p, _matrix(pointer + head * D_K * D_P, D_P, D_P, D_K, F, K))
     if BIAS:
@@ -122,9 +130,7 @@ def _features(p, pointer, head, D_P: tl.constexpr, F: tl.constexpr, D_K: tl.cons
 
 
 @triton.jit
-def _map_at(
-    layer, BODY: tl.constexpr, LAYER: tl.constexpr, W_2: tl.constexpr, D_IN: tl.constexpr, W: tl.constexpr
-):
+def _map_at(layer, BODY: tl.constexpr, LAYER: tl.constexpr, W_2: tl.constexpr, D_IN: tl.constexpr, W: tl.constexpr):
     """Where T begins in a member's row, and how many features it reads: t follows it."""
     return tl.where(layer == 0, 0, BODY + (layer - 1) * LAYER + W_2), tl.where(layer == 0, D_IN, W)
 
@@ -191,7 +197,10 @@ def fold_layers(
             w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
             k = _dot(big_t, _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)) * scale
             m = _dot(_dot(big_t, w_q), tl.trans(k))
-            place, inside = deep[:, None] * 2 * wide + head * wide + deep[None, :], (deep < wide)[:, None] & (deep < wide)[None, :]
+            place, inside = (
+                deep[:, None] * 2 * wide + head * wide + deep[None, :],
+                (deep < wide)[:, None] & (deep < wide)[None, :],
+            )
             tl.store(m_pointer + place, m, mask=inside)
             if BIAS:
                 q_row = _times(t, w_q) + _row(own + W_Q + 2 * D_K * E + head * D_K, D_K, K)
@@ -359,9 +368,10 @@ class RowsFold:
         if positional:
             self.folded["A"] = new(config.layers, members, 2, n, n)
         else:
-            self.folded |= {"M.first": new(members, d_in, 2, d_in), "M": new(inner, members, width, 2, width)}
-            if config.bias:
-                self.folded |= {"m.first": new(members, 2, d_in), "m": new(inner, members, 2, width)}
+            for end, lead, size in ((".first", (members,), d_in), ("", (inner, members), width)):
+                self.folded[f"M{end}"] = new(*lead, size, 2, size)
+                if config.bias:
+                    self.folded[f"m{end}"] = new(*lead, 2, size)
         self.folded["w"] = new(members, width, 1)
         if config.bias:
             self.folded["b"] = new(members, 1, 1)
