@@ -26,7 +26,7 @@ from posattn.kernels import layers
 from posattn.model import ModelConfig
 
 _NARROWEST = 16  # rows and columns that tl.dot needs
-_WARPS = 8
+_WARPS = 4
 
 
 @triton.jit
@@ -119,6 +119,13 @@ def _total_of_blocks(
 
 
 @triton.jit
+def _encodings(pointer, N: tl.constexpr, NP: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr):
+    """P (N, D_P)."""
+    row, column = tl.arange(0, NP)[:, None], tl.arange(0, F)[None, :]
+    return tl.load(pointer + row * D_P + column, mask=(row < N) & (column < D_P), other=0.0)
+
+
+@triton.jit
 def _features(
     p, pointer, head, D_P: tl.constexpr, F: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr
 ):
@@ -165,7 +172,6 @@ def fold_layers(
     big_t = _matrix(start + at, wide, wide, E, D, E)
     if BIAS:
         t = _row(start + at + wide * E, E, E)
-
     w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
     tl.store(u_pointer + u_place, _dot(big_t, w_1x), mask=u_inside)
     w_1a = _matrix(own + W_1, 2 * E, E, W, E, W)
@@ -182,8 +188,7 @@ def fold_layers(
 
     if POSITIONAL:
         row, column = tl.arange(0, NP)[:, None], tl.arange(0, NP)[None, :]
-        deep_p = tl.arange(0, F)[None, :]
-        p = tl.load(p_pointer + row * D_P + deep_p, mask=(row < N) & (deep_p < D_P), other=0.0)
+        p = _encodings(p_pointer, N, NP, D_P, F)
         for head in range(2):
             q = _features(p, own + W_Q, head, D_P, F, D_K, K, BIAS) * scale
             k = _features(p, own + W_K, head, D_P, F, D_K, K, BIAS)
@@ -215,19 +220,19 @@ def fold_layers(
 
 
 @triton.jit
-def unfold_layers(
-    rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, dk_pointer, dm_first_pointer, dm_pointer,
-    dr_first_pointer, dr_pointer, dw_pointer, db_pointer, out_pointer, squares_pointer, scale,
+def unfold_maps(
+    rows_pointer, du_first_pointer, du_pointer, dc_pointer, dm_first_pointer, dm_pointer, dr_first_pointer, dr_pointer,
+    out_pointer, squares_pointer, scale,
     P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
     W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
     N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
     D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
-    BIAS: tl.constexpr, POSITIONAL: tl.constexpr,
-    BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr, READ_PARTS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one layer's parameters but W_2, of T, and after the last layer of W_2 and the decoder.
+    """The gradients of T, W_1x and W_V of a layer, and of W_Q and W_K of self-attention; the sum of their squares.
 
-    Of all that it writes it leaves the sum of squares.
+    dT is summed over all that reads x: dU_0 W_1x^T, dv W_V^T with dv = dU_h o^T, dq W_Q^T with dq = dM k, and dk W_K^T with
+    dk = dM^T q. T is read anew for every product, since it would take up half of a program's registers.
     """
     layer, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
     V: tl.constexpr = E // 2
@@ -243,51 +248,109 @@ def unfold_layers(
         du_pointer += inner * 3 * W * W
         dm_pointer += inner * 2 * W * W
         dr_pointer += inner * 2 * W
-    parts = (layer * members + member) * PARTS
-    big_t = _matrix(start + at, wide, wide, E, D, E)
-    if BIAS:
-        t = _row(start + at + wide * E, E, E)
-        dc = _total_row(dc_pointer + parts * W, W, W, W, PARTS)
 
     w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
     du = _total(du_pointer, 3 * wide * W, 3 * W, wide, W, D, W, PARTS)
-    d_big_t = _dot(du, tl.trans(w_1x))
-    d_1x = _dot(tl.trans(big_t), du)
+    d_1x = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), du)
     if BIAS:
+        t = _row(start + at + wide * E, E, E)
+        dc = _total_row(dc_pointer + (layer * members + member) * PARTS * W, W, W, W, PARTS)
         d_1x += _outer(t, dc)
         dt = _times_transposed(dc, w_1x)
     squares = _keep_matrix(mine + W_1 + E, d_1x, 2 * E, E, W, E, W)
-    w_1a = _matrix(own + W_1, 2 * E, E, W, E, W)
-    d_1a = tl.zeros((E, W), tl.float32)
-    if BIAS:
-        d_1a += _outer(_row(own + W_O + E * E, E, E), dc)
-        squares += _keep_row(mine + W_O + E * E, _times_transposed(dc, w_1a), E, E)
-        squares += _keep_row(mine + W_1 + 2 * E * W, dc, W, W)
+    d_big_t = _dot(du, tl.trans(w_1x))
     for head in range(2):
-        w_o = _matrix(own + W_O + head * V, E, V, E, V, E)
+        o = _dot(_matrix(own + W_O + head * V, E, V, E, V, E), _matrix(own + W_1, 2 * E, E, W, E, W))
         w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
-        o = _dot(w_o, w_1a)
-        du = _total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS)
-        dv = _dot(du, tl.trans(o))
-        do = _dot(tl.trans(_dot(big_t, w_v)), du)
-        d_w_v = _dot(tl.trans(big_t), dv)
+        dv = _dot(_total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS), tl.trans(o))
+        d_w_v = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dv)
         if BIAS:
-            b_v = own + W_V + E * E + head * V
-            do += _outer(_times(t, w_v) + _row(b_v, V, V), dc)
             dv_row = _times_transposed(dc, o)
             d_w_v += _outer(t, dv_row)
             dt += _times_transposed(dv_row, w_v)
             squares += _keep_row(mine + W_V + E * E + head * V, dv_row, V, V)
         squares += _keep_matrix(mine + W_V + head * V * E, d_w_v, E, E, V, E, V)
         d_big_t += _dot(dv, tl.trans(w_v))
-        squares += _keep_matrix(mine + W_O + head * V, _dot(do, tl.trans(w_1a)), E, V, E, V, E)
-        d_1a += _dot(tl.trans(w_o), do)
+    if not POSITIONAL:
+        for head in range(2):
+            w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
+            w_k = _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)
+            k = _dot(_matrix(start + at, wide, wide, E, D, E), w_k) * scale
+            dq = _dot(_total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS), k)
+            d_w_q = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dq)
+            if BIAS:
+                b_q, b_k = W_Q + 2 * D_K * E + head * D_K, W_K + 2 * D_K * E + head * D_K
+                dr = _total_row(dr_pointer + head * wide, 2 * wide, wide, D, PARTS)
+                q_row, dq_row = _times(t, w_q) + _row(own + b_q, D_K, K), _times(dr, k)
+                d_w_q += _outer(t, dq_row)
+                dt += _times_transposed(dq_row, w_q)
+                squares += _keep_row(mine + b_q, dq_row, D_K, K)
+                _keep_row(mine + b_k, tl.zeros((K,), tl.float32), D_K, K)
+            squares += _keep_matrix(mine + W_Q + head * D_K * E, d_w_q, E, E, D_K, E, K)
+            d_big_t += _dot(dq, tl.trans(w_q))
+            q = _dot(_matrix(start + at, wide, wide, E, D, E), w_q)
+            dm = _total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS)
+            dk = _dot(tl.trans(dm), q)
+            if BIAS:
+                dk += _outer(dr, q_row)
+            dk *= scale
+            d_w_k = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dk)
+            squares += _keep_matrix(mine + W_K + head * D_K * E, d_w_k, E, E, D_K, E, K)
+            d_big_t += _dot(dk, tl.trans(w_k))
+    squares += _keep_matrix(out + at, d_big_t, wide, wide, E, D, E)
+    if BIAS:
+        squares += _keep_row(out + at + wide * E, dt, E, E)
+    tl.store(squares_pointer + member * 2 * LAYERS + layer, squares)
+
+
+@triton.jit
+def unfold_rest(
+    rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, dk_pointer, dw_pointer, db_pointer,
+    out_pointer, squares_pointer, scale,
+    P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
+    W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
+    N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
+    D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PARTS: tl.constexpr,
+    BLOCKS: tl.constexpr, R: tl.constexpr, READ_PARTS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of W_O and W_1a of a layer, and of W_Q and W_K if attention is positional; the sum of their squares.
+
+    The last layer's program adds those of its W_2 and the decoder.
+    """
+    layer, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    V: tl.constexpr = E // 2
+    start, out = rows_pointer + member * P, out_pointer + member * P
+    own, mine = start + BODY + layer * LAYER, out + BODY + layer * LAYER
+    at, wide = _map_at(layer, BODY, LAYER, W_2, D_IN, W)
+    if layer == 0:
+        du_pointer = du_first_pointer + member * PARTS * 3 * D_IN * W
+    else:
+        du_pointer += ((layer - 1) * members + member) * PARTS * 3 * W * W
+    parts = (layer * members + member) * PARTS
+
+    squares = 0.0
+    d_1a = tl.zeros((E, W), tl.float32)
+    if BIAS:
+        t = _row(start + at + wide * E, E, E)
+        dc = _total_row(dc_pointer + parts * W, W, W, W, PARTS)
+        d_1a += _outer(_row(own + W_O + E * E, E, E), dc)
+        db_o = _times_transposed(dc, _matrix(own + W_1, 2 * E, E, W, E, W))
+        squares += _keep_row(mine + W_O + E * E, db_o, E, E) + _keep_row(mine + W_1 + 2 * E * W, dc, W, W)
+    for head in range(2):
+        w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
+        v = _dot(_matrix(start + at, wide, wide, E, D, E), w_v)
+        do = _dot(tl.trans(v), _total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS))
+        if BIAS:
+            do += _outer(_times(t, w_v) + _row(own + W_V + E * E + head * V, V, V), dc)
+        d_w_o = _dot(do, tl.trans(_matrix(own + W_1, 2 * E, E, W, E, W)))
+        squares += _keep_matrix(mine + W_O + head * V, d_w_o, E, V, E, V, E)
+        d_1a += _dot(tl.trans(_matrix(own + W_O + head * V, E, V, E, V, E)), do)
     squares += _keep_matrix(mine + W_1, d_1a, 2 * E, E, W, E, W)
 
     if POSITIONAL:
         row, column = tl.arange(0, NP)[:, None], tl.arange(0, NP)[None, :]
-        deep_p = tl.arange(0, F)[None, :]
-        p = tl.load(p_pointer + row * D_P + deep_p, mask=(row < N) & (deep_p < D_P), other=0.0)
+        p = _encodings(p_pointer, N, NP, D_P, F)
         for head in range(2):
             place = ((layer * members + member) * 2 + head) * N * N + row * N + column
             a = tl.load(a_pointer + place, mask=(row < N) & (column < N), other=0.0)
@@ -300,45 +363,18 @@ def unfold_layers(
             if BIAS:
                 squares += _keep_row(mine + W_Q + 2 * D_K * D_P + head * D_K, tl.sum(dq, axis=0), D_K, K)
                 squares += _keep_row(mine + W_K + 2 * D_K * D_P + head * D_K, tl.sum(dk, axis=0), D_K, K)
-    else:
-        for head in range(2):
-            w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
-            w_k = _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)
-            dm = _total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS) * scale
-            k = _dot(big_t, w_k)
-            dq = _dot(dm, k)
-            dk = _dot(tl.trans(dm), _dot(big_t, w_q))
-            d_w_q = _dot(tl.trans(big_t), dq)
-            if BIAS:
-                b_q, b_k = W_Q + 2 * D_K * E + head * D_K, W_K + 2 * D_K * E + head * D_K
-                dr = _total_row(dr_pointer + head * wide, 2 * wide, wide, D, PARTS) * scale
-                dk += _outer(dr, _times(t, w_q) + _row(own + b_q, D_K, K))
-                dq_row = _times(dr, k)
-                d_w_q += _outer(t, dq_row)
-                dt += _times_transposed(dq_row, w_q)
-                squares += _keep_row(mine + b_q, dq_row, D_K, K)
-                squares += _keep_row(mine + b_k, tl.zeros((K,), tl.float32), D_K, K)
-            squares += _keep_matrix(mine + W_Q + head * D_K * E, d_w_q, E, E, D_K, E, K)
-            squares += _keep_matrix(mine + W_K + head * D_K * E, _dot(tl.trans(big_t), dk), E, E, D_K, E, K)
-            d_big_t += _dot(dq, tl.trans(w_q))
-            d_big_t += _dot(dk, tl.trans(w_k))
 
-    squares += _keep_matrix(out + at, d_big_t, wide, wide, E, D, E)
-    if BIAS:
-        squares += _keep_row(out + at + wide * E, dt, E, E)
     if layer == LAYERS - 1:
-        decoder, w_2 = _row(start + DECODER, E, E), _matrix(own + W_2, W, W, E, W, E)
+        decoder = _row(start + DECODER, E, E)
         dw = _total_row(dw_pointer + member * READ_PARTS * W, W, W, W, READ_PARTS)
-        d_decoder = _times(dw, w_2)
+        d_decoder = _times(dw, _matrix(own + W_2, W, W, E, W, E))
         if BIAS:
             db = tl.sum(_total_row(db_pointer + member * READ_PARTS, 1, 1, 1, READ_PARTS))
             d_decoder += db * _row(own + W_2 + E * W, E, E)
-            squares += _keep_row(mine + W_2 + E * W, db * decoder, E, E)
-            squares += db * db
             tl.store(out + DECODER + E, db)
-        squares += _keep_matrix(mine + W_2, _outer(dw, decoder), W, W, E, W, E)
-        squares += _keep_row(out + DECODER, d_decoder, E, E)
-    tl.store(squares_pointer + member * LAYERS + layer, squares)
+            squares += db * db + _keep_row(mine + W_2 + E * W, db * decoder, E, E)
+        squares += _keep_matrix(mine + W_2, _outer(dw, decoder), W, W, E, W, E) + _keep_row(out + DECODER, d_decoder, E, E)
+    tl.store(squares_pointer + member * 2 * LAYERS + LAYERS + layer, squares)
 
 
 def serves(config: ModelConfig) -> bool:
@@ -383,14 +419,15 @@ class RowsFold:
 
         ``parts`` are what ``fused.loss_and_parts`` gives.
         """
-        members, count = len(self.rows), self.config.layers
-        gradient, squares = torch.empty_like(self.rows), self.rows.new_empty(members, count)
-        given = self._pointers(parts, ("U.first", "U", "c", "K", "M.first", "M", "m.first", "m", "w", "b"))
-        unfold_layers[(count, members)](
-            self.rows, self.p, self.folded.get("A", self.rows), *given, gradient, squares,
-            BLOCKS=_power(layers.ROWS // len(self.p)), R=layers.ROWS,
-            PARTS=parts["U.first"].shape[1], READ_PARTS=parts["w"].shape[1], **self.sizes,
-        )  # fmt: skip
+        members, count, widest = len(self.rows), self.config.layers, layers.ROWS
+        gradient, squares = torch.empty_like(self.rows), self.rows.new_empty(members, 2 * count)
+        sizes = self.sizes | {"PARTS": parts["U.first"].shape[1]}
+        given = self._pointers(parts, ("U.first", "U", "c", "M.first", "M", "m.first", "m"))
+        unfold_maps[(count, members)](self.rows, *given, gradient, squares, **sizes)
+        given = self._pointers(parts, ("U.first", "U", "c", "K", "w", "b"))
+        sizes |= {"R": widest, "BLOCKS": _power(widest // len(self.p)), "READ_PARTS": parts["w"].shape[1]}
+        a = self.folded.get("A", self.rows)
+        unfold_rest[(count, members)](self.rows, self.p, a, *given, gradient, squares, **sizes)
         return gradient, squares.sum(dim=1).sqrt_()
 
     def _pointers(self, tensors: Tensors, names: tuple[str, ...]) -> list[Tensor]:
