@@ -373,7 +373,9 @@ def unfold_rest(
             d_decoder += db * _row(own + W_2 + E * W, E, E)
             tl.store(out + DECODER + E, db)
             squares += db * db + _keep_row(mine + W_2 + E * W, db * decoder, E, E)
-        squares += _keep_matrix(mine + W_2, _outer(dw, decoder), W, W, E, W, E) + _keep_row(out + DECODER, d_decoder, E, E)
+        squares += _keep_matrix(mine + W_2, _outer(dw, decoder), W, W, E, W, E) + _keep_row(
+            out + DECODER, d_decoder, E, E
+        )
     tl.store(squares_pointer + member * 2 * LAYERS + LAYERS + layer, squares)
 
 

@@ -84,6 +84,7 @@ def test_short_lists_other_widths_and_sums_of_one_part(arch):
     assert_fold_and_adjoint_agree(config, 5, parts=1, read_parts=1)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
     config = ModelConfig(4, layers=1, embed=32, width=16)
     parameters, p = problem(config, 4)

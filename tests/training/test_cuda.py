@@ -132,7 +132,7 @@ def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedu
     monkeypatch.setattr("posattn.training.program._kernels", lambda config, device, name: fused if name == "ieee" else None)
     team = [Member("sum", seed, 1e-3) for seed in range(3)]
     plan = recipe("paper", samples=30, batch=10, epochs=2, schedule=schedule, clip=1.0)
-    config = posattn.ModelConfig(3, arch, embed=16, width=16)
+    config = posattn.ModelConfig(3, arch, embed=32, width=16)
     with Workers(1) as workers:
         plain = Trainer(config, plan, team, CPU, workers)
         ours = CudaTrainer(config, plan, team, CPU, workers, precision="ieee")
