@@ -380,7 +380,7 @@ def unfold_rest(
 
 
 def serves(config: ModelConfig) -> bool:
-    """Whether the kernels fold the architecture, given that those of ``layers`` run it: other sizes would not fit on chip."""
+    """Whether the kernels fold the architecture, given that those of ``layers`` run it; larger ones do not fit on chip."""
     return config.embed in (32, 64) and config.d_k <= 64 and config.encoding_dim <= 64
 
 

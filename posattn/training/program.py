@@ -207,7 +207,7 @@ class Program:
     def fused_gradient(
         self, parameters: Parameters, members: slice, x: Float[Tensor, "m b k"], y: Float[Tensor, "m b k"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
-        """The mean squared error of some members, its gradient for their parameters and its norm, through the fused kernels."""
+        """The mean squared error of some members, its gradient and that gradient's norm, through the fused kernels."""
         assert self.kernels is not None and self.precision is not None
         from posattn.kernels.folds import RowsFold, serves  # needs Triton, which is there if the kernels are
 
