@@ -124,7 +124,7 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
 
 
 @pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize(("schedule", "embed"), [("plateau", 16), ("cosine", 32)])  # without and with kernels that fold
+@pytest.mark.parametrize(("schedule", "embed"), [("plateau", 16), ("cosine", 32)])  # the fold in PyTorch; in kernels
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedule, embed, monkeypatch):
     """Two epochs of three members in two groups, the kernels in Triton's interpreter."""
