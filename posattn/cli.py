@@ -102,7 +102,7 @@ def train_command(
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
     out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
@@ -193,7 +193,7 @@ def predict(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
         )
     model = trained.model(member)
-    x = torch.tensor(values, device=model.P.device)
+    x = torch.tensor(values, device=trained.parameters.flat.device)
     with torch.no_grad():
         answer = model(x).tolist()
     truth = task(trained.spec.members[member].task).target(x).tolist()
@@ -210,7 +210,9 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
     engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine.")] = "local",
-    precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Train this architecture now; may be given several times.")
     ] = None,

@@ -119,6 +119,9 @@ class ModelConfig:
             return self.positions
         return 1 + self.encoding_dim * self.design.encoded_input
 
+    def build(self) -> "Transformer":
+        return Transformer(self)
+
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
 

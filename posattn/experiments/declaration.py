@@ -24,14 +24,11 @@ class Plan:
     n: int = 8
     factors: tuple[float, ...] = tuple(range(1, 11))
     test_samples: int = 1000
-    precision: str = "fp32"
 
     def ensembles(self) -> list[RunSpec]:
         """The runs, grouped by what can train as one batched program: one ensemble an architecture."""
         members = tuple(Member(task, seed, self.recipe.lr) for task in self.tasks for seed in range(self.seeds))
-        return [
-            RunSpec(ModelConfig(self.n, arch), self.recipe, members, precision=self.precision) for arch in self.archs
-        ]
+        return [RunSpec(ModelConfig(self.n, arch), self.recipe, members) for arch in self.archs]
 
     @property
     def models(self) -> int:

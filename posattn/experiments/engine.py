@@ -22,6 +22,7 @@ from posattn.errors import UsageError
 from posattn.experiments import figures, report
 from posattn.experiments.declaration import Experiment, Plan
 from posattn.training import RunSpec, files, train_spec
+from posattn.training.spec import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -41,28 +42,32 @@ def reproduce(
     device: torch.device,
     announce: Callable[[str], None] = lambda message: None,
     progress: bool | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     only: Collection[str] = (),
 ) -> Outcome:
     """Runs ``experiment`` at ``scale`` into the folder ``out``; called again, it goes on or does nothing.
 
-    ``only`` names the architectures to train now; those whose rows are there already are drawn too.
+    ``only`` names the architectures to train now; those whose rows are there already are drawn too. Without a ``precision``
+    rows of any will do, and what is lacking is trained in fp32.
     """
-    plan = replace(experiment.plan(scale), precision=precision)
+    plan = experiment.plan(scale)
     for arch in only:
         if arch not in plan.archs:
             raise UsageError(f"only is {arch!r}; {experiment.name} has {', '.join(plan.archs)}.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
     tables, results = [], {}
     for spec in plan.ensembles():
-        stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
+        options = [replace(spec, precision=name) for name in (PRECISIONS if precision is None else (precision,))]
+        held = [option for option in options if _stored(option, plan, experiment, out).with_suffix(".json").exists()]
+        spec = (held or options)[0]
+        stored = _stored(spec, plan, experiment, out)
         if not stored.with_suffix(".json").exists():
             if only and spec.model.arch not in only:
                 continue
             _train(spec, plan, experiment, out, device, announce, progress)
         described = files.read_json(stored.with_suffix(".json"))
         tables.append(pd.read_csv(BytesIO(files.read_checked(stored, described.get("sha256")))))
-        results[spec.model.arch] = described["result"]
+        results[spec.model.arch] = described["result"] | {"precision": spec.precision}
     rows = pd.concat(tables, ignore_index=True)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     figure = figures.error_against_scale(rows, experiment, out)
@@ -97,7 +102,7 @@ def _train(
     )
     run = train_spec(spec, device, out / "runs" / f"{spec.model.arch}-{spec.digest}", progress=progress)
     rows = run.rows(run.evaluate(plan.factors, plan.test_samples), experiment.name)
-    stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
+    stored = _stored(spec, plan, experiment, out)
     content = rows.to_csv(index=False, na_rep="nan").encode()
     files.write(stored, content)
     described = _settings(spec, plan, experiment) | {"result": run.result, "sha256": files.sha256(content)}
@@ -110,6 +115,7 @@ def _settings(spec: RunSpec, plan: Plan, experiment: Experiment) -> dict[str, An
     return {"experiment": experiment.name, "tested": tested, "spec": spec.to_dict()}
 
 
-def _name(spec: RunSpec, plan: Plan, experiment: Experiment) -> str:
+def _stored(spec: RunSpec, plan: Plan, experiment: Experiment, out: Path) -> Path:
+    """Where an ensemble's rows are or will be."""
     digest = files.sha256(json.dumps(_settings(spec, plan, experiment), sort_keys=True).encode())
-    return f"{spec.model.arch}-{digest[:12]}"
+    return out / "rows" / f"{spec.model.arch}-{digest[:12]}.csv"

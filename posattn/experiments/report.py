@@ -38,11 +38,10 @@ def write(
         "runs a task and architecture": plan.seeds,
         "recipe": f"{plan.recipe.name}: {plan.recipe.schedule} schedule, learning rate {plan.recipe.lr:g}",
         "training": f"{plan.recipe.samples} lists, {plan.recipe.epochs} epochs, batches of {plan.recipe.batch}",
-        "precision of training": plan.precision,
         "test lists a scale": plan.test_samples,
     }
     hardware = [
-        [arch, result["hardware"], f"{result['seconds']:.0f}", ", ".join(sorted(set(result["status"])))]
+        [arch, result["hardware"], result["precision"], f"{result['seconds']:.0f}", _ended(result["status"])]
         for arch, result in results.items()
     ]
     parts = [
@@ -57,7 +56,7 @@ def write(
         "<h2>Settings</h2>",
         _table(["setting", "value"], [[key, str(value)] for key, value in settings.items()]),
         "<h2>Hardware</h2>",
-        _table(["architecture", "hardware", "seconds of training", "runs ended"], hardware),
+        _table(["architecture", "hardware", "precision", "seconds of training", "runs ended"], hardware),
     ]
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -65,6 +64,11 @@ def write(
     )
     files.write(path, page.encode())
     return path
+
+
+def _ended(status: list[str]) -> str:
+    """How many runs ended how."""
+    return ", ".join(f"{status.count(kind)} {kind}" for kind in sorted(set(status)))
 
 
 def pivot(summary: pd.DataFrame) -> pd.DataFrame:

@@ -15,10 +15,9 @@ from typing import Any
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from posattn.errors import UsageError
-from posattn.model import Transformer
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
@@ -38,7 +37,7 @@ class Run:
     def __len__(self) -> int:
         return len(self.spec.members)
 
-    def model(self, member: int = 0) -> Transformer:
+    def model(self, member: int = 0) -> nn.Module:
         """One member as a plain ``nn.Module``."""
         if not 0 <= member < len(self):
             raise UsageError(f"member is {member}; this run has members 0 to {len(self) - 1}.")
@@ -81,9 +80,7 @@ class Run:
             "arch": model.arch,
             "n": model.n,
             "samples": spec.recipe.samples,
-            "layers": model.layers,
-            "width": model.width,
-            "encoding": model.encoding,
+            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding")},
             "recipe": spec.recipe.name,
             "precision": spec.precision,
             "epochs": spec.recipe.epochs,

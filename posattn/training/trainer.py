@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.model import ModelConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
+from posattn.training.network import NetworkConfig
 from posattn.training.program import Parameters, Program
 from posattn.training.recipe import Recipe
 from posattn.training.workers import Workers
@@ -55,7 +55,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: NetworkConfig,
         recipe: Recipe,
         members: Sequence[Member],
         device: torch.device,
@@ -207,7 +207,7 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _blocks(
-    config: ModelConfig, recipe: Recipe, members: Sequence[Member], device: torch.device, variable_length: bool
+    config: NetworkConfig, recipe: Recipe, members: Sequence[Member], device: torch.device, variable_length: bool
 ) -> list[Block]:
     """Every member's training data: of the model's length, or of all lengths up to it equally often."""
     drawn: list[dict[int, tuple[Tensor, Tensor]]] = []
