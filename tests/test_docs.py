@@ -131,7 +131,8 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     elif command == "predict":
         assert cli.parse_list(given["numbers"]), place
     elif command == "reproduce" and given["name"] is not None:
-        assert given["name"] in (*EXPERIMENTS, "all"), place
+        own = given["name"].endswith((".py", ".toml"))
+        assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
         assert given["scale"] in SCALES, place
 
 
