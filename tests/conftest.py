@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-CHECKED = ["posattn.attention", "posattn.encodings", "posattn.folding", "posattn.model"]
+CHECKED = ["posattn.attention", "posattn.baselines.gnn", "posattn.encodings", "posattn.folding", "posattn.model"]
 
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn
