@@ -14,7 +14,7 @@ import typer
 
 import posattn
 from posattn import cli, encodings, model
-from posattn.experiments import EXPERIMENTS
+from posattn.experiments import EXPERIMENTS, SCALES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
 
@@ -131,8 +131,8 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     elif command == "predict":
         assert cli.parse_list(given["numbers"]), place
     elif command == "reproduce" and given["name"] is not None:
-        assert given["name"] in EXPERIMENTS, place
-        EXPERIMENTS[given["name"]].plan(given["scale"])
+        assert given["name"] in (*EXPERIMENTS, "all"), place
+        assert given["scale"] in SCALES, place
 
 
 def test_make_targets_exist() -> None:

@@ -26,6 +26,8 @@ class NetworkConfig(Protocol):
 
     def to_dict(self) -> dict[str, object]: ...
 
+    def __hash__(self) -> int: ...
+
 
 _KINDS: dict[str, Callable[..., NetworkConfig]] = {}
 

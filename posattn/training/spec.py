@@ -66,11 +66,16 @@ class RunSpec:
         """A name for the whole ensemble."""
         return _digest(self.to_dict())[:12]
 
-    def identity(self, member: int) -> str:
-        """A name for one member's numbers: equal for equal settings, whatever it was trained beside."""
+    def identity(self, member: int, precision: bool = True) -> str:
+        """A name for one member's numbers: equal for equal settings, whatever it was trained beside.
+
+        Without ``precision``, one for the run in whatever precision it was trained.
+        """
         alone = self.to_dict() | {"members": [asdict(self.members[member])]}
         # The member has its own rate, and what a recipe is called does not matter.
         alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
+        if not precision:
+            del alone["precision"]
         return _digest(alone)[:16]
 
 
