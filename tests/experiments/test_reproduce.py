@@ -15,7 +15,7 @@ from posattn.experiments import EXPERIMENTS, SCALES, Engine, Experiment, Grid, S
 from posattn.experiments.figures import medians, published
 from posattn.experiments.report import pivots
 from posattn.tasks import TASKS
-from posattn.training import Recipe, load, train_spec
+from posattn.training import Recipe, files, load, train_spec
 
 CPU = torch.device("cpu")
 FIX_SCALE = EXPERIMENTS["fix-scale"]
@@ -280,6 +280,15 @@ def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engin
     assert set(exact.rows["precision"]) == {"fp32"}
     both = reproduce(trial, "paper", tmp_path / "both", store, engine)
     assert set(both.rows["precision"]) == {"fp32"}  # the more exact of the two
+
+
+def test_damaged_rows_are_named(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    reproduce(trial, "paper", tmp_path / "out", store, engine)
+    rows = next((tmp_path / "store" / "rows").glob("positional-*.csv.gz"))
+    rows.write_bytes(rows.read_bytes()[:-20])
+    with pytest.raises(files.Damaged, match=r"positional-[\w-]+\.csv\.gz is damaged"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine)
 
 
 def test_all_experiments_at_smoke_scale(tmp_path, store, engine):
