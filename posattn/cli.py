@@ -280,6 +280,19 @@ def _reproduce(
     print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")
 
 
+@app.command()
+def report(
+    store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows.")] = Path("out/store"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
+) -> None:
+    """One self-contained page of all that a store holds: figures, numbers, ours against published, settings, hardware."""
+    from posattn.experiments import Store, report_on
+
+    for line in report_on(Store(store), out):
+        print(line)
+    print(f"Page: {out}")
+
+
 def parse_scales(text: str) -> list[float]:
     """``1:10`` is 1, 2, ..., 10; ``1:10:3`` is 1, 4, 7, 10; commas join several."""
     factors: list[float] = []

@@ -119,6 +119,7 @@ class GraphConfig:
     encoded_input: bool = True
 
     encoding: ClassVar[str] = "one-hot"  # what result rows say
+    COLUMNS: ClassVar[tuple[str, ...]] = ("graph", "encoded_input")  # of result rows, beside the usual ones
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))

@@ -65,6 +65,7 @@ class Run:
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
         model, spec = self.spec.model, self.spec
+        own: tuple[str, ...] = getattr(model, "COLUMNS", ())  # what only this kind of network has
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
         long = kept.melt(
             ["member", "task", "seed", "scale", "status"],
@@ -80,14 +81,14 @@ class Run:
             "arch": model.arch,
             "n": model.n,
             "samples": spec.recipe.samples,
-            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding")},
+            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding", *own)},
             "recipe": spec.recipe.name,
             "precision": spec.precision,
             "epochs": spec.recipe.epochs,
             "batch": spec.recipe.batch,
             "split": split,
         }
-        return long.assign(**settings)[list(ROW_COLUMNS)]
+        return long.assign(**settings)[[*ROW_COLUMNS, *own]]
 
 
 ROW_COLUMNS = (
