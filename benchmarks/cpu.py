@@ -135,7 +135,9 @@ def main() -> None:
     rate = max(measure("blas")["flops"] for _ in range(3))
     print(f"{torch.get_num_threads()} cores, torch {torch.__version__}, n = 8, batch {B}, {L} layers, float32")
     print(f"BLAS on a 9000 x 64 x 64 product: {rate / 1e9:.0f} GFLOP/s\n")
-    print(f"{'training step of one member':32}{'plain ms':>10}{'ours ms':>10}{'ratio':>8}{'required':>10}{'of BLAS':>9}")
+    print(
+        f"{'training step of one member':32}{'plain ms':>10}{'ours ms':>10}{'ratio':>8}{'required':>10}{'of BLAS':>9}"
+    )
     peak = 0.0
     for arch, required in (("positional", 2.0), ("standard", 1.5)):
         turns = [(measure("plain", arch), measure("ours", arch)) for _ in range(TURNS)]

@@ -5,8 +5,9 @@ Bad input ends in one sentence on standard error and exit code 2.
 
 import sys
 import warnings
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pandas as pd
 import torch
@@ -19,6 +20,10 @@ from posattn.errors import UsageError, choice
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
 from posattn.training import RECIPES, Run, files, load, pick_device, train
+from posattn.training.spec import PRECISIONS
+
+if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
+    from posattn.experiments import Engine, Experiment, Store
 
 app = typer.Typer(
     add_completion=False,
@@ -102,7 +107,7 @@ def train_command(
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
     out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
@@ -193,7 +198,7 @@ def predict(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
         )
     model = trained.model(member)
-    x = torch.tensor(values, device=model.P.device)
+    x = torch.tensor(values, device=trained.parameters.flat.device)
     with torch.no_grad():
         answer = model(x).tolist()
     truth = task(trained.spec.members[member].task).target(x).tolist()
@@ -205,52 +210,87 @@ def predict(
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Experiment; see --list.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Experiment (see --list), all of them (all), or a .py or .toml file of your own."),
+    ] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")] = "quick",
-    out: Annotated[Path | None, typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE; for all, its parent)."),
+    ] = None,
+    store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows, shared by experiments.")] = Path(
+        "out/store"
+    ),
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
     engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine.")] = "local",
-    precision: Annotated[str, typer.Option(help="fp32, or tf32 on a GPU.")] = "fp32",
-    only: Annotated[
-        list[str] | None, typer.Option(help="Train this architecture now; may be given several times.")
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
     ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Train this series now; may be given several times.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import EXPERIMENTS, report
+    from posattn.experiments import EXPERIMENTS, SCALES, Engine, Store
+    from posattn.experiments.estimate import in_words, seconds
+    from posattn.experiments.userfile import SUFFIXES, load_experiment
+
+    choice("scale", scale, SCALES)
+    place = pick_device(device)
+    if show_list or name is None:
+        table = Table("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {place.type}")
+        for row in EXPERIMENTS.values():
+            cells = row.cells(scale)
+            table.add_row(row.name, row.reference, row.title, str(len(cells)), in_words(seconds(cells, place)))
+        _console().print(table)
+        print("Times are estimates for each experiment alone; runs that several share are trained once.")
+        return
+    if name.endswith(SUFFIXES):
+        chosen = [load_experiment(Path(name))]
+    else:
+        named = EXPERIMENTS if name == "all" else (choice("experiment", name, [*EXPERIMENTS, "all"]),)
+        chosen = [EXPERIMENTS[each] for each in named]
+    choice("engine", engine, ["local"])
+    if precision is not None:
+        choice("precision", precision, PRECISIONS)
+    local = Engine(place, announce=lambda line: print(line, flush=True))
+    for each in chosen:
+        folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
+        _reproduce(each, scale, folder, Store(store), local, precision, only or ())
+
+
+def _reproduce(
+    experiment: "Experiment",
+    scale: str,
+    folder: Path,
+    store: "Store",
+    engine: "Engine",
+    precision: str | None,
+    only: Collection[str],
+) -> None:
+    from posattn.experiments import report
     from posattn.experiments import reproduce as run_experiment
 
-    if show_list or name is None:
-        table = Table("experiment", "in the paper", "what", "models at smoke / quick / paper scale")
-        for row in EXPERIMENTS.values():
-            models = " / ".join(str(plan.models) for plan in row.plans.values())
-            table.add_row(row.name, row.reference, row.title, models)
-        _console().print(table)
-        return
-    experiment = EXPERIMENTS[choice("experiment", name, EXPERIMENTS)]
-    experiment.plan(scale)
-    folder = Path("out") / f"{name}-{scale}" if out is None else out
-    choice("engine", engine, ["local"])
-    outcome = run_experiment(
-        experiment,
-        scale,
-        folder,
-        pick_device(device),
-        announce=lambda line: print(line, flush=True),
-        precision=precision,
-        only=only or (),
-    )
-    for key, own in outcome.table.groupby("task", sort=False):
-        _print_frame(report.pivot(own).reset_index(), f"{key}: median squared error against scale")
-    failed = int(
-        (outcome.table["runs"] - outcome.table["ok"])
-        .groupby([outcome.table["task"], outcome.table["arch"]])
-        .max()
-        .sum()
-    )
-    if failed:
-        print(f"{failed} networks diverged or died; they count as they are.")
+    outcome = run_experiment(experiment, scale, folder, store, engine, precision, only)
+    for title, table in report.pivots(outcome.table, experiment.shown):
+        _print_frame(table.reset_index(), title)
+    ended = outcome.rows.drop_duplicates("run")["status"]
+    if failed := int((ended != "ok").sum()):
+        print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
     print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")
+
+
+@app.command()
+def report(
+    store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows.")] = Path("out/store"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
+) -> None:
+    """One self-contained page of all that a store holds: figures, numbers, ours against published, settings, hardware."""
+    from posattn.experiments import Store, report_on
+
+    for line in report_on(Store(store), out):
+        print(line)
+    print(f"Page: {out}")
 
 
 def parse_scales(text: str) -> list[float]:

@@ -32,9 +32,9 @@ from posattn.model import ModelConfig, Transformer, input_features, positions_of
 Tensors = dict[str, Tensor]
 
 
-def folds(config: ModelConfig) -> bool:
-    """Whether the architecture folds: not with a rotary embedding or encodings beside the state in queries and keys."""
-    return config.design.attends != "both" and not config.design.rotary
+def folds(config: object) -> bool:
+    """Whether a network folds: a Transformer with no rotary embedding and no encodings beside the state in queries and keys."""
+    return isinstance(config, ModelConfig) and config.design.attends != "both" and not config.design.rotary
 
 
 def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
@@ -116,7 +116,10 @@ class Fold:
         self.products = torch.cat([w_1x, *by_head], dim=-1)
         parts = (heads + 1, width)
         first, inner = self.first_map @ self.products[0], self.inner_map @ self.products[1:]
-        folded = {"U.first": first[:, : self.d_in].unflatten(-1, parts), "U": inner[..., :width, :].unflatten(-1, parts)}
+        folded = {
+            "U.first": first[:, : self.d_in].unflatten(-1, parts),
+            "U": inner[..., :width, :].unflatten(-1, parts),
+        }
         if bias:
             rows = torch.cat([first[None, :, self.d_in :], inner[..., width:, :]]).unflatten(-1, parts).sum(dim=-2)
             b_v, b_o, b_1 = (self._row(f"layers.{name}") for name in ("attention.W_V", "attention.W_O", "W_1"))
@@ -210,22 +213,24 @@ class Fold:
     def _bilinear_adjoint(self, gradients: Mapping[str, Tensor], found: Tensors) -> tuple[Tensor, Tensor]:
         """Gradients of W_Q and W_K; returns those of T."""
         heads, bias, d = self.config.heads, self.config.bias, self.config.embed
-        maps, by_products, rows = [], [], []
-        places = ((".first", self.first_map, self.d_in, 0), ("", self.inner_map, self.config.width, slice(1, None)))
-        for (end, t, size, layer), x in zip(places, self.bilinear, strict=True):
+        maps, by_products = [], []
+        places = ((".first", self.first_map, self.d_in, self.g[0]), ("", self.inner_map, self.config.width, self.g[1:]))
+        for (end, t, size, g), x in zip(places, self.bilinear, strict=True):
             dm = gradients[f"M{end}"]
             if bias:
                 dm = torch.cat([dm, gradients[f"m{end}"][..., None, :, :]], dim=-3)
             dm = dm.flatten(-3, -2)  # ((size + 1) H, size)
             dx = (dm @ t[..., :size, :]).unflatten(-2, (-1, heads)).flatten(-2)  # (size + 1, H d)
-            dt = dx @ self.g[layer].mT
+            dt = dx @ g.mT
             dt[..., :size, :] += dm.mT @ self._rows(x)
             maps.append(dt)
             dg = t.mT @ dx
             by_products.append(torch.cat([dg, dx[..., -1:, :]], dim=-2) if bias else dg)
         dg = torch.cat([by_products[0][None], by_products[1]])  # (L, M, d + 1, H d)
         by_head = dg.split(d, dim=-1)
-        queries = torch.cat([k.mT @ part.mT for k, part in zip(self.right, by_head, strict=True)], dim=-2)  # (H d_k, d + 1)
+        queries = torch.cat(
+            [k.mT @ part.mT for k, part in zip(self.right, by_head, strict=True)], dim=-2
+        )  # (H d_k, d + 1)
         keys = torch.cat([q.mT @ part for q, part in zip(self.left, by_head, strict=True)], dim=-2)
         found["layers.attention.W_Q.weight"] = queries[..., :d]
         found["layers.attention.W_K.weight"] = keys / math.sqrt(self.config.d_k)
@@ -243,9 +248,7 @@ class Fold:
             folded["b"] = self._row("layers.W_2")[-1] @ decoder + self._row("decoder")
         return folded
 
-    def _maps_adjoint(
-        self, first: Tensor, inner: Tensor, gradients: Mapping[str, Tensor], found: Tensors
-    ) -> None:
+    def _maps_adjoint(self, first: Tensor, inner: Tensor, gradients: Mapping[str, Tensor], found: Tensors) -> None:
         decoder, dw = self._matrix("decoder"), gradients["w"]
         found["encoder.weight"] = first[:, : self.d_in].mT
         found["layers.W_2.weight"] = torch.cat([inner[..., : self.config.width, :].mT, (decoder @ dw.mT)[None]])

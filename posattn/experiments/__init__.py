@@ -1,7 +1,24 @@
-"""The paper's figures and tables, declared (``catalog``), run (``engine``), drawn from rows (``figures``, ``report``)."""
+"""The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.declaration import SCALES, Experiment, Plan
-from posattn.experiments.engine import Outcome, reproduce
+from posattn.experiments.declaration import SCALES, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.engine import Engine, Outcome, report_on, reproduce
+from posattn.experiments.measures import Scales
+from posattn.experiments.store import Store
 
-__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Outcome", "Plan", "reproduce"]
+__all__ = [
+    "EXPERIMENTS",
+    "SCALES",
+    "Engine",
+    "Experiment",
+    "Grid",
+    "Lines",
+    "Outcome",
+    "Scales",
+    "Series",
+    "Store",
+    "View",
+    "report_on",
+    "reproduce",
+    "series",
+]

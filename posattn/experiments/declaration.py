@@ -1,51 +1,141 @@
-"""What an experiment is: a grid of runs for every scale it can be run at. Nothing here trains or draws.
+"""What an experiment is: a grid of runs, what is measured of each, and how the rows are shown. Nothing here trains or draws.
 
-``smoke`` takes seconds and exists for tests, ``quick`` takes minutes on two cores, ``paper`` is the published recipe.
+Scales: ``smoke`` takes seconds and exists for tests, ``quick`` takes minutes on two cores, ``paper`` is the published recipe.
+The first two follow from the third by :meth:`Grid.at`: fewer tasks, runs, epochs and points, the same code.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
 
-from posattn.errors import choice
+from posattn.errors import UsageError, choice
+from posattn.experiments.measures import Measure, Scales
 from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec
+from posattn.training.network import NetworkConfig
+from posattn.training.recipe import recipe
 
 SCALES = ("smoke", "quick", "paper")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Every task with every architecture and seed, trained by one recipe and tested at every scale factor."""
+class Series:
+    """One line of a figure: a network for every list length, and what the figure calls it."""
 
-    tasks: tuple[str, ...]
-    archs: tuple[str, ...]
-    seeds: int
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
+    kind: Callable[..., NetworkConfig] = ModelConfig
+
+    def config(self, n: int) -> NetworkConfig:
+        try:
+            return self.kind(n=n, **self.settings)
+        except TypeError as error:
+            raise UsageError(
+                f"the series {self.label!r} has settings that its network does not take: {error}."
+            ) from error
+
+
+def series(*archs: str, **settings: Any) -> tuple[Series, ...]:
+    """Architectures by name, with the same further settings."""
+    return tuple(Series(arch, {"arch": arch, **settings}) for arch in archs)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid."""
+
+    label: str
+    model: NetworkConfig
     recipe: Recipe
-    n: int = 8
-    factors: tuple[float, ...] = tuple(range(1, 11))
-    test_samples: int = 1000
-    precision: str = "fp32"
+    member: Member
+    variable_length: bool
 
-    def ensembles(self) -> list[RunSpec]:
-        """The runs, grouped by what can train as one batched program: one ensemble an architecture."""
-        members = tuple(Member(task, seed, self.recipe.lr) for task in self.tasks for seed in range(self.seeds))
-        return [
-            RunSpec(ModelConfig(self.n, arch), self.recipe, members, precision=self.precision) for arch in self.archs
-        ]
+    def spec(self, precision: str = "fp32") -> RunSpec:
+        """The run alone."""
+        return RunSpec(self.model, self.recipe, (self.member,), self.variable_length, precision)
 
     @property
-    def models(self) -> int:
-        return len(self.tasks) * len(self.archs) * self.seeds
+    def key(self) -> str:
+        """Names the run's numbers up to the precision they were computed in."""
+        return self.spec().identity(0, precision=False)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every task with every series, list length, number of training lists and seed."""
+
+    tasks: tuple[str, ...]
+    series: tuple[Series, ...]
+    n: tuple[int, ...] = (8,)
+    samples: tuple[int, ...] = (30_000,)
+    seeds: int = 10
+    recipe: Recipe = field(default_factory=Recipe)
+    variable_length: bool = False
+
+    def at(self, scale: str) -> "Grid":
+        """The grid at a scale. Small batches below ``paper``: there the number of steps matters more than each gradient."""
+        if choice("scale", scale, SCALES) == "paper":
+            return self
+        samples, epochs, batch, seeds = (200, 3, 100, 2) if scale == "smoke" else (10_000, 50, 250, 3)
+        few = self.samples if len(self.samples) == 1 else self.samples[:2] if scale == "smoke" else self.samples[:3]
+        lists = (samples,) if len(few) == 1 else tuple(samples * own // max(few) for own in few)
+        return replace(
+            self,
+            tasks=self.tasks[:1],
+            n=self.n[:2] if scale == "smoke" else self.n[:3],
+            samples=lists,
+            seeds=min(seeds, self.seeds),
+            recipe=recipe("tuned", epochs=epochs, batch=batch),
+        )
+
+    def cells(self) -> list[Cell]:
+        points = product(self.series, self.n, self.samples, self.tasks, range(self.seeds))
+        return [
+            Cell(
+                line.label,
+                line.config(n),
+                recipe(self.recipe, samples=samples),
+                Member(task, seed, self.recipe.lr),
+                self.variable_length,
+            )
+            for line, n, samples, task, seed in points
+        ]
+
+
+@dataclass(frozen=True)
+class View:
+    """One row of a figure's panels: the rows that match ``where``, and what they are called.
+
+    Published medians match ``published`` instead, where the published record has another split.
+    """
+
+    title: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    metric: str = "mse"
+    published: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Panels of lines, median and band over runs: columns by ``columns``, one row of panels a view."""
+
+    x: str = "scale"
+    views: tuple[View, ...] = (View("", {"split": "test"}),)
+    columns: tuple[str, ...] = ("task",)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper."""
+    """One figure or table of the paper, or one of your own."""
 
     name: str
     reference: str  # its number in the paper
     title: str
-    plans: Mapping[str, Plan]
+    grid: Grid
+    measure: Measure = field(default_factory=Scales)
+    shown: Lines = field(default_factory=Lines)
+    published: str = ""  # the name under which published medians are known, if they are
 
-    def plan(self, scale: str) -> Plan:
-        return self.plans[choice("scale", scale, self.plans)]
+    def cells(self, scale: str) -> list[Cell]:
+        return self.grid.at(scale).cells()

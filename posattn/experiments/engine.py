@@ -1,17 +1,17 @@
-"""Runs an experiment on this machine: trains what its folder lacks, tests it, and writes rows, figure and page.
+"""Runs an experiment: trains and measures what the store lacks, and writes rows, figure, tables and page.
 
-out/experiment.json         which experiment, at which scale
-out/rows/ARCH-.csv, .json   an ensemble's rows, and its configuration and result; what is here is not trained again
-out/runs/ARCH-.../          its folder in training, with the weights (see posattn.training.run)
-out/rows.csv                all rows: one a run, scale factor and metric, with the settings beside each
-out/NAME.png, .pdf          the figure, drawn from the rows alone
-out/NAME.html               figure, table, settings and hardware on one self-contained page
+out/experiment.json      which experiment, at which scale
+out/rows.csv             all rows: one a run, condition and metric, with the settings beside each
+out/NAME.png, .pdf       the figure, drawn from the rows alone
+out/NAME.md, .tex        the medians as tables
+out/NAME.html            figure, numbers, settings and hardware on one self-contained page
 """
 
-import json
+import tempfile
+import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from io import BytesIO
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,14 @@ import torch
 
 from posattn.errors import UsageError
 from posattn.experiments import figures, report
-from posattn.experiments.declaration import Experiment, Plan
+from posattn.experiments.catalog import EXPERIMENTS
+from posattn.experiments.declaration import SCALES, Cell, Experiment
+from posattn.experiments.measures import Measure
+from posattn.experiments.store import Store
 from posattn.training import RunSpec, files, train_spec
+
+AT_ONCE = 50  # runs in one ensemble at most
+_WAIT = 2.0  # seconds between looks at what another process is training
 
 
 @dataclass(frozen=True)
@@ -34,82 +40,125 @@ class Outcome:
     figure: Path
 
 
+@dataclass(frozen=True)
+class Engine:
+    """This machine: ensembles one after another on one device."""
+
+    device: torch.device
+    announce: Callable[[str], None] = lambda message: None
+    progress: bool | None = None
+
+    def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
+        """Trains and measures the ensembles; returns those that another process is at."""
+        elsewhere = []
+        for spec in specs:
+            recipe = spec.recipe
+            self.announce(f"{_called(spec)}: {recipe.epochs} epochs of {recipe.samples} lists")
+            try:
+                run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
+            except files.InUse:
+                elsewhere.append(spec)
+                continue
+            store.write(spec, measure, measure.rows(run), run.result)
+        return elsewhere
+
+
+def _called(spec: RunSpec) -> str:
+    count = len(spec.members)
+    return f"{spec.model.arch}, n = {spec.model.n}: {count} model{'s' if count > 1 else ''}"
+
+
 def reproduce(
     experiment: Experiment,
     scale: str,
     out: Path,
-    device: torch.device,
-    announce: Callable[[str], None] = lambda message: None,
-    progress: bool | None = None,
-    precision: str = "fp32",
+    store: Store,
+    engine: Engine,
+    precision: str | None = None,
     only: Collection[str] = (),
 ) -> Outcome:
     """Runs ``experiment`` at ``scale`` into the folder ``out``; called again, it goes on or does nothing.
 
-    ``only`` names the architectures to train now; those whose rows are there already are drawn too.
+    ``only`` names the series to train now; those whose rows are there already are drawn too. Without a ``precision`` rows of
+    any will do, and what is lacking is trained in fp32.
     """
-    plan = replace(experiment.plan(scale), precision=precision)
-    for arch in only:
-        if arch not in plan.archs:
-            raise UsageError(f"only is {arch!r}; {experiment.name} has {', '.join(plan.archs)}.")
+    cells, measure = experiment.cells(scale), experiment.measure.at(scale)
+    labels = dict.fromkeys(cell.label for cell in cells)
+    for label in only:
+        if label not in labels:
+            raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(labels)}.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
-    tables, results = [], {}
-    for spec in plan.ensembles():
-        stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
-        if not stored.with_suffix(".json").exists():
-            if only and spec.model.arch not in only:
-                continue
-            _train(spec, plan, experiment, out, device, announce, progress)
-        described = files.read_json(stored.with_suffix(".json"))
-        tables.append(pd.read_csv(BytesIO(files.read_checked(stored, described.get("sha256")))))
-        results[spec.model.arch] = described["result"]
-    rows = pd.concat(tables, ignore_index=True)
+    _complete([cell for cell in cells if not only or cell.label in only], measure, store, engine, precision)
+    rows, described = held(experiment, scale, store, precision)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
-    figure = figures.error_against_scale(rows, experiment, out)
-    summary = figures.medians(rows)
-    page = report.write(out / f"{experiment.name}.html", experiment, scale, plan, summary, figure, results)
+    figure = figures.draw(rows, experiment, out)
+    summary = figures.medians(rows, experiment.shown)
+    page = report.write(out, experiment, scale, summary, figure, described)
     return Outcome(rows, summary, page, figure)
+
+
+def held(
+    experiment: Experiment, scale: str, store: Store, precision: str | None = None
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """The rows of an experiment that the store has, under its names, and what is known of the ensembles they are from."""
+    cells, measure = experiment.cells(scale), experiment.measure.at(scale)
+    found = store.find(cells, measure, precision)
+    rows, described = store.rows(found)
+    if not found:
+        return rows, described
+    return _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment), described
+
+
+def report_on(store: Store, out: Path) -> list[str]:
+    """One page of all that the store holds, at ``out``; returns what is on it.
+
+    An experiment is on it if the store has rows for at least half of its runs.
+    """
+    sections, names = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for experiment, scale in product(EXPERIMENTS.values(), SCALES):
+            rows, described = held(experiment, scale, store)
+            count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
+            if count >= all_of_them / 2:
+                figure = figures.draw(rows, experiment, Path(folder))
+                summary = figures.medians(rows, experiment.shown)
+                sections.append(report.section(experiment, scale, summary, figure, described))
+                names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
+    if not names:
+        raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
+    files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
+    return names
+
+
+def _complete(cells: list[Cell], measure: Measure, store: Store, engine: Engine, precision: str | None) -> None:
+    """Trains and measures until the store has every cell's rows; waits for what another process is training."""
+    while missing := _missing(cells, measure, store, precision):
+        specs = store.lay_out(missing, precision, "fp32", AT_ONCE)
+        if engine.run(specs, measure, store):
+            time.sleep(_WAIT)
+
+
+def _missing(cells: list[Cell], measure: Measure, store: Store, precision: str | None) -> list[Cell]:
+    found = store.find(cells, measure, precision)
+    return [cell for cell in cells if cell.key not in found]
+
+
+def _labelled(rows: pd.DataFrame, cells: list[Cell], keys: dict[str, str], experiment: Experiment) -> pd.DataFrame:
+    """The rows in the order of the cells, under the names that the experiment has for them."""
+    order = {cell.key: (position, cell.label) for position, cell in enumerate(cells)}
+    own = [order[keys[run]] for run in rows["run"]]
+    rows = rows.assign(
+        experiment=experiment.name, series=[label for _, label in own], order=[place for place, _ in own]
+    )
+    return rows.sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
 
 
 def _claim(out: Path, what: dict[str, str]) -> None:
     """Makes ``out`` the folder of one experiment at one scale; a folder of anything else is refused."""
     described = out / "experiment.json"
     if not described.exists():
-        if out.is_dir() and set(out.iterdir()) - {out / "rows", out / "runs"}:
+        if out.is_dir() and any(out.iterdir()):
             raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
         files.write_json(described, what)
     elif (held := files.read_json(described)) != what:
         raise UsageError(f"out is {str(out)!r}, which holds {held}; give another folder for {what}.")
-
-
-def _train(
-    spec: RunSpec,
-    plan: Plan,
-    experiment: Experiment,
-    out: Path,
-    device: torch.device,
-    announce: Callable[[str], None],
-    progress: bool | None,
-) -> None:
-    """Trains and tests one ensemble. The JSON is written last: what has one is complete."""
-    announce(
-        f"{spec.model.arch}: {len(spec.members)} models, {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
-    )
-    run = train_spec(spec, device, out / "runs" / f"{spec.model.arch}-{spec.digest}", progress=progress)
-    rows = run.rows(run.evaluate(plan.factors, plan.test_samples), experiment.name)
-    stored = out / "rows" / f"{_name(spec, plan, experiment)}.csv"
-    content = rows.to_csv(index=False, na_rep="nan").encode()
-    files.write(stored, content)
-    described = _settings(spec, plan, experiment) | {"result": run.result, "sha256": files.sha256(content)}
-    files.write_json(stored.with_suffix(".json"), described)
-
-
-def _settings(spec: RunSpec, plan: Plan, experiment: Experiment) -> dict[str, Any]:
-    """What determines an ensemble's rows."""
-    tested = {"factors": list(plan.factors), "test_samples": plan.test_samples}
-    return {"experiment": experiment.name, "tested": tested, "spec": spec.to_dict()}
-
-
-def _name(spec: RunSpec, plan: Plan, experiment: Experiment) -> str:
-    digest = files.sha256(json.dumps(_settings(spec, plan, experiment), sort_keys=True).encode())
-    return f"{spec.model.arch}-{digest[:12]}"

@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from posattn.experiments.declaration import Experiment
-from posattn.tasks import task
+from posattn.experiments.declaration import Experiment, Lines, View
+from posattn.tasks import TASKS
 from posattn.training import files
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers say the same again.
@@ -22,15 +22,25 @@ STYLES = {
     "positional": ("#0072B2", "o"),
     "scale-exact": ("#009E73", "^"),
 }
+_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn with
+_MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more marker, so that no two of 42 look alike
+_AXES = {
+    "scale": "scale of the numbers (1 is the training range)",
+    "samples": "training lists",
+    "n": "numbers in a list",
+}
+_METRICS = {"mse": "mean squared error", "rounding": "share right after rounding", "closeness": "share within 5%"}
 
 
-_OTHERS = (("#CC79A7", "d"), ("#E69F00", "v"), ("#56B4E9", "P"), ("#000000", "X"), ("#999999", "*"), ("#7F3C00", "<"))
-
-
-def style(arch: str, archs: Sequence[str]) -> tuple[str, str]:
-    """Colour and marker of an architecture, the same in every panel of a figure that shows ``archs``."""
-    others = [name for name in archs if name not in STYLES]
-    return STYLES.get(arch) or _OTHERS[others.index(arch) % len(_OTHERS)]
+def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
+    """Colour and marker of a series, the same in every panel of a figure that shows ``labels``."""
+    plain = {name: name.split(",")[0] for name in labels}
+    own = {name for name in labels if plain[name] in STYLES and list(plain.values()).count(plain[name]) == 1}
+    if label in own or label in STYLES:
+        return STYLES[plain[label]]
+    others = [name for name in labels if name not in own and name not in STYLES]
+    place = others.index(label)
+    return _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
 
 
 def published() -> pd.DataFrame:
@@ -39,33 +49,65 @@ def published() -> pd.DataFrame:
         return pd.read_csv(file)
 
 
-def medians(rows: pd.DataFrame, metric: str = "mse") -> pd.DataFrame:
-    """Median, 10th and 90th percentile over runs, and how many runs ended well, by task, architecture and scale."""
-    chosen = rows[rows["metric"] == metric]
-    chosen = chosen.assign(value=chosen["value"].fillna(float("inf")))  # a run without a number is no better than any
-    groups = chosen.groupby(["task", "arch", "scale"], sort=False)
-    table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
-    table.columns = ["p10", "median", "p90"]
-    table["runs"] = groups["value"].size()
-    table["ok"] = groups["status"].agg(lambda status: int((status == "ok").sum()))
-    return table.reset_index()
+def matching(rows: pd.DataFrame, view: View) -> pd.DataFrame:
+    """The rows that a view shows."""
+    for column, value in view.where.items():
+        rows = rows[rows[column] == value]
+    return rows[rows["metric"] == view.metric] if "metric" in rows else rows
 
 
-def error_against_scale(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
-    """One panel a task. Writes PNG and PDF, returns the PNG's path."""
-    table = medians(rows)
-    tasks = list(dict.fromkeys(table["task"]))
-    figure, panels = plt.subplots(
-        1, len(tasks), figsize=(1.2 + 3.8 * len(tasks), 3.8), squeeze=False, layout="constrained"
-    )
-    archs = list(dict.fromkeys(table["arch"]))
+def medians(rows: pd.DataFrame, shown: Lines) -> pd.DataFrame:
+    """Median, 10th and 90th percentile over runs, and how many runs ended well: by view, column, series and x."""
+    tables = []
+    for view in shown.views:
+        chosen = matching(rows, view)
+        if chosen.empty:
+            continue
+        chosen = chosen.assign(
+            value=chosen["value"].fillna(float("inf"))
+        )  # a run without a number is no better than any
+        by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
+        groups = chosen.groupby(by, sort=False)
+        table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
+        table.columns = ["p10", "median", "p90"]
+        table["runs"] = groups["value"].size()
+        table["ok"] = groups["status"].agg(lambda status: int((status == "ok").sum()))
+        tables.append(table.reset_index().assign(view=view.title, metric=view.metric))
+    return pd.concat(tables, ignore_index=True)
+
+
+def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
+    """Writes PNG and PDF, returns the PNG's path."""
+    shown = experiment.shown
+    table = medians(rows, shown)
+    columns = list(table[list(shown.columns)].drop_duplicates().itertuples(index=False, name=None))
+    labels = list(dict.fromkeys(table["series"]))
+    size = (1.2 + 3.8 * len(columns), 0.4 + 3.4 * len(shown.views))
+    figure, panels = plt.subplots(len(shown.views), len(columns), figsize=size, squeeze=False, layout="constrained")
     known = published()
-    known = known[(known["experiment"] == experiment.name) & (known["split"] == "test")]
-    for axes, name in zip(panels[0], tasks, strict=True):
-        _panel(axes, table[table["task"] == name], known[known["task"] == name], archs)
-        axes.set_title(task(name).title)
-    panels[0][0].set_ylabel("mean squared error")
-    panels[0][-1].legend(fontsize="small")
+    known = known[known["experiment"] == experiment.published]
+    for row, view in zip(panels, shown.views, strict=True):
+        own = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
+        theirs = _matching_published(known, view)
+        for axes, column in zip(row, columns, strict=True):
+            here, there = own, theirs
+            for name, value in zip(shown.columns, column, strict=True):
+                here = here[here[name] == value]
+                there = there[there[name] == value] if name in there else there[:0]
+            axes.set_visible(len(here) > 0)
+            _panel(axes, here, there, labels, shown.x)
+            title = ", ".join(TASKS[value].title if value in TASKS else f"{value}" for value in column)
+            axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
+            axes.set_yscale("log" if view.metric == "mse" else "linear")
+            if shown.x != "scale":
+                axes.set_xscale("log")
+        row[0].set_ylabel(_METRICS.get(view.metric, view.metric))
+    handles = {
+        label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
+    )
     path = out / f"{experiment.name}.png"
     for suffix in (".png", ".pdf"):
         image = BytesIO()
@@ -75,21 +117,42 @@ def error_against_scale(rows: pd.DataFrame, experiment: Experiment, out: Path) -
     return path
 
 
-def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, archs: list[str]) -> None:
-    for arch, own in table.groupby("arch", sort=False):
-        colour, marker = style(str(arch), archs)
-        axes.fill_between(own["scale"], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
-        axes.plot(own["scale"], own["median"], color=colour, marker=marker, markersize=4, label=str(arch))
+def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+    """Our medians beside the published ones: their ratio, and whether ours lies in the published band widened twofold."""
+    known, shown = published(), experiment.shown
+    known, parts = known[known["experiment"] == experiment.published], []
+    for view in shown.views:
+        theirs = _matching_published(known, view).rename(columns={"arch": "series"})
+        ours = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
+        by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
+        if len(theirs) and set(by) <= set(theirs):
+            parts.append(ours.merge(theirs[[*by, "median", "p10", "p90"]], on=by, suffixes=("", "_published")))
+    if not parts:
+        return pd.DataFrame()
+    both = pd.concat(parts, ignore_index=True)
+    both["ratio"] = both["median"] / both["median_published"]
+    both["inside"] = both["median"].between(both["p10_published"] / 2, both["p90_published"] * 2)
+    return both
+
+
+def _matching_published(known: pd.DataFrame, view: View) -> pd.DataFrame:
+    """The published medians beside a view: squared errors only, and none where the view picks by what they do not say."""
+    where = view.where if view.published is None else view.published
+    if view.metric != "mse" or not set(where) <= set(known):
+        return known[:0]
+    return matching(known, View(view.title, where))
+
+
+def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[str], x: str) -> None:
+    for label, own in table.groupby("series", sort=False):
+        colour, marker = style(str(label), labels)
+        own = own.sort_values(x)
+        axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
+        axes.plot(own[x], own["median"], color=colour, marker=marker, markersize=4, label=str(label))
     for arch, theirs in known.groupby("arch", sort=False):
         colour, _ = STYLES[str(arch)]
-        axes.plot(
-            theirs["scale"],
-            theirs["median"],
-            color=colour,
-            linestyle=":",
-            linewidth=1.2,
-            label=f"{arch}, published (full recipe)",
-        )
-    axes.set_yscale("log")
-    axes.set_xlabel("scale of the numbers (1 is the training range)")
+        theirs = theirs.sort_values(x)
+        name = f"{arch}, published (full recipe)"
+        axes.plot(theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
+    axes.set_xlabel(_AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")

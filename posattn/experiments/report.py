@@ -1,19 +1,22 @@
-"""One self-contained HTML page for an experiment: figure, numbers, settings, hardware and time."""
+"""What an experiment measured, for reading: Markdown and LaTeX tables, and one self-contained HTML page."""
 
 import base64
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from posattn.experiments.declaration import Experiment, Plan
+from posattn.experiments import figures
+from posattn.experiments.declaration import Experiment, Lines
 from posattn.training import files
 
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 img { max-width: 100%; background: #fff; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; }
 th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884; font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { text-align: left; }
@@ -21,29 +24,62 @@ th:first-child, td:first-child { text-align: left; }
 
 
 def write(
-    path: Path,
+    out: Path,
     experiment: Experiment,
     scale: str,
-    plan: Plan,
     summary: pd.DataFrame,
     figure: Path,
-    results: dict[str, Any],
+    described: list[dict[str, Any]],
 ) -> Path:
-    """Writes the page and returns its path."""
+    """Writes tables and page, and returns the page's path."""
+    tables = list(pivots(summary, experiment.shown))
+    files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
+    files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
+    body = section(experiment, scale, summary, figure, described)
+    path = out / f"{experiment.name}.html"
+    files.write(path, page(experiment.name, body).encode())
+    return path
+
+
+def page(title: str, body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style><body>{body}</body></html>\n"
+    )
+
+
+def section(
+    experiment: Experiment,
+    scale: str,
+    summary: pd.DataFrame,
+    figure: Path,
+    described: list[dict[str, Any]],
+) -> str:
+    """An experiment on a page."""
+    cells, tables = experiment.cells(scale), pivots(summary, experiment.shown)
     image = base64.b64encode(figure.read_bytes()).decode()
+    recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     settings = {
         "scale": scale,
-        "tasks": ", ".join(plan.tasks),
-        "list length n": plan.n,
-        "runs a task and architecture": plan.seeds,
-        "recipe": f"{plan.recipe.name}: {plan.recipe.schedule} schedule, learning rate {plan.recipe.lr:g}",
-        "training": f"{plan.recipe.samples} lists, {plan.recipe.epochs} epochs, batches of {plan.recipe.batch}",
-        "precision of training": plan.precision,
-        "test lists a scale": plan.test_samples,
+        "tasks": _listed(cell.member.task for cell in cells),
+        "list length n": _listed(f"{cell.model.n}" for cell in cells)
+        + (" and shorter" if cells[0].variable_length else ""),
+        "runs": f"{sum(len(about['runs']) for about in described)} in the ensembles below, of {len(cells)} declared; "
+        f"{len({cell.member.seed for cell in cells})} a point",
+        "recipe": f"{recipes[0].name}: {recipes[0].schedule} schedule, learning rate {recipes[0].lr:g}",
+        "training": f"{_listed(f'{own.samples}' for own in recipes)} lists, {recipes[0].epochs} epochs, batches of "
+        f"{recipes[0].batch}",
+        "measured": ", ".join(f"{key} {value}" for key, value in experiment.measure.at(scale).key().items()),
     }
     hardware = [
-        [arch, result["hardware"], f"{result['seconds']:.0f}", ", ".join(sorted(set(result["status"])))]
-        for arch, result in results.items()
+        [
+            f"{about['spec']['model'].get('arch', '?')}, n = {about['spec']['model']['n']}",
+            about["result"]["hardware"],
+            about["spec"]["precision"],
+            f"{about['result']['seconds']:.0f}",
+            ended(about["result"]["status"]),
+        ]
+        for about in described
     ]
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
@@ -52,36 +88,82 @@ def write(
         "percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are trained "
         "for a fraction of that, so compare the shapes. The scale-exact Transformer is the positional one without biases.</p>",
         f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">',
-        "<h2>Median squared error</h2>",
-        *(_numbers(name, own) for name, own in summary.groupby("task", sort=False)),
+        "<h2>Medians</h2>",
+        *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
+        _published(summary, experiment) if scale == "paper" else "",
         "<h2>Settings</h2>",
-        _table(["setting", "value"], [[key, str(value)] for key, value in settings.items()]),
+        _html([["setting", "value"], *([key, value] for key, value in settings.items())]),
         "<h2>Hardware</h2>",
-        _table(["architecture", "hardware", "seconds of training", "runs ended"], hardware),
+        _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware]),
     ]
-    page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(experiment.name)}</title><style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
-    )
-    files.write(path, page.encode())
-    return path
+    return "".join(parts)
 
 
-def pivot(summary: pd.DataFrame) -> pd.DataFrame:
-    """Scales down, architectures across, medians inside."""
-    return summary.pivot(index="scale", columns="arch", values="median")[list(dict.fromkeys(summary["arch"]))]
-
-
-def _numbers(name: object, own: pd.DataFrame) -> str:
-    wide = pivot(own)
+def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
+    """Ours against the published medians."""
+    both = figures.against_published(summary, experiment)
+    if both.empty:
+        return ""
+    header = [*experiment.shown.columns, "series", experiment.shown.x, "ours", "published", "ratio", "inside"]
     rows = [
-        [f"{scale:g}", *(f"{value:.2e}" for value in values)]
-        for scale, values in zip(wide.index, wide.values, strict=True)
+        [
+            *(f"{getattr(row, name)}" for name in header[:-4]),
+            *(f"{value:.2e}" for value in (row.median, row.median_published)),
+            f"{row.ratio:.2f}",
+            "yes" if row.inside else "no",
+        ]
+        for row in both.itertuples()
     ]
-    return f"<h3>{escape(str(name))}</h3>" + _table(["scale", *map(str, wide.columns)], rows)
+    note = "<p>Inside: our median lies in the published 10th to 90th percentile band widened by a factor of two.</p>"
+    return f"<h2>Against the published medians</h2>{note}{_html([header, *rows])}"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+def ended(status: list[str]) -> str:
+    """How many runs ended how."""
+    return ", ".join(f"{status.count(kind)} {kind}" for kind in sorted(set(status)))
+
+
+def pivots(summary: pd.DataFrame, shown: Lines) -> Iterable[tuple[str, pd.DataFrame]]:
+    """For every panel of the figure its title and its medians: x down, series across."""
+    for keys, own in summary.groupby(["metric", "view", *shown.columns], sort=False):
+        metric, view, *column = keys
+        title = ", ".join(dict.fromkeys(str(part) for part in (*column, view, metric) if part != ""))
+        wide = own.pivot(index=shown.x, columns="series", values="median")
+        yield title, wide[list(dict.fromkeys(own["series"]))].sort_index()
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def _cells(table: pd.DataFrame) -> list[list[str]]:
+    """Header and rows as text."""
+    rows = [
+        [f"{x:g}", *(f"{value:.2e}" for value in own)] for x, own in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    return [[str(table.index.name), *map(str, table.columns)], *rows]
+
+
+def _html(rows: list[list[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _markdown(title: str, table: pd.DataFrame) -> str:
+    rows = _cells(table)
+    rule = ["---"] * len(rows[0])
+    return f"### {title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (rows[0], rule, *rows[1:])) + "\n"
+
+
+def _latex(title: str, table: pd.DataFrame) -> str:
+    rows = [" & ".join(cell.replace("%", r"\%").replace("_", r"\_") for cell in row) + r" \\" for row in _cells(table)]
+    lines = [
+        rf"\begin{{tabular}}{{r{'r' * table.shape[1]}}}",
+        r"\toprule",
+        rows[0],
+        r"\midrule",
+        *rows[1:],
+        r"\bottomrule",
+    ]
+    return f"% {title}\n" + "\n".join([*lines, r"\end{tabular}"]) + "\n\n"

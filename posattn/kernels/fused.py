@@ -113,7 +113,9 @@ class _Step:
         programs: int | None,
     ):
         self.folded, self.config, self.precision, self.programs = folded, config, precision, programs
-        self.x, self.y = (value if value.stride()[1:] == (value.shape[2], 1) else value.contiguous() for value in (x, y))
+        self.x, self.y = (
+            value if value.stride()[1:] == (value.shape[2], 1) else value.contiguous() for value in (x, y)
+        )
         self.encoding = encoding.contiguous()
         self.members, self.lists, k = x.shape
         self.n, self.d_in = k + 1, config.input_dim
@@ -234,7 +236,12 @@ class _Step:
                 "lists": self.lists,
                 "LAST": index == count - 1,
             }
-            inputs = {"x_pointer": self.x, "encoding_pointer": self.encoding, "x_stride": self.x.stride(0), "FIRST": first}
+            inputs: dict[str, Any] = {
+                "x_pointer": self.x,
+                "encoding_pointer": self.encoding,
+                "x_stride": self.x.stride(0),
+                "FIRST": first,
+            }
             inputs |= {"BIAS": self.bias} | self._width_in(index)
             summed = {"du_pointer": du_first if first else du[index - 1], "dc_pointer": dc[index]}
             before = dz if first else torch.empty_like(s)

@@ -235,7 +235,17 @@ def _unit(loss_pointer, member):
 
 @triton.jit
 def _gradient(
-    dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W: tl.constexpr, LAST: tl.constexpr, P: tl.constexpr
+    dz_pointer,
+    h_pointer,
+    error_pointer,
+    w,
+    unit,
+    start,
+    at,
+    valid,
+    W: tl.constexpr,
+    LAST: tl.constexpr,
+    P: tl.constexpr,
 ):
     """dz of a tile: of the last layer, error w^T where the ReLU is on."""
     if LAST:

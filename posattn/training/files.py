@@ -53,6 +53,15 @@ def write(path: Path, content: bytes) -> None:
         raise UsageError(f"cannot write {path}: {reason}.") from error
 
 
+def touch(path: Path) -> None:
+    """Makes an empty file if there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
 def sweep(folder: Path) -> None:
     """Removes what a process that was killed while writing left in ``folder``."""
     for path in leftovers(folder):
@@ -119,17 +128,19 @@ def read_checked(path: Path, checksum: str | None) -> bytes:
     return content
 
 
+class InUse(UsageError):
+    """Another process holds the file."""
+
+
 @contextlib.contextmanager
-def sole_user(path: Path) -> Iterator[None]:
+def sole_user(path: Path, wait: bool = False) -> Iterator[None]:
     """Holds the file ``path`` for this process; where the system has no file locks it holds nothing."""
     with path.open("rb") as file:
         if fcntl is not None:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError as error:
-                raise UsageError(
-                    f"another process is using {path.parent}; wait for it or give another folder."
-                ) from error
+                raise InUse(f"another process is using {path.parent}; wait for it or give another folder.") from error
         yield
 
 

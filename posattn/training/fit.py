@@ -15,6 +15,7 @@ from posattn.errors import UsageError, whole
 from posattn.model import ModelConfig
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
+from posattn.training.network import NetworkConfig
 from posattn.training.program import Precision
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
@@ -26,7 +27,7 @@ from posattn.training.workers import Workers
 
 def train(
     task: str | Sequence[str],
-    config: ModelConfig | None = None,
+    config: NetworkConfig | None = None,
     *,
     members: int = 1,
     samples: int | None = None,
@@ -55,7 +56,7 @@ def train(
         recipe: ``paper``, ``tuned`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, equally often, each batch of one length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
-        precision: ``fp32``, or ``tf32`` on a GPU. Evaluation is always in fp32.
+        precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
         save_every: seconds between checkpoints.
         tensorboard: also write TensorBoard events into the folder.
         progress: show a progress bar; by default if standard error is a terminal.
@@ -69,7 +70,7 @@ def train(
 
 def _spec(
     names: str | Sequence[str],
-    config: ModelConfig | None,
+    config: NetworkConfig | None,
     members: int,
     samples: int | None,
     epochs: int | None,
@@ -90,7 +91,7 @@ def _spec(
         if len(values) != members:
             raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
     model = ModelConfig(n=8) if config is None else config
-    if not isinstance(model, ModelConfig):
+    if not callable(getattr(model, "build", None)):
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     return RunSpec(model, own, team, variable_length, precision)
@@ -105,8 +106,8 @@ def train_spec(
     progress: bool | None = None,
 ) -> Run:
     """Trains ``spec``, or goes on where its folder stopped."""
-    if spec.precision == "tf32" and device.type == "cpu":
-        raise UsageError("precision is 'tf32', which only a GPU has; on the CPU it must be fp32.")
+    if spec.precision != "fp32" and device.type == "cpu":
+        raise UsageError(f"precision is {spec.precision!r}, which only a GPU has; on the CPU it must be fp32.")
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if tensorboard:
@@ -116,7 +117,11 @@ def train_spec(
     started = time.monotonic()
     with ExitStack() as held:
         with ExitStack() as stack:
-            trainer = _trainer(spec, device, stack.enter_context(Workers()))
+            trainer = trainer_for(spec, spec.recipe, spec.members, device, stack.enter_context(Workers()))
+            if spec.precision == "fp16" and trainer.program.kernels is None:
+                raise UsageError(
+                    "precision is 'fp16', for which this network has no kernels here; it must be tf32 or fp32."
+                )
             # The kernels take the precision themselves, and what is around them stays exact.
             stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
             state = None
@@ -149,12 +154,14 @@ def train_spec(
     return run
 
 
-def _trainer(spec: RunSpec, device: torch.device, workers: Workers) -> Trainer:
+def trainer_for(
+    spec: RunSpec, plan: Recipe, members: Sequence[Member], device: torch.device, workers: Workers, **more: Any
+) -> Trainer:
+    """The trainer for a device; ``plan`` and ``members`` may differ from those of ``spec``."""
     kind = Trainer if device.type == "cpu" else CudaTrainer
+    given = (spec.model, plan, members, device, workers, spec.variable_length)
     try:
-        return kind(
-            spec.model, spec.recipe, spec.members, device, workers, spec.variable_length, precision=spec.precision
-        )
+        return kind(*given, precision=spec.precision, **more)
     except (MemoryError, RuntimeError) as error:
         reason = str(error).lower()
         if isinstance(error, MemoryError) or "alloc" in reason or "memory" in reason or "overflow" in reason:

@@ -11,25 +11,26 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from posattn.folding import Fold, Tensors, folded_forward, folds
-from posattn.model import ModelConfig, Transformer, input_encoding, input_features, positions_of
+from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
+from posattn.training.network import NetworkConfig
 
 Shapes = dict[str, torch.Size]
 
 
-def initial_model(config: ModelConfig, seed: int) -> Transformer:
+def initial_model(config: NetworkConfig, seed: int) -> nn.Module:
     """The network with the initial weights that ``seed`` determines, whatever else has drawn random numbers."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(stream(seed, "initialisation"))
-        return Transformer(config)
+        return config.build()
 
 
-def _blank_model(config: ModelConfig) -> Transformer:
+def _blank_model(config: NetworkConfig) -> nn.Module:
     """A network whose weights do not matter, without drawing from the caller's random numbers."""
     return initial_model(config, 0)
 
@@ -53,10 +54,10 @@ class Precision:
 class Parameters:
     """The parameters of M networks as one (M, P) matrix, so that an optimiser sees a single tensor."""
 
-    def __init__(self, config: ModelConfig, flat: Float[Tensor, "M P"]):
+    def __init__(self, config: NetworkConfig, flat: Float[Tensor, "M P"]):
         self.config, self.flat = config, flat
         with torch.device("meta"):
-            self.shapes = {name: value.shape for name, value in Transformer(config).named_parameters()}
+            self.shapes = {name: value.shape for name, value in config.build().named_parameters()}
         sizes = [shape.numel() for shape in self.shapes.values()]
         self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
         # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
@@ -71,12 +72,12 @@ class Parameters:
         }
 
     @classmethod
-    def initial(cls, config: ModelConfig, seeds: Sequence[int], device: torch.device) -> "Parameters":
+    def initial(cls, config: NetworkConfig, seeds: Sequence[int], device: torch.device) -> "Parameters":
         rows = [torch.cat([p.detach().flatten() for p in initial_model(config, seed).parameters()]) for seed in seeds]
         return cls(config, torch.stack(rows).to(device))
 
     @classmethod
-    def of(cls, config: ModelConfig, named: Tensors) -> "Parameters":
+    def of(cls, config: NetworkConfig, named: Tensors) -> "Parameters":
         """From named tensors with a member axis, such as a file holds."""
         own = cls(config, torch.empty(0))
         return cls(config, own.flatten([named[name] for name in own.shapes], stacked=False))
@@ -92,9 +93,13 @@ class Parameters:
         return encoder | _split(layers.transpose(0, 1), self._layer) | decoder
 
     def _sections(self, rows: Float[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
-        sizes = [_size(self._outer["encoder"]), self.config.layers * _size(self._layer), _size(self._outer["decoder"])]
-        first, layers, last = rows.split(sizes, dim=1)
-        return first, layers.unflatten(1, (self.config.layers, -1)), last
+        outer = [_size(self._outer[part]) for part in ("encoder", "decoder")]
+        first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
+        return first, layers.unflatten(1, (-1, _size(self._layer))), last
+
+    def mask(self, part: str) -> Bool[Tensor, " P"]:
+        """Which entries of a row belong to parameters whose name has ``part`` in it."""
+        return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
 
     def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
         """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
@@ -105,7 +110,7 @@ class Parameters:
         body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
         return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
 
-    def model(self, member: int) -> Transformer:
+    def model(self, member: int) -> nn.Module:
         """One member as a plain module."""
         model = _blank_model(self.config)
         named = self.named(slice(member, member + 1))
@@ -159,10 +164,10 @@ class Program:
     """
 
     def __init__(
-        self, config: ModelConfig, device: torch.device, folded: bool | None = None, precision: str | None = None
+        self, config: NetworkConfig, device: torch.device, folded: bool | None = None, precision: str | None = None
     ):
         """``precision`` asks for the fused kernels, where there are a GPU, Triton and a kernel for the architecture."""
-        self.config, self.precision = config, precision
+        self.config, self.device, self.precision = config, device, precision
         self.folded = folds(config) if folded is None else folded
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = _blank_model(config).to(device)
@@ -171,13 +176,17 @@ class Program:
         self._layered: dict[tuple[int, int], Layered] = {}
 
     def prepare(self, parameters: Parameters, members: slice, length: int) -> Prepared:
+        # Copies: products of matrices that lie elsewhere in memory may differ in the last bit.
         if self.folded:
-            return self._fold(parameters.stacked(members), length)
+            stacked = parameters.stacked(members)
+            return self._fold(
+                {name: value.clone(memory_format=torch.contiguous_format) for name, value in stacked.items()}, length
+            )
         return Prepared({name: value.clone() for name, value in parameters.named(members).items()}, lambda found: found)
 
     def _fold(self, stacked: Tensors, length: int) -> Prepared:
         with torch.no_grad():
-            fold = Fold(stacked, self.config, self.skeleton.P[self._positions(length)])
+            fold = Fold(stacked, self._transformer, self._encodings_of(length))
 
         def adjoint(found: list[Tensor]) -> list[Tensor]:
             with torch.no_grad():
@@ -187,7 +196,7 @@ class Program:
 
     def predict(self, tensors: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
         if self.folded:
-            return folded_forward(tensors, self._features(x), self.config)
+            return folded_forward(tensors, self._features(x), self._transformer)
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._plain({name: value[0] for name, value in tensors.items()}, x[0])[None]
         return vmap(self._plain)(tensors, x)
@@ -213,13 +222,12 @@ class Program:
 
         rows, length, key = parameters.flat[members], x.shape[-1], (members.start, members.stop)
         if length not in self._encodings:
-            positions = self._positions(length)
-            p = self.skeleton.P[positions]
-            self._encodings[length] = p, input_encoding(p, positions, self.config)
+            positions, p = self._positions(length), self._encodings_of(length)
+            self._encodings[length] = p, input_encoding(p, positions, self._transformer)
         p, encoding = self._encodings[length]
-        given = (x, y, encoding, self.config, self.precision)
-        if serves(self.config):
-            fold = RowsFold(rows, parameters.starts, self.config, p)
+        given = (x, y, encoding, self._transformer, self.precision)
+        if serves(self._transformer):
+            fold = RowsFold(rows, parameters.starts, self._transformer, p)
             loss, parts = self.kernels.loss_and_parts(fold.folded, *given)
             return loss, *fold.adjoint(parts)
         if key not in self._layered:
@@ -231,8 +239,8 @@ class Program:
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
-        positions = self._positions(x.shape[-1])
-        return input_features(x, self.skeleton.P[positions], positions, self.config)
+        length = x.shape[-1]
+        return input_features(x, self._encodings_of(length), self._positions(length), self._transformer)
 
     def _plain(self, parameters: Tensors, x: Tensor) -> Tensor:
         # functional_call swaps parameters into the module, so every thread needs a module of its own.
@@ -241,11 +249,20 @@ class Program:
         out: Tensor = functional_call(self._own.skeleton, parameters, (x,))
         return out
 
+    @property
+    def _transformer(self) -> ModelConfig:
+        """The configuration, where it is a Transformer's: only those fold."""
+        assert isinstance(self.config, ModelConfig)
+        return self.config
+
     def _positions(self, length: int) -> Tensor:
-        return positions_of(length, self.config, self.skeleton.P.device)
+        return positions_of(length, self._transformer, self.device)
+
+    def _encodings_of(self, length: int) -> Tensor:
+        return self.skeleton.get_buffer("P")[self._positions(length)]
 
 
-def _kernels(config: ModelConfig, device: torch.device, precision: str) -> ModuleType | None:
+def _kernels(config: NetworkConfig, device: torch.device, precision: str) -> ModuleType | None:
     """The fused kernels, if they can run here and serve the architecture."""
     if device.type != "cuda":
         return None
@@ -253,4 +270,4 @@ def _kernels(config: ModelConfig, device: torch.device, precision: str) -> Modul
         from posattn.kernels import fused
     except ImportError:  # no Triton: the plain path serves
         return None
-    return fused if fused.supported(config, precision) else None
+    return fused if isinstance(config, ModelConfig) and fused.supported(config, precision) else None

@@ -15,10 +15,9 @@ from typing import Any
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from posattn.errors import UsageError
-from posattn.model import Transformer
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
@@ -38,7 +37,7 @@ class Run:
     def __len__(self) -> int:
         return len(self.spec.members)
 
-    def model(self, member: int = 0) -> Transformer:
+    def model(self, member: int = 0) -> nn.Module:
         """One member as a plain ``nn.Module``."""
         if not 0 <= member < len(self):
             raise UsageError(f"member is {member}; this run has members 0 to {len(self) - 1}.")
@@ -65,32 +64,36 @@ class Run:
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
-        model, spec = self.spec.model, self.spec
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        long = kept.melt(
-            ["member", "task", "seed", "scale", "status"],
-            ["mse", "mse_over_c2", "rounding", "closeness"],
-            "metric",
-            "value",
-        )
-        long["run"] = [spec.identity(member) for member in long["member"]]
-        long["lr"] = [spec.members[member].lr for member in long["member"]]
-        long["domain"] = ["ood" if scale > 1 else "id" for scale in long["scale"]]
+        metrics = ["mse", "mse_over_c2", "rounding", "closeness"]
+        return self.described(kept.melt(["member", "scale"], metrics, "metric", "value"), experiment, split)
+
+    def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
+        """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
+        model, spec = self.spec.model, self.spec
+        members, status = [spec.members[member] for member in values["member"]], self.status
+        own: tuple[str, ...] = getattr(model, "COLUMNS", ())  # what only this kind of network has
+        extra = [column for column in values if column not in (*ROW_COLUMNS, "member")]
         settings = {
             "experiment": experiment,
+            "run": [spec.identity(member) for member in values["member"]],
+            "task": [member.task for member in members],
             "arch": model.arch,
             "n": model.n,
             "samples": spec.recipe.samples,
-            "layers": model.layers,
-            "width": model.width,
-            "encoding": model.encoding,
+            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding", *own)},
             "recipe": spec.recipe.name,
             "precision": spec.precision,
             "epochs": spec.recipe.epochs,
             "batch": spec.recipe.batch,
+            "lr": [member.lr for member in members],
+            "seed": [member.seed for member in members],
             "split": split,
+            "domain": ["ood" if scale > 1 else "id" for scale in values["scale"]],
+            "status": [status[member] for member in values["member"]],
         }
-        return long.assign(**settings)[list(ROW_COLUMNS)]
+        given = {name: value for name, value in settings.items() if name not in values}
+        return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
 ROW_COLUMNS = (

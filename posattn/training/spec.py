@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from posattn.errors import UsageError, choice
-from posattn.model import ModelConfig
 from posattn.tasks import task
+from posattn.training.network import NetworkConfig, network_from_dict
 from posattn.training.recipe import Recipe
 from posattn.training.trainer import Member
 
@@ -19,7 +19,7 @@ _FORMAT = 1
 class RunSpec:
     """What determines an ensemble's numbers, and nothing else."""
 
-    model: ModelConfig
+    model: NetworkConfig
     recipe: Recipe
     members: tuple[Member, ...]
     variable_length: bool = False
@@ -35,7 +35,14 @@ class RunSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"format": _FORMAT} | asdict(self) | {"members": [asdict(member) for member in self.members]}
+        return {
+            "format": _FORMAT,
+            "model": self.model.to_dict(),
+            "recipe": asdict(self.recipe),
+            "members": [asdict(member) for member in self.members],
+            "variable_length": self.variable_length,
+            "precision": self.precision,
+        }
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "RunSpec":
@@ -44,7 +51,7 @@ class RunSpec:
         fields = dict(content)
         if fields.pop("format", None) != _FORMAT:
             raise UsageError(f"the run's format is {content.get('format')!r}; this version reads format {_FORMAT}.")
-        fields["model"] = ModelConfig(**fields["model"])
+        fields["model"] = network_from_dict(fields["model"])
         fields["recipe"] = Recipe(**fields["recipe"])
         fields["members"] = tuple(Member(**member) for member in fields["members"])
         return cls(**fields)
@@ -59,11 +66,16 @@ class RunSpec:
         """A name for the whole ensemble."""
         return _digest(self.to_dict())[:12]
 
-    def identity(self, member: int) -> str:
-        """A name for one member's numbers: equal for equal settings, whatever it was trained beside."""
+    def identity(self, member: int, precision: bool = True) -> str:
+        """A name for one member's numbers: equal for equal settings, whatever it was trained beside.
+
+        Without ``precision``, one for the run in whatever precision it was trained.
+        """
         alone = self.to_dict() | {"members": [asdict(self.members[member])]}
         # The member has its own rate, and what a recipe is called does not matter.
         alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
+        if not precision:
+            del alone["precision"]
         return _digest(alone)[:16]
 
 

@@ -98,10 +98,16 @@ def test_half_precision_holds_errors_beyond_its_range(arch, size):
 def test_the_fused_optimiser_is_the_trainer_s(clip):
     """Two steps of three members, one of which has died, and one whose gradient is clipped."""
     generator = torch.Generator().manual_seed(0)
-    plan = recipe("tuned", samples=4, batch=2, epochs=3, clip=clip) if clip else recipe("paper", samples=4, batch=2, epochs=3)
+    plan = (
+        recipe("tuned", samples=4, batch=2, epochs=3, clip=clip)
+        if clip
+        else recipe("paper", samples=4, batch=2, epochs=3)
+    )
     team = [Member("sum", seed, 1e-3 * (seed + 1)) for seed in range(3)]
     with Workers(1) as workers:
-        plain, ours = (Trainer(ModelConfig(2, embed=4, width=4), plan, team, torch.device("cpu"), workers) for _ in "ab")
+        plain, ours = (
+            Trainer(ModelConfig(2, embed=4, width=4), plan, team, torch.device("cpu"), workers) for _ in "ab"
+        )
     plain.alive[1] = ours.alive[1] = False
     for _ in range(2):
         gradient = torch.randn(plain.parameters.flat.shape, generator=generator)

@@ -129,7 +129,9 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
 def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedule, embed, monkeypatch):
     """Two epochs of three members in two groups, the kernels in Triton's interpreter."""
     fused = pytest.importorskip("posattn.kernels.fused", reason="Triton has no wheel for this platform")
-    monkeypatch.setattr("posattn.training.program._kernels", lambda config, device, name: fused if name == "ieee" else None)
+    monkeypatch.setattr(
+        "posattn.training.program._kernels", lambda config, device, name: fused if name == "ieee" else None
+    )
     team = [Member("sum", seed, 1e-3) for seed in range(3)]
     plan = recipe("paper", samples=30, batch=10, epochs=2, schedule=schedule, clip=1.0)
     config = posattn.ModelConfig(3, arch, embed=embed, width=16)

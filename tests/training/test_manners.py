@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import posattn
-from posattn.experiments import EXPERIMENTS, reproduce
 from posattn.training import Member, Trainer, files
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
@@ -66,15 +65,6 @@ def test_the_callers_precision_settings_of_either_kind_are_no_obstacle():
     )
     script += "run.evaluate([1], samples=10); assert torch.backends.cuda.matmul.fp32_precision == 'tf32'"
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_damaged_rows_are_named(tmp_path):
-    experiment = EXPERIMENTS["fix-scale"]
-    reproduce(experiment, "smoke", tmp_path, torch.device("cpu"))
-    rows = next((tmp_path / "rows").glob("positional-*.csv"))
-    rows.write_bytes(rows.read_bytes()[:-20])
-    with pytest.raises(files.Damaged, match=r"positional-\w+\.csv is damaged"):
-        reproduce(experiment, "smoke", tmp_path, torch.device("cpu"))
 
 
 def test_a_truncated_history_is_named(tmp_path):

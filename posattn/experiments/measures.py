@@ -1,0 +1,76 @@
+"""What is measured of a trained ensemble: a function from the run to result rows, with a name for its settings."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import pandas as pd
+
+from posattn.training import Run
+from posattn.training.finetune import fine_tune
+
+
+class Measure(Protocol):
+    def at(self, scale: str) -> "Measure":
+        """The measure at one of the scales of experiments."""
+        ...
+
+    def key(self) -> dict[str, Any]:
+        """What determines the rows beside the run."""
+        ...
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        """One row a member, condition and metric, with the columns of ``Run.rows``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Errors and accuracies on fresh test lists at every scale of the numbers, and on training lists if ``train``."""
+
+    factors: tuple[float, ...] = tuple(range(1, 11))
+    samples: int = 1000
+    train: bool = False
+
+    def at(self, scale: str) -> "Scales":
+        if scale == "smoke":
+            ends = (self.factors[0], self.factors[min(2, len(self.factors) - 1)])
+            return replace(self, factors=tuple(dict.fromkeys(ends)), samples=50)
+        return self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "scales"} | asdict(self) | {"factors": [float(factor) for factor in self.factors]}
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        tables = [run.rows(run.evaluate(self.factors, self.samples))]
+        if self.train:
+            seen = min(self.samples, run.spec.recipe.samples)
+            tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
+        return pd.concat(tables, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """Table 1: relative errors in distribution, at another scale, and there after fine-tuning the V matrices on it.
+
+    The column ``stage`` says which; values are squared errors over scale squared.
+    """
+
+    scale: float = 10.0
+    epochs: int = 20
+    samples: int = 1000
+
+    STAGES = ("in distribution", "out of it", "after fine-tuning")
+
+    def at(self, scale: str) -> "FineTuned":
+        return replace(self, epochs=2, samples=50) if scale == "smoke" else self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "fine-tuned"} | asdict(self)
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        tuned = fine_tune(run, self.scale, self.epochs)
+        tables = []
+        for stage, trained, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
+            table = run.rows(trained.evaluate([scale], self.samples))
+            tables.append(table[table["metric"] == "mse_over_c2"].assign(stage=stage))
+        return pd.concat(tables, ignore_index=True)

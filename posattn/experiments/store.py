@@ -1,0 +1,147 @@
+"""The store: what was trained and measured, by what determines it. Nothing in it is computed twice.
+
+store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.training.run)
+store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
+
+A row belongs to a run, whichever ensemble it was trained in and whichever experiment asked; experiments that share runs share
+rows. Rows are complete once their JSON is there, which is written last. Several processes may use one store: an ensemble is
+trained by the process that holds its run.json, and new ensembles are laid out by one process at a time.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from posattn.errors import UsageError
+from posattn.experiments.declaration import Cell
+from posattn.experiments.measures import Measure
+from posattn.training import RunSpec, files
+from posattn.training.spec import PRECISIONS
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One member's rows: the file that holds them, and its identity there."""
+
+    path: Path
+    run: str
+    precision: str
+
+
+class Store:
+    def __init__(self, root: Path):
+        self.root = root
+
+    def lay_out(self, cells: Iterable[Cell], precision: str | None, trained_in: str, at_once: int) -> list[RunSpec]:
+        """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest.
+
+        ``precision`` None takes a run in any; what is new trains in ``trained_in``, at most ``at_once`` runs together.
+        """
+        with self._alone():
+            missing = {cell.key: cell for cell in cells}
+            specs: dict[str, RunSpec] = {}
+            for spec in self._ensembles():
+                if precision is not None and spec.precision != precision:
+                    continue
+                held = [key for key in _keys(spec) if key in missing]
+                if held:
+                    specs[spec.digest] = spec
+                    for key in held:
+                        del missing[key]
+            for spec in _group(missing.values(), precision or trained_in, at_once):
+                files.write_json(self.folder(spec) / "run.json", spec.to_dict())
+                specs[spec.digest] = spec
+            return list(specs.values())
+
+    def folder(self, spec: RunSpec) -> Path:
+        return self.root / "runs" / f"{spec.model.arch}-{spec.digest}"
+
+    def write(self, spec: RunSpec, measure: Measure, rows: pd.DataFrame, result: dict[str, Any]) -> None:
+        content = gzip.compress(rows.to_csv(index=False, na_rep="nan").encode(), mtime=0)
+        path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{_digest(measure.key())}.csv.gz"
+        files.write(path, content)
+        described = {
+            "spec": spec.to_dict(),
+            "measure": measure.key(),
+            "result": result,
+            "sha256": files.sha256(content),
+        }
+        described["runs"] = {key: spec.identity(member) for member, key in enumerate(_keys(spec))}
+        files.write_json(_description(path), described)
+
+    def find(self, cells: Iterable[Cell], measure: Measure, precision: str | None) -> dict[str, Stored]:
+        """Where the rows of each run are, by the run's key; runs without rows are left out."""
+        wanted = {cell.key for cell in cells}
+        found: dict[str, Stored] = {}
+        for described, path in self._rows(measure):
+            spec_precision = described["spec"]["precision"]
+            if precision is not None and spec_precision != precision:
+                continue
+            for key, run in described["runs"].items():
+                rank = PRECISIONS.index(spec_precision)
+                if key in wanted and (key not in found or rank < PRECISIONS.index(found[key].precision)):
+                    found[key] = Stored(path, run, spec_precision)
+        return found
+
+    def rows(self, found: dict[str, Stored]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+        """All rows of what ``find`` gave, and the descriptions of the files that held them."""
+        tables, described = [], []
+        for path in dict.fromkeys(stored.path for stored in found.values()):
+            about = files.read_json(_description(path))
+            content = files.read_checked(path, about.get("sha256"))
+            table = pd.read_csv(BytesIO(gzip.decompress(content)), keep_default_na=True)
+            runs = {stored.run for stored in found.values() if stored.path == path}
+            tables.append(table[table["run"].isin(runs)])
+            described.append(about)
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
+
+    def _ensembles(self) -> list[RunSpec]:
+        described = sorted(self.root.glob("runs/*/run.json"))
+        return [RunSpec.from_dict(files.read_json(path)) for path in described]
+
+    def _rows(self, measure: Measure) -> Iterator[tuple[dict[str, Any], Path]]:
+        for path in sorted(self.root.glob(f"rows/*-{_digest(measure.key())}.csv.gz")):
+            if _description(path).exists():
+                yield files.read_json(_description(path)), path
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        lock = self.root / "lock"
+        files.touch(lock)
+        with files.sole_user(lock, wait=True):
+            yield
+
+
+def _description(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(".csv.gz") + ".json")
+
+
+def _keys(spec: RunSpec) -> list[str]:
+    return [spec.identity(member, precision=False) for member in range(len(spec.members))]
+
+
+def _group(cells: Iterable[Cell], precision: str, at_once: int) -> list[RunSpec]:
+    """Runs that share a shape, together."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        alike = cell.spec(precision).to_dict() | {"members": None}
+        groups.setdefault(json.dumps(alike, sort_keys=True), []).append(cell)
+    if at_once < 1:
+        raise UsageError(f"at_once is {at_once}; it must be at least 1.")
+    return [
+        replace(group[0].spec(precision), members=tuple(cell.member for cell in group[start : start + at_once]))
+        for group in groups.values()
+        for start in range(0, len(group), at_once)
+    ]
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,331 @@
+"""Experiments at smoke scale: rows, figure, tables and page, and that nothing is trained twice."""
+
+import re
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+import torch
+
+from posattn.errors import UsageError
+from posattn.experiments import (
+    EXPERIMENTS,
+    SCALES,
+    Engine,
+    Experiment,
+    Grid,
+    Scales,
+    Store,
+    report_on,
+    reproduce,
+    series,
+)
+from posattn.experiments.figures import against_published, medians, published
+from posattn.experiments.report import pivots
+from posattn.tasks import TASKS
+from posattn.training import Recipe, files, load, train_spec
+
+CPU = torch.device("cpu")
+FIX_SCALE = EXPERIMENTS["fix-scale"]
+SMALL = Recipe(samples=40, epochs=2, batch=20)
+
+
+def small(name="trial", archs=("positional",), tasks=("sum",), seeds=2, recipe=SMALL, **changes):
+    grid = Grid(tasks, series(*archs), n=(2,), samples=(recipe.samples,), seeds=seeds, recipe=recipe)
+    return Experiment(name, "nowhere", "a trial", grid, Scales((1, 2), samples=20), **changes)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory, store):
+    out, said = tmp_path_factory.mktemp("out") / "fix-scale", []
+    return out, reproduce(FIX_SCALE, "smoke", out, store, Engine(CPU, said.append)), said
+
+
+def files_of(folder):
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_leaves_rows_figures_tables_and_a_page(smoke, store):
+    out, outcome, said = smoke
+    assert (out / "rows.csv").stat().st_size > 1000
+    assert outcome.figure.read_bytes().startswith(b"\x89PNG") and outcome.figure == out / "fix-scale.png"
+    assert (out / "fix-scale.pdf").read_bytes().startswith(b"%PDF")
+    assert outcome.page == out / "fix-scale.html" and outcome.page.exists()
+    assert "| scale | positional | scale-exact | standard |" in (out / "fix-scale.md").read_text()
+    assert r"scale & positional & scale-exact & standard \\" in (out / "fix-scale.tex").read_text()
+    assert len(said) == 3 and not [path for folder in (out, store.root) for path in folder.rglob(".*")]
+
+
+def test_there_is_a_row_for_every_run_scale_and_metric(smoke):
+    out, outcome, _ = smoke
+    cells, rows = FIX_SCALE.cells("smoke"), outcome.rows
+    assert len(rows) == len(cells) * 2 * 4
+    assert not rows.duplicated(["task", "arch", "seed", "scale", "metric"]).any() and rows["value"].notna().all()
+    assert set(rows["series"]) == {"positional", "scale-exact", "standard"} and set(rows["experiment"]) == {"fix-scale"}
+    assert rows["run"].nunique() == len(cells)
+    pd.testing.assert_frame_equal(pd.read_csv(out / "rows.csv"), rows, check_dtype=False)
+
+
+def test_rows_are_what_the_stored_runs_give(smoke, store):
+    _, outcome, _ = smoke
+    for folder in (store.root / "runs").iterdir():
+        run = load(folder)
+        own = outcome.rows[(outcome.rows["arch"] == run.spec.model.arch) & (outcome.rows["metric"] == "mse")]
+        table = run.evaluate([3], 50)
+        assert own[own["scale"] == 3]["value"].tolist() == pytest.approx(table["mse"].tolist(), rel=1e-5)
+
+
+class Assets(HTMLParser):
+    """Whatever a browser would fetch for a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.fetched, self.tags = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.fetched += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "poster")]
+
+
+def test_the_page_is_self_contained(smoke):
+    _, outcome, _ = smoke
+    page = outcome.page.read_text(encoding="utf-8")
+    assets = Assets()
+    assets.feed(page)
+    assert len(assets.fetched) == 1 and assets.fetched[0].startswith("data:image/png;base64,")
+    assert not {"script", "link", "iframe"} & set(assets.tags) and not re.search(r"https?://|@import|url\(", page)
+    for value in outcome.table["median"]:
+        assert f"{value:.2e}" in page
+
+
+def test_the_second_call_trains_nothing_and_gives_the_same_rows(smoke, store, engine):
+    out, outcome, _ = smoke
+    before = files_of(store.root)
+    again = reproduce(FIX_SCALE, "smoke", out, store, engine)
+    assert files_of(store.root) == before
+    pd.testing.assert_frame_equal(again.rows, outcome.rows)
+
+
+def test_an_experiment_that_shares_runs_trains_only_the_others(tmp_path, store, smoke):
+    """Accuracy shows the runs of fix-scale; with a task more, only that task's runs are new."""
+    said = []
+    reproduce(EXPERIMENTS["accuracy"], "smoke", tmp_path / "accuracy", store, Engine(CPU, said.append))
+    assert said == []
+    first, second = small("first"), small("second", tasks=("sum", "min"), seeds=3)
+    reproduce(first, "paper", tmp_path / "first", store, Engine(CPU))
+    outcome = reproduce(second, "paper", tmp_path / "second", store, Engine(CPU, said.append))
+    assert said == ["positional, n = 2: 4 models: 2 epochs of 40 lists"]  # sum's third seed, and min's three
+    assert outcome.rows["run"].nunique() == 6
+    alone = reproduce(second, "paper", tmp_path / "alone", Store(tmp_path / "fresh"), Engine(CPU))
+    pd.testing.assert_frame_equal(alone.rows, outcome.rows)  # whatever a run was trained beside
+
+
+def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monkeypatch):
+    store, first = Store(tmp_path / "store"), small()
+    reproduce(first, "paper", tmp_path / "first", store, engine)
+    weights = {path: data for path, data in files_of(store.root / "runs").items()}
+    wider = Experiment("wider", "nowhere", "a trial", first.grid, Scales((1, 5), samples=30, train=True))
+    outcome = reproduce(wider, "paper", tmp_path / "wider", store, engine)
+    assert files_of(store.root / "runs") == weights
+    assert set(outcome.rows["split"]) == {"train", "test"} and set(outcome.rows["scale"]) == {1, 5}
+
+
+def test_only_some_series_are_trained_now_and_all_that_is_there_is_drawn(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small(archs=("positional", "standard"))
+    one = reproduce(trial, "paper", tmp_path / "out", store, engine, only=["standard"])
+    assert set(one.rows["series"]) == {"standard"}
+    both = reproduce(trial, "paper", tmp_path / "out", store, engine, only=["positional"])
+    assert list(dict.fromkeys(both.rows["series"])) == ["positional", "standard"]
+    with pytest.raises(UsageError, match=r"^only is 'gpt'; trial has positional, standard\.$"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine, only=["gpt"])
+
+
+def test_networks_that_diverge_are_counted_and_stop_nothing(tmp_path, engine):
+    trial = small(recipe=Recipe(samples=20, epochs=2, batch=10, lr=1e18))
+    for _ in range(2):
+        outcome = reproduce(trial, "paper", tmp_path / "out", Store(tmp_path / "store"), engine)
+        assert set(outcome.rows["status"]) == {"diverged"} and outcome.table["ok"].tolist() == [0, 0]
+        assert outcome.rows["value"].dtype == float and "diverged" in (tmp_path / "out" / "rows.csv").read_text()
+
+
+_PROCESS = """
+import sys
+from pathlib import Path
+import torch
+from posattn.experiments import Engine, Experiment, Grid, Scales, Store, reproduce, series
+from posattn.training import Recipe
+grid = Grid(("sum", "min"), series("positional", "standard", embed=8, width=8), n=(2,), samples=(1000,), seeds=2,
+            recipe=Recipe(samples=1000, epochs=int(sys.argv[2]), batch=50))
+trial = Experiment("trial", "nowhere", "a trial", grid, Scales((1, 2), samples=20))
+root = Path(sys.argv[1])
+engine = Engine(torch.device("cpu"), announce=lambda line: print(line, flush=True))
+outcome = reproduce(trial, "paper", root / f"out-{sys.argv[3]}", Store(root / "store"), engine)
+print(outcome.rows.to_csv(index=False))
+"""
+
+
+def process(root, epochs, name):
+    command = [sys.executable, "-c", _PROCESS, str(root), str(epochs), name]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def rows_of(text):
+    return text[text.index("experiment") :] if text.startswith("experiment") else text[text.index("\nexperiment") + 1 :]
+
+
+def test_two_processes_share_a_store_and_train_every_run_once(tmp_path):
+    both = [process(tmp_path, 3, name) for name in ("one", "other")]
+    said = [running.communicate(timeout=120)[0] for running in both]
+    assert [running.returncode for running in both] == [0, 0]
+    assert rows_of(said[0]) == rows_of(said[1])
+    assert len(list((tmp_path / "store" / "runs").iterdir())) == 2  # one ensemble an architecture
+    assert rows_of(process(tmp_path / "alone", 3, "alone").communicate(timeout=120)[0]) == rows_of(said[0])
+
+
+def test_a_killed_experiment_goes_on_and_loses_nothing(tmp_path):
+    running = process(tmp_path, 20, "killed")
+    while not list(tmp_path.glob("store/rows/*.json")):  # the first ensemble is done, the second in training
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.kill()
+    running.wait()
+    first = files_of(tmp_path / "store" / "rows")
+    again, whole = process(tmp_path, 20, "killed"), process(tmp_path / "whole", 20, "whole")
+    said, expected = again.communicate(timeout=240)[0], whole.communicate(timeout=240)[0]
+    assert again.returncode == whole.returncode == 0
+    assert first.items() <= files_of(tmp_path / "store" / "rows").items()
+    assert rows_of(said) == rows_of(expected)
+
+
+def rows(values, metric="mse", series="positional", status="ok"):
+    own = pd.DataFrame({"value": values})
+    return own.assign(metric=metric, series=series, task="sum", split="test", scale=2.0, status=status)
+
+
+def test_medians_are_midpoints_and_percentiles_by_hand():
+    four = rows([4.0, 1.0, 2.0, 10.0])
+    five = rows([5.0, 1.0, 2.0, 9.0, 30.0], series="standard")
+    four.loc[3, "status"] = "diverged"
+    table = medians(pd.concat([four, five, rows([99.0], metric="rounding")]), FIX_SCALE.shown).set_index("series")
+    # 1 2 4 10: (2 + 4) / 2; the 10th percentile lies 0.3 of the way from 1 to 2, the 90th 0.7 of it from 4 to 10.
+    assert table.loc["positional", ["median", "p10", "p90"]].tolist() == pytest.approx([3.0, 1.3, 8.2])
+    # 1 2 5 9 30: 0.4 of the way from 1 to 2, 0.6 from 9 to 30.
+    assert table.loc["standard", ["median", "p10", "p90"]].tolist() == pytest.approx([5.0, 1.4, 21.6])
+    assert table["runs"].tolist() == [4, 5] and table["ok"].tolist() == [3, 5]
+
+
+def test_the_table_has_scales_down_and_series_across(smoke):
+    _, outcome, _ = smoke
+    ((title, wide),) = pivots(outcome.table, FIX_SCALE.shown)
+    assert title == "sum, mse" and wide.index.tolist() == [1, 3]
+    assert wide.columns.tolist() == ["positional", "scale-exact", "standard"]
+    own = outcome.rows.query("metric == 'mse' and arch == 'standard' and scale == 3")["value"]
+    assert wide.loc[3, "standard"] == pytest.approx(own.median())
+
+
+def test_the_paper_scale_is_the_papers():
+    grid = FIX_SCALE.grid.at("paper")
+    assert grid.tasks == ("sum", "min", "median", "sort", "maxsub") and grid.seeds == 10 and grid.n == (8,)
+    assert grid.recipe == Recipe() and FIX_SCALE.measure == Scales(tuple(range(1, 11)), 1000)
+    assert len(EXPERIMENTS["fix-sample"].cells("paper")) == 5 * 10 * 10 * 3
+    assert {cell.recipe.samples for cell in EXPERIMENTS["fix-sample"].cells("paper")} == set(range(5000, 50_001, 5000))
+    assert {cell.model.n for cell in EXPERIMENTS["length"].cells("paper")} == {2, 4, 8, 16, 32}
+    variable = EXPERIMENTS["variable-length"].cells("paper")[0]
+    assert variable.variable_length and variable.member.lr == 1e-4
+    assert (variable.recipe.samples, variable.recipe.batch) == (500_000, 2048)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
+def test_every_run_of_an_experiment_is_its_own(experiment, scale):
+    cells = experiment.cells(scale)
+    assert {cell.member.task for cell in cells} <= set(TASKS)
+    assert len({cell.key for cell in cells}) == len(cells)
+
+
+def test_six_experiments_share_the_positional_runs():
+    """Those of 30,000 lists of 8 numbers."""
+    runs = {name: {cell.key for cell in experiment.cells("paper")} for name, experiment in EXPERIMENTS.items()}
+    sum_run = next(cell.key for cell in FIX_SCALE.cells("paper") if cell.label == "positional")
+    sharing = {name for name, keys in runs.items() if sum_run in keys}
+    assert {"fix-scale", "fix-sample", "length", "compact", "encodings", "ablation", "accuracy"} <= sharing
+
+
+def test_an_unknown_scale_is_refused_before_anything_is_written(tmp_path, engine):
+    with pytest.raises(UsageError, match=r"^scale is 'huge'; it must be one of smoke, quick, paper\.$"):
+        reproduce(FIX_SCALE, "huge", tmp_path / "out", Store(tmp_path / "store"), engine)
+    assert not list(tmp_path.iterdir())
+
+
+def test_published_medians_come_with_the_package():
+    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    assert set(known["task"]) == {"sum", "min", "median", "sort", "maxsub"}
+    assert (known["p10"] <= known["median"]).all() and (known["median"] <= known["p90"]).all()
+
+
+def test_a_folder_of_another_scale_or_of_other_files_is_refused_and_left_alone(tmp_path, store, engine):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("precious")
+    with pytest.raises(UsageError, match="holds other files"):
+        reproduce(FIX_SCALE, "smoke", tmp_path / "mine", store, engine)
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "experiment.json").write_text('{"experiment": "fix-scale", "scale": "quick"}')
+    with pytest.raises(UsageError, match="'scale': 'quick'"):
+        reproduce(FIX_SCALE, "smoke", tmp_path / "quick", store, engine)
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == ["notes.txt", "experiment.json"]
+
+
+def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engine):
+    """A store from a GPU serves a machine without one."""
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    run.spec = cell.spec("fp16")
+    store.write(run.spec, trial.measure, trial.measure.rows(run), run.result)
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp16"} and not (store.root / "runs").exists()
+    exact = reproduce(trial, "paper", tmp_path / "exact", store, engine, precision="fp32")
+    assert set(exact.rows["precision"]) == {"fp32"}
+    both = reproduce(trial, "paper", tmp_path / "both", store, engine)
+    assert set(both.rows["precision"]) == {"fp32"}  # the more exact of the two
+
+
+def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
+    names = report_on(store, tmp_path / "report.html")
+    assert "fix-scale at smoke scale: 6 of 6 runs" in names and "accuracy at smoke scale: 6 of 6 runs" in names
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assets = Assets()
+    assets.feed(page)
+    assert len(assets.fetched) == len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
+    with pytest.raises(UsageError, match="which holds no rows of any experiment"):
+        report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
+
+
+def test_ours_against_the_published_medians():
+    """Rows made up of the published medians themselves, one of them three times the 90th percentile."""
+    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    made = known.rename(columns={"arch": "series", "median": "value"}).assign(metric="mse", status="ok")
+    first = (made["task"] == "sum") & (made["scale"] == 10) & (made["series"] == "positional")
+    made.loc[first, "value"] = 3 * made.loc[first, "p90"]
+    both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
+    assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
+    assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
+
+
+def test_damaged_rows_are_named(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    reproduce(trial, "paper", tmp_path / "out", store, engine)
+    rows = next((tmp_path / "store" / "rows").glob("positional-*.csv.gz"))
+    rows.write_bytes(rows.read_bytes()[:-20])
+    with pytest.raises(files.Damaged, match=r"positional-[\w-]+\.csv\.gz is damaged"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine)
+
+
+def test_all_experiments_at_smoke_scale(tmp_path, store, engine):
+    for name, experiment in EXPERIMENTS.items():
+        outcome = reproduce(experiment, "smoke", tmp_path / name, store, engine)
+        assert outcome.rows["run"].nunique() == len(experiment.cells("smoke"))
+        assert outcome.figure.stat().st_size > 10_000
