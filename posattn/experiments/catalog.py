@@ -1,11 +1,12 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
-from posattn.experiments.declaration import Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.measures import Scales
+from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.measures import Scales, Shifts
 from posattn.training.recipe import recipe
 
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
 THREE = series("positional", "scale-exact", "standard")
+EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
 _TRAINING = View("training lists", {"split": "train"})
@@ -86,13 +87,7 @@ _LIST = (
         "ablation",
         "Figures 25, 26",
         "seven architectural choices, and the bias-free one",
-        Grid(
-            ("sum", "sort"),
-            series(
-                *("positional", "scale-exact", "standard", "positional-input", "misaligned"),
-                *("input-regularized", "no-encoding", "rope-only"),
-            ),
-        ),
+        Grid(("sum", "sort"), EIGHT),
     ),
     Experiment(
         "accuracy",
@@ -102,6 +97,14 @@ _LIST = (
         shown=Lines(
             views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
         ),
+    ),
+    Experiment(
+        "distribution-shift",
+        "beyond the paper",
+        "error on lists from other distributions",
+        Grid(FIVE_TASKS, EIGHT),
+        Shifts(),
+        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
     ),
 )
 

@@ -126,11 +126,21 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Bars(Lines):
+    """The same where x is a name: for each name the series side by side, marker and bar, in the order of the rows.
+
+    Wider panels, so ``columns`` go down and views across.
+    """
+
+    x: str = "distribution"
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One figure or table of the paper, or one of your own."""
 
     name: str
-    reference: str  # its number in the paper
+    reference: str  # its number in the paper, or that it has none
     title: str
     grid: Grid
     measure: Measure = field(default_factory=Scales)

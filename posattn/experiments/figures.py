@@ -1,4 +1,4 @@
-"""Figures and tables from result rows alone: median line, 10th to 90th percentile band, published medians dotted."""
+"""Figures and tables from result rows alone: median, 10th to 90th percentile, and where known the published medians dotted."""
 
 from collections.abc import Sequence
 from importlib.resources import files as resources
@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from posattn.experiments.declaration import Experiment, Lines, View
+from posattn.experiments.declaration import Bars, Experiment, Lines, View
 from posattn.tasks import TASKS
 from posattn.training import files
 
@@ -27,8 +27,15 @@ _AXES = {
     "scale": "scale of the numbers (1 is the training range)",
     "samples": "training lists",
     "n": "numbers in a list",
+    "distribution": "",
 }
-_METRICS = {"mse": "mean squared error", "rounding": "share right after rounding", "closeness": "share within 5%"}
+_METRICS = {
+    "mse": "mean squared error",
+    "relative": "squared error / variance of answers",
+    "rounding": "share right after rounding",
+    "closeness": "share within 5%",
+}
+_LOGARITHMIC = ("mse", "relative")
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
@@ -78,8 +85,11 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     table = medians(rows, shown)
     columns = list(table[list(shown.columns)].drop_duplicates().itertuples(index=False, name=None))
     labels = list(dict.fromkeys(table["series"]))
-    size = (1.2 + 3.8 * len(columns), 0.4 + 3.4 * len(shown.views))
-    figure, panels = plt.subplots(len(shown.views), len(columns), figsize=size, squeeze=False, layout="constrained")
+    bars = isinstance(shown, Bars)
+    down, across = (len(columns), len(shown.views)) if bars else (len(shown.views), len(columns))
+    size = (1.2 + (7.6 if bars else 3.8) * across, 0.4 + 3.4 * down)
+    figure, panels = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    panels = panels.T if bars else panels
     known = published()
     known = known[known["experiment"] == experiment.published]
     for row, view in zip(panels, shown.views, strict=True):
@@ -90,13 +100,17 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             for name, value in zip(shown.columns, column, strict=True):
                 here = here[here[name] == value]
                 there = there[there[name] == value] if name in there else there[:0]
-            _panel(axes, here, there, labels, shown.x)
+            if bars:
+                _bars(axes, here, labels, shown.x)
+            else:
+                _panel(axes, here, there, labels, shown.x)
             title = ", ".join(TASKS[value].title if value in TASKS else f"{value}" for value in column)
             axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
-            axes.set_yscale("log" if view.metric == "mse" else "linear")
-            if shown.x != "scale":
+            axes.set_yscale("log" if view.metric in _LOGARITHMIC else "linear")
+            if shown.x != "scale" and not bars:
                 axes.set_xscale("log")
-        row[0].set_ylabel(_METRICS.get(view.metric, view.metric))
+        for axes in row if bars else row[:1]:
+            axes.set_ylabel(_METRICS.get(view.metric, view.metric))
     handles = {
         label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -133,3 +147,17 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         axes.plot(theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
     axes.set_xlabel(_AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")
+
+
+def _bars(axes: Axes, table: pd.DataFrame, labels: list[str], x: str) -> None:
+    names = list(dict.fromkeys(table[x]))
+    step = 0.8 / len(labels)
+    for label, own in table.replace(float("inf"), float("nan")).groupby("series", sort=False):
+        colour, marker = style(str(label), labels)
+        aside = (labels.index(str(label)) - (len(labels) - 1) / 2) * step
+        places = [names.index(name) + aside for name in own[x]]
+        axes.vlines(places, own["p10"], own["p90"], color=colour, linewidth=1.2)
+        axes.plot(places, own["median"], color=colour, marker=marker, markersize=4, linestyle="", label=str(label))
+    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize="small")
+    axes.set_xlabel(_AXES.get(x, x))
+    axes.grid(alpha=0.25, axis="y")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.experiments.declaration import Cell, Experiment, Lines
+from posattn.experiments.declaration import Bars, Cell, Experiment, Lines
 from posattn.training import files
 
 _STYLE = """
@@ -20,6 +20,18 @@ table { border-collapse: collapse; margin: 1rem 0; }
 th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884; font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { text-align: left; }
 """
+
+_LINES = (
+    "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands "
+    "the 10th to 90th percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are "
+    "trained for a fraction of that, so compare the shapes. "
+)
+_BARS = (
+    "Models are trained on one distribution of lists and tested on it and on others. Markers are medians over runs, bars the "
+    "10th to 90th percentile. The relative error is the squared error over the variance of the answers: 1 is what the best "
+    "constant has. "
+)
+_EXACT = "The scale-exact Transformer is the positional one without biases."
 
 
 def write(
@@ -79,12 +91,12 @@ def section(
         ]
         for about in described
     ]
+    numbered = experiment.reference.startswith(("Figure", "Table"))
+    reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(experiment.reference)} of the paper, at {escape(scale)} scale. Models are trained on numbers in "
-        "[−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands the 10th to 90th "
-        "percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are trained "
-        "for a fraction of that, so compare the shapes. The scale-exact Transformer is the positional one without biases.</p>",
+        f"<p>{escape(reference)}, at {escape(scale)} scale. "
+        f"{_BARS if isinstance(experiment.shown, Bars) else _LINES}{_EXACT}</p>",
         f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">',
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
@@ -107,7 +119,8 @@ def pivots(summary: pd.DataFrame, shown: Lines) -> Iterable[tuple[str, pd.DataFr
         metric, view, *column = keys
         title = ", ".join(dict.fromkeys(str(part) for part in (*column, view, metric) if part != ""))
         wide = own.pivot(index=shown.x, columns="series", values="median")
-        yield title, wide[list(dict.fromkeys(own["series"]))].sort_index()
+        wide = wide[list(dict.fromkeys(own["series"]))]
+        yield title, wide.loc[list(dict.fromkeys(own[shown.x]))] if isinstance(shown, Bars) else wide.sort_index()
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -117,7 +130,8 @@ def _listed(values: Iterable[str]) -> str:
 def _cells(table: pd.DataFrame) -> list[list[str]]:
     """Header and rows as text."""
     rows = [
-        [f"{x:g}", *(f"{value:.2e}" for value in own)] for x, own in zip(table.index, table.to_numpy(), strict=True)
+        [x if isinstance(x, str) else f"{x:g}", *(f"{value:.2e}" for value in own)]
+        for x, own in zip(table.index, table.to_numpy(), strict=True)
     ]
     return [[str(table.index.name), *map(str, table.columns)], *rows]
 

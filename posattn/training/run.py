@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.errors import UsageError
+from posattn.tasks import SHIFTS
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
@@ -57,24 +58,32 @@ class Run:
         self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
         """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``."""
-        own = [(member.task, member.seed) for member in self.spec.members]
         device = self.parameters.flat.device
-        table = metrics.evaluate(predictor(self.parameters), own, self.spec.lengths, scales, samples, split, device)
+        predict = predictor(self.parameters)
+        table = metrics.evaluate(predict, self._members(), self.spec.lengths, scales, samples, split, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
 
+    def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
+        """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
+        device = self.parameters.flat.device
+        predict = predictor(self.parameters)
+        table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)
+        return table.assign(status=[self.status[member] for member in table["member"]])
+
+    def _members(self) -> list[tuple[str, int]]:
+        return [(member.task, member.seed) for member in self.spec.members]
+
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
-        """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
+        """A table of ``evaluate`` or ``evaluate_shifts`` as result rows: one a member, condition and metric, and settings."""
         model, spec = self.spec.model, self.spec
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        long = kept.melt(
-            ["member", "task", "seed", "scale", "status"],
-            ["mse", "mse_over_c2", "rounding", "closeness"],
-            "metric",
-            "value",
-        )
+        own = [column for column in ("distribution",) if column in kept]
+        about = ["member", "task", "seed", "scale", "status", *own]
+        long = kept.melt(about, [column for column in METRICS if column in kept], "metric", "value")
         long["run"] = [spec.identity(member) for member in long["member"]]
         long["lr"] = [spec.members[member].lr for member in long["member"]]
-        long["domain"] = ["ood" if scale > 1 else "id" for scale in long["scale"]]
+        shifted = long["distribution"] != "training" if own else False
+        long["domain"] = ((long["scale"] > 1) | shifted).map({True: "ood", False: "id"})
         settings = {
             "experiment": experiment,
             "arch": model.arch,
@@ -87,13 +96,14 @@ class Run:
             "batch": spec.recipe.batch,
             "split": split,
         }
-        return long.assign(**settings)[list(ROW_COLUMNS)]
+        return long.assign(**settings)[[*ROW_COLUMNS, *own]]
 
 
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),
 )
+METRICS = ("mse", "relative", "mse_over_c2", "rounding", "closeness")
 
 
 _TILE = 5000  # lists
