@@ -2,7 +2,7 @@
 
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.engine import Engine, Outcome, reproduce
+from posattn.experiments.engine import Engine, Outcome, report_on, reproduce
 from posattn.experiments.measures import Scales, Shifts
 from posattn.experiments.store import Store
 
@@ -20,6 +20,7 @@ __all__ = [
     "Shifts",
     "Store",
     "View",
+    "report_on",
     "reproduce",
     "series",
 ]

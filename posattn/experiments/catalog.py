@@ -1,5 +1,6 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
+from posattn.baselines import GraphConfig
 from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import Scales, Shifts
 from posattn.training.recipe import recipe
@@ -15,6 +16,12 @@ _TRAINING = View("training lists", {"split": "train"})
 def _encoded(encoding: str) -> tuple[Series, ...]:
     """The three architectures with another encoding."""
     return tuple(Series(f"{line.label}, {encoding}", {**line.settings, "encoding": encoding}) for line in THREE)
+
+
+def _graph(kind: str, graph: str, positions: bool) -> Series:
+    """A graph network; the published table fits those whose nodes do not know their positions."""
+    label = f"{kind.upper()}, {graph}{'' if positions else ', no positions'}"
+    return Series(label, {"arch": kind, "graph": graph, "encoded_input": positions}, GraphConfig)
 
 
 def _of_width(width: int, layers: int) -> Series:
@@ -88,6 +95,21 @@ _LIST = (
         "Figures 25, 26",
         "seven architectural choices, and the bias-free one",
         Grid(("sum", "sort"), EIGHT),
+    ),
+    Experiment(
+        "gnn",
+        "Table 2",
+        "graph networks on complete and star graphs",
+        Grid(
+            ("sum", "sort"),
+            tuple(
+                _graph(kind, graph, positions)
+                for positions in (False, True)
+                for graph in ("complete", "star")
+                for kind in ("gcn", "gat")
+            ),
+        ),
+        Scales((1, 2, 3, 4, 5, 10)),
     ),
     Experiment(
         "accuracy",

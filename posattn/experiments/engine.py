@@ -7,17 +7,21 @@ out/NAME.md, .tex        the medians as tables
 out/NAME.html            figure, numbers, settings and hardware on one self-contained page
 """
 
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
 from posattn.errors import UsageError
 from posattn.experiments import figures, report
-from posattn.experiments.declaration import Cell, Experiment
+from posattn.experiments.catalog import EXPERIMENTS
+from posattn.experiments.declaration import SCALES, Cell, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.training import RunSpec, files, train_spec
@@ -85,16 +89,45 @@ def reproduce(
             raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(labels)}.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
     _complete([cell for cell in cells if not only or cell.label in only], measure, store, engine, precision)
-    found = store.find(cells, measure, precision)
-    if not found:
-        raise UsageError(f"the store {str(store.root)!r} has no rows of {experiment.name} at {scale} scale.")
-    rows, described = store.rows(found)
-    rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment)
+    rows, described = held(experiment, scale, store, precision)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     figure = figures.draw(rows, experiment, out)
     summary = figures.medians(rows, experiment.shown)
-    page = report.write(out, experiment, scale, cells, summary, figure, described)
+    page = report.write(out, experiment, scale, summary, figure, described)
     return Outcome(rows, summary, page, figure)
+
+
+def held(
+    experiment: Experiment, scale: str, store: Store, precision: str | None = None
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """The rows of an experiment that the store has, under its names, and what is known of the ensembles they are from."""
+    cells, measure = experiment.cells(scale), experiment.measure.at(scale)
+    found = store.find(cells, measure, precision)
+    rows, described = store.rows(found)
+    if not found:
+        return rows, described
+    return _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment), described
+
+
+def report_on(store: Store, out: Path) -> list[str]:
+    """One page of all that the store holds, at ``out``; returns what is on it.
+
+    An experiment is on it if the store has rows for at least half of its runs.
+    """
+    sections, names = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for experiment, scale in product(EXPERIMENTS.values(), SCALES):
+            rows, described = held(experiment, scale, store)
+            count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
+            if count >= all_of_them / 2:
+                figure = figures.draw(rows, experiment, Path(folder))
+                summary = figures.medians(rows, experiment.shown)
+                sections.append(report.section(experiment, scale, summary, figure, described))
+                names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
+    if not names:
+        raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
+    files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
+    return names
 
 
 def _complete(cells: list[Cell], measure: Measure, store: Store, engine: Engine, precision: str | None) -> None:

@@ -22,7 +22,8 @@ STYLES = {
     "positional": ("#0072B2", "o"),
     "scale-exact": ("#009E73", "^"),
 }
-_OTHERS = (("#CC79A7", "d"), ("#E69F00", "v"), ("#56B4E9", "P"), ("#000000", "X"), ("#999999", "*"), ("#7F3C00", "<"))
+_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn with
+_MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more marker, so that no two of 42 look alike
 _AXES = {
     "scale": "scale of the numbers (1 is the training range)",
     "samples": "training lists",
@@ -45,7 +46,8 @@ def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
     if label in own or label in STYLES:
         return STYLES[plain[label]]
     others = [name for name in labels if name not in own and name not in STYLES]
-    return _OTHERS[others.index(label) % len(_OTHERS)]
+    place = others.index(label)
+    return _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
 
 
 def published() -> pd.DataFrame:
@@ -66,6 +68,8 @@ def medians(rows: pd.DataFrame, shown: Lines) -> pd.DataFrame:
     tables = []
     for view in shown.views:
         chosen = matching(rows, view)
+        if chosen.empty:
+            continue
         chosen = chosen.assign(
             value=chosen["value"].fillna(float("inf"))
         )  # a run without a number is no better than any
@@ -100,6 +104,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             for name, value in zip(shown.columns, column, strict=True):
                 here = here[here[name] == value]
                 there = there[there[name] == value] if name in there else there[:0]
+            axes.set_visible(len(here) > 0)
             if bars:
                 _bars(axes, here, labels, shown.x)
             else:
@@ -124,6 +129,24 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
         files.write(path.with_suffix(suffix), image.getvalue())
     plt.close(figure)
     return path
+
+
+def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+    """Our medians beside the published ones: their ratio, and whether ours lies in the published band widened twofold."""
+    known, shown = published(), experiment.shown
+    known, parts = known[known["experiment"] == experiment.published], []
+    for view in shown.views:
+        theirs = _matching_published(known, view).rename(columns={"arch": "series"})
+        ours = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
+        by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
+        if len(theirs) and set(by) <= set(theirs):
+            parts.append(ours.merge(theirs[[*by, "median", "p10", "p90"]], on=by, suffixes=("", "_published")))
+    if not parts:
+        return pd.DataFrame()
+    both = pd.concat(parts, ignore_index=True)
+    both["ratio"] = both["median"] / both["median_published"]
+    both["inside"] = both["median"].between(both["p10_published"] / 2, both["p90_published"] * 2)
+    return both
 
 
 def _matching_published(known: pd.DataFrame, view: View) -> pd.DataFrame:

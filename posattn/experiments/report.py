@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.experiments.declaration import Bars, Cell, Experiment, Lines
+from posattn.experiments import figures
+from posattn.experiments.declaration import Bars, Experiment, Lines
 from posattn.training import files
 
 _STYLE = """
@@ -38,7 +39,6 @@ def write(
     out: Path,
     experiment: Experiment,
     scale: str,
-    cells: list[Cell],
     summary: pd.DataFrame,
     figure: Path,
     described: list[dict[str, Any]],
@@ -47,7 +47,7 @@ def write(
     tables = list(pivots(summary, experiment.shown))
     files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
     files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
-    body = section(experiment, scale, cells, tables, figure, described)
+    body = section(experiment, scale, summary, figure, described)
     path = out / f"{experiment.name}.html"
     files.write(path, page(experiment.name, body).encode())
     return path
@@ -63,11 +63,12 @@ def page(title: str, body: str) -> str:
 def section(
     experiment: Experiment,
     scale: str,
-    cells: list[Cell],
-    tables: list[tuple[str, pd.DataFrame]],
+    summary: pd.DataFrame,
     figure: Path,
     described: list[dict[str, Any]],
 ) -> str:
+    """An experiment on a page."""
+    cells, tables = experiment.cells(scale), pivots(summary, experiment.shown)
     image = base64.b64encode(figure.read_bytes()).decode()
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     settings = {
@@ -75,7 +76,8 @@ def section(
         "tasks": _listed(cell.member.task for cell in cells),
         "list length n": _listed(f"{cell.model.n}" for cell in cells)
         + (" and shorter" if cells[0].variable_length else ""),
-        "runs a point": str(len({cell.member.seed for cell in cells})),
+        "runs": f"{sum(len(about['runs']) for about in described)} in the ensembles below, of {len(cells)} declared; "
+        f"{len({cell.member.seed for cell in cells})} a point",
         "recipe": f"{recipes[0].name}: {recipes[0].schedule} schedule, learning rate {recipes[0].lr:g}",
         "training": f"{_listed(f'{own.samples}' for own in recipes)} lists, {recipes[0].epochs} epochs, batches of "
         f"{recipes[0].batch}",
@@ -100,12 +102,32 @@ def section(
         f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">',
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
+        _published(summary, experiment) if scale == "paper" else "",
         "<h2>Settings</h2>",
         _html([["setting", "value"], *([key, value] for key, value in settings.items())]),
         "<h2>Hardware</h2>",
         _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware]),
     ]
     return "".join(parts)
+
+
+def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
+    """Ours against the published medians."""
+    both = figures.against_published(summary, experiment)
+    if both.empty:
+        return ""
+    header = [*experiment.shown.columns, "series", experiment.shown.x, "ours", "published", "ratio", "inside"]
+    rows = [
+        [
+            *(f"{getattr(row, name)}" for name in header[:-4]),
+            *(f"{value:.2e}" for value in (row.median, row.median_published)),
+            f"{row.ratio:.2f}",
+            "yes" if row.inside else "no",
+        ]
+        for row in both.itertuples()
+    ]
+    note = "<p>Inside: our median lies in the published 10th to 90th percentile band widened by a factor of two.</p>"
+    return f"<h2>Against the published medians</h2>{note}{_html([header, *rows])}"
 
 
 def ended(status: list[str]) -> str:

@@ -117,7 +117,7 @@ def train_spec(
     started = time.monotonic()
     with ExitStack() as held:
         with ExitStack() as stack:
-            trainer = _trainer(spec, device, stack.enter_context(Workers()))
+            trainer = trainer_for(spec, spec.recipe, spec.members, device, stack.enter_context(Workers()))
             if spec.precision == "fp16" and trainer.program.kernels is None:
                 raise UsageError(
                     "precision is 'fp16', for which this network has no kernels here; it must be tf32 or fp32."
@@ -154,12 +154,14 @@ def train_spec(
     return run
 
 
-def _trainer(spec: RunSpec, device: torch.device, workers: Workers) -> Trainer:
+def trainer_for(
+    spec: RunSpec, plan: Recipe, members: Sequence[Member], device: torch.device, workers: Workers, **more: Any
+) -> Trainer:
+    """The trainer for a device; ``plan`` and ``members`` may differ from those of ``spec``."""
     kind = Trainer if device.type == "cpu" else CudaTrainer
+    given = (spec.model, plan, members, device, workers, spec.variable_length)
     try:
-        return kind(
-            spec.model, spec.recipe, spec.members, device, workers, spec.variable_length, precision=spec.precision
-        )
+        return kind(*given, precision=spec.precision, **more)
     except (MemoryError, RuntimeError) as error:
         reason = str(error).lower()
         if isinstance(error, MemoryError) or "alloc" in reason or "memory" in reason or "overflow" in reason:

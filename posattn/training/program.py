@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -93,6 +93,10 @@ class Parameters:
         outer = [_size(self._outer[part]) for part in ("encoder", "decoder")]
         first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
         return first, layers.unflatten(1, (-1, _size(self._layer))), last
+
+    def mask(self, part: str) -> Bool[Tensor, " P"]:
+        """Which entries of a row belong to parameters whose name has ``part`` in it."""
+        return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
 
     def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
         """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""

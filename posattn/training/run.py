@@ -74,36 +74,43 @@ class Run:
         return [(member.task, member.seed) for member in self.spec.members]
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
-        """A table of ``evaluate`` or ``evaluate_shifts`` as result rows: one a member, condition and metric, and settings."""
-        model, spec = self.spec.model, self.spec
+        """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        own = [column for column in ("distribution",) if column in kept]
-        about = ["member", "task", "seed", "scale", "status", *own]
-        long = kept.melt(about, [column for column in METRICS if column in kept], "metric", "value")
-        long["run"] = [spec.identity(member) for member in long["member"]]
-        long["lr"] = [spec.members[member].lr for member in long["member"]]
-        shifted = long["distribution"] != "training" if own else False
-        long["domain"] = ((long["scale"] > 1) | shifted).map({True: "ood", False: "id"})
+        metrics = ["mse", "mse_over_c2", "rounding", "closeness"]
+        return self.described(kept.melt(["member", "scale"], metrics, "metric", "value"), experiment, split)
+
+    def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
+        """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
+        model, spec = self.spec.model, self.spec
+        members, status = [spec.members[member] for member in values["member"]], self.status
+        own: tuple[str, ...] = getattr(model, "COLUMNS", ())  # what only this kind of network has
+        extra = [column for column in values if column not in (*ROW_COLUMNS, "member")]
         settings = {
             "experiment": experiment,
+            "run": [spec.identity(member) for member in values["member"]],
+            "task": [member.task for member in members],
             "arch": model.arch,
             "n": model.n,
             "samples": spec.recipe.samples,
-            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding")},
+            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding", *own)},
             "recipe": spec.recipe.name,
             "precision": spec.precision,
             "epochs": spec.recipe.epochs,
             "batch": spec.recipe.batch,
+            "lr": [member.lr for member in members],
+            "seed": [member.seed for member in members],
             "split": split,
+            "domain": ["ood" if scale > 1 else "id" for scale in values["scale"]],
+            "status": [status[member] for member in values["member"]],
         }
-        return long.assign(**settings)[[*ROW_COLUMNS, *own]]
+        given = {name: value for name, value in settings.items() if name not in values}
+        return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),
 )
-METRICS = ("mse", "relative", "mse_over_c2", "rounding", "closeness")
 
 
 _TILE = 5000  # lists

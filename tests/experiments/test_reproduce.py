@@ -11,8 +11,19 @@ import pytest
 import torch
 
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, SCALES, Engine, Experiment, Grid, Scales, Store, reproduce, series
-from posattn.experiments.figures import medians, published
+from posattn.experiments import (
+    EXPERIMENTS,
+    SCALES,
+    Engine,
+    Experiment,
+    Grid,
+    Scales,
+    Store,
+    report_on,
+    reproduce,
+    series,
+)
+from posattn.experiments.figures import against_published, medians, published
 from posattn.experiments.report import pivots
 from posattn.tasks import TASKS
 from posattn.training import Recipe, files, load, train_spec
@@ -281,6 +292,28 @@ def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engin
     assert set(exact.rows["precision"]) == {"fp32"}
     both = reproduce(trial, "paper", tmp_path / "both", store, engine)
     assert set(both.rows["precision"]) == {"fp32"}  # the more exact of the two
+
+
+def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
+    names = report_on(store, tmp_path / "report.html")
+    assert "fix-scale at smoke scale: 6 of 6 runs" in names and "accuracy at smoke scale: 6 of 6 runs" in names
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assets = Assets()
+    assets.feed(page)
+    assert len(assets.fetched) == len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
+    with pytest.raises(UsageError, match="which holds no rows of any experiment"):
+        report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
+
+
+def test_ours_against_the_published_medians():
+    """Rows made up of the published medians themselves, one of them three times the 90th percentile."""
+    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    made = known.rename(columns={"arch": "series", "median": "value"}).assign(metric="mse", status="ok")
+    first = (made["task"] == "sum") & (made["scale"] == 10) & (made["series"] == "positional")
+    made.loc[first, "value"] = 3 * made.loc[first, "p90"]
+    both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
+    assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
+    assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
 
 
 def test_damaged_rows_are_named(tmp_path, engine):
