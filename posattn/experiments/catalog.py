@@ -1,8 +1,9 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
 from posattn.baselines import GraphConfig
+from posattn.experiments.attention import AttentionStudy
 from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.measures import Scales, Shifts
+from posattn.experiments.measures import FineTuned, Scales, Shifts
 from posattn.training.recipe import recipe
 
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
@@ -97,6 +98,14 @@ _LIST = (
         Grid(("sum", "sort"), EIGHT),
     ),
     Experiment(
+        "fine-tune",
+        "Table 1",
+        "V matrices fine-tuned at scale 10, relative errors",
+        Grid(("sum", "min", "sort"), THREE),
+        FineTuned(),
+        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
+    ),
+    Experiment(
         "gnn",
         "Table 2",
         "graph networks on complete and star graphs",
@@ -110,6 +119,21 @@ _LIST = (
             ),
         ),
         Scales((1, 2, 3, 4, 5, 10)),
+    ),
+    Experiment(
+        "attention-maps",
+        "Figures 36, 37",
+        "attention against input scale, and what is left of positions",
+        Grid(("sort",), series("positional", "standard")),
+        AttentionStudy(),
+        Lines(
+            views=(
+                View("movement of the attention", {"split": "test"}, "movement"),
+                View("positions read by a probe", {"split": "test"}, "probe"),
+            ),
+            columns=("layer",),
+        ),
+        maps=True,
     ),
     Experiment(
         "accuracy",

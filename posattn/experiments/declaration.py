@@ -146,6 +146,7 @@ class Experiment:
     measure: Measure = field(default_factory=Scales)
     shown: Lines = field(default_factory=Lines)
     published: str = ""  # the name under which published medians are known, if they are
+    maps: bool = False  # whether rows hold attention weights, to be drawn too
 
     def cells(self, scale: str) -> list[Cell]:
         return self.grid.at(scale).cells()

@@ -91,10 +91,16 @@ def reproduce(
     _complete([cell for cell in cells if not only or cell.label in only], measure, store, engine, precision)
     rows, described = held(experiment, scale, store, precision)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
-    figure = figures.draw(rows, experiment, out)
+    drawn = _draw(rows, experiment, out)
     summary = figures.medians(rows, experiment.shown)
-    page = report.write(out, experiment, scale, summary, figure, described)
-    return Outcome(rows, summary, page, figure)
+    page = report.write(out, experiment, scale, summary, drawn, described)
+    return Outcome(rows, summary, page, drawn[0])
+
+
+def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """The figure, and attention maps where there are any."""
+    maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
+    return [figures.draw(rows, experiment, out), *maps]
 
 
 def held(
@@ -120,9 +126,9 @@ def report_on(store: Store, out: Path) -> list[str]:
             rows, described = held(experiment, scale, store)
             count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
             if count >= all_of_them / 2:
-                figure = figures.draw(rows, experiment, Path(folder))
+                drawn = _draw(rows, experiment, Path(folder))
                 summary = figures.medians(rows, experiment.shown)
-                sections.append(report.section(experiment, scale, summary, figure, described))
+                sections.append(report.section(experiment, scale, summary, drawn, described))
                 names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
     if not names:
         raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")

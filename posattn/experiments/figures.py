@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from posattn.experiments.declaration import Bars, Experiment, Lines, View
 from posattn.tasks import TASKS
@@ -32,11 +33,14 @@ _AXES = {
 }
 _METRICS = {
     "mse": "mean squared error",
+    "mse_over_c2": "mean squared error / c²",
+    "movement": "total variation from c = 1",
+    "probe": "share of positions",
     "relative": "squared error / variance of answers",
     "rounding": "share right after rounding",
     "closeness": "share within 5%",
 }
-_LOGARITHMIC = ("mse", "relative")
+_LOGARITHMIC = ("mse", "mse_over_c2", "relative")
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
@@ -109,7 +113,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
                 _bars(axes, here, labels, shown.x)
             else:
                 _panel(axes, here, there, labels, shown.x)
-            title = ", ".join(TASKS[value].title if value in TASKS else f"{value}" for value in column)
+            title = ", ".join(_titled(name, value) for name, value in zip(shown.columns, column, strict=True))
             axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
             axes.set_yscale("log" if view.metric in _LOGARITHMIC else "linear")
             if shown.x != "scale" and not bars:
@@ -122,13 +126,46 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
     )
-    path = out / f"{experiment.name}.png"
+    return _save(figure, out / f"{experiment.name}.png")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Writes PNG and PDF."""
     for suffix in (".png", ".pdf"):
         image = BytesIO()
         figure.savefig(image, format=suffix[1:], dpi=150, metadata={"CreationDate": None} if suffix == ".pdf" else None)
         files.write(path.with_suffix(suffix), image.getvalue())
     plt.close(figure)
     return path
+
+
+def draw_maps(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """Attention weights as in Figures 36 and 37, a file a list: series and layers down, scales across."""
+    chosen = rows[rows["metric"] == "attention"]
+    return [_maps(own, str(name), out / f"{experiment.name}-{index}.png") for index, (name, own) in _numbered(chosen)]
+
+
+def _numbered(chosen: pd.DataFrame) -> list[tuple[int, tuple[object, pd.DataFrame]]]:
+    return list(enumerate(chosen.groupby("list", sort=False), start=1))
+
+
+def _maps(rows: pd.DataFrame, name: str, path: Path) -> Path:
+    down = list(rows[["series", "layer"]].drop_duplicates().itertuples(index=False, name=None))
+    across = sorted(set(rows["scale"]))
+    size = (1.0 + 1.3 * len(across), 0.6 + 1.3 * len(down))
+    figure, panels = plt.subplots(len(down), len(across), figsize=size, squeeze=False, layout="constrained")
+    for panel_row, (label, layer) in zip(panels, down, strict=True):
+        for axes, scale in zip(panel_row, across, strict=True):
+            own = rows[(rows["series"] == label) & (rows["layer"] == layer) & (rows["scale"] == scale)]
+            weights = own.pivot(index="query", columns="key", values="value")
+            axes.imshow(weights, vmin=0, vmax=1, cmap="viridis")
+            axes.set_xticks([])
+            axes.set_yticks([])
+        panel_row[0].set_ylabel(f"{label}\nlayer {layer:g}", fontsize="small")
+    for axes, scale in zip(panels[0], across, strict=True):
+        axes.set_title(f"c = {scale:g}", fontsize="small")
+    figure.suptitle(f"{name}: attention weights on c X, queries down, keys across, 0 (dark) to 1", fontsize="medium")
+    return _save(figure, path)
 
 
 def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
@@ -170,6 +207,12 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         axes.plot(theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
     axes.set_xlabel(_AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")
+
+
+def _titled(column: str, value: object) -> str:
+    if value in TASKS:
+        return TASKS[str(value)].title
+    return f"{value}" if isinstance(value, str) else f"{column} {value:g}"
 
 
 def _bars(axes: Axes, table: pd.DataFrame, labels: list[str], x: str) -> None:

@@ -27,10 +27,10 @@ _LINES = (
     "the 10th to 90th percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are "
     "trained for a fraction of that, so compare the shapes. "
 )
-_BARS = (
-    "Models are trained on one distribution of lists and tested on it and on others. Markers are medians over runs, bars the "
-    "10th to 90th percentile. The relative error is the squared error over the variance of the answers: 1 is what the best "
-    "constant has. "
+_MARKERS = "Markers are medians over runs, bars the 10th to 90th percentile. "
+_SHIFTS = (
+    "Models are trained on one distribution of lists and tested on it and on others. The relative error is the squared error "
+    "over the variance of the answers: 1 is what the best constant has. "
 )
 _EXACT = "The scale-exact Transformer is the positional one without biases."
 
@@ -40,14 +40,14 @@ def write(
     experiment: Experiment,
     scale: str,
     summary: pd.DataFrame,
-    figure: Path,
+    drawn: list[Path],
     described: list[dict[str, Any]],
 ) -> Path:
     """Writes tables and page, and returns the page's path."""
     tables = list(pivots(summary, experiment.shown))
     files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
     files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
-    body = section(experiment, scale, summary, figure, described)
+    body = section(experiment, scale, summary, drawn, described)
     path = out / f"{experiment.name}.html"
     files.write(path, page(experiment.name, body).encode())
     return path
@@ -64,12 +64,12 @@ def section(
     experiment: Experiment,
     scale: str,
     summary: pd.DataFrame,
-    figure: Path,
+    drawn: list[Path],
     described: list[dict[str, Any]],
 ) -> str:
     """An experiment on a page."""
     cells, tables = experiment.cells(scale), pivots(summary, experiment.shown)
-    image = base64.b64encode(figure.read_bytes()).decode()
+    images = [base64.b64encode(path.read_bytes()).decode() for path in drawn]
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     settings = {
         "scale": scale,
@@ -98,8 +98,8 @@ def section(
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
         f"<p>{escape(reference)}, at {escape(scale)} scale. "
-        f"{_BARS if isinstance(experiment.shown, Bars) else _LINES}{_EXACT}</p>",
-        f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">',
+        f"{_explained(experiment.shown)}{_EXACT}</p>",
+        *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
         _published(summary, experiment) if scale == "paper" else "",
@@ -109,6 +109,12 @@ def section(
         _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware]),
     ]
     return "".join(parts)
+
+
+def _explained(shown: Lines) -> str:
+    if not isinstance(shown, Bars):
+        return _LINES
+    return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS
 
 
 def _published(summary: pd.DataFrame, experiment: Experiment) -> str:

@@ -300,7 +300,7 @@ def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assets = Assets()
     assets.feed(page)
-    assert len(assets.fetched) == len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
+    assert len(assets.fetched) >= len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
     with pytest.raises(UsageError, match="which holds no rows of any experiment"):
         report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
 
@@ -323,6 +323,24 @@ def test_damaged_rows_are_named(tmp_path, engine):
     rows.write_bytes(rows.read_bytes()[:-20])
     with pytest.raises(files.Damaged, match=r"positional-[\w-]+\.csv\.gz is damaged"):
         reproduce(trial, "paper", tmp_path / "out", store, engine)
+
+
+def test_fine_tuning_changes_the_errors_it_should(tmp_path, store, engine):
+    outcome = reproduce(EXPERIMENTS["fine-tune"], "smoke", tmp_path / "out", store, engine)
+    assert list(dict.fromkeys(outcome.rows["stage"])) == ["in distribution", "out of it", "after fine-tuning"]
+    by_stage = outcome.rows.pivot(index="run", columns="stage", values="value")
+    assert (by_stage["after fine-tuning"] != by_stage["out of it"]).all()
+    ((_, table),) = pivots(outcome.table, EXPERIMENTS["fine-tune"].shown)
+    assert table.index.tolist() == ["in distribution", "out of it", "after fine-tuning"]
+
+
+def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(tmp_path, store, engine):
+    outcome = reproduce(EXPERIMENTS["attention-maps"], "smoke", tmp_path / "out", store, engine)
+    for name in ("attention-maps", "attention-maps-1", "attention-maps-2"):
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 10_000
+    assets = Assets()
+    assets.feed(outcome.page.read_text(encoding="utf-8"))
+    assert len(assets.fetched) == 3
 
 
 def test_all_experiments_at_smoke_scale(tmp_path, store, engine):
