@@ -177,23 +177,23 @@ def rows_of(text):
 
 
 def test_two_processes_share_a_store_and_train_every_run_once(tmp_path):
-    both = [process(tmp_path, 3, name) for name in ("one", "other")]
+    both = [process(tmp_path, 2, name) for name in ("one", "other")]
     said = [running.communicate(timeout=120)[0] for running in both]
     assert [running.returncode for running in both] == [0, 0]
     assert rows_of(said[0]) == rows_of(said[1])
     assert len(list((tmp_path / "store" / "runs").iterdir())) == 2  # one ensemble an architecture
-    assert rows_of(process(tmp_path / "alone", 3, "alone").communicate(timeout=120)[0]) == rows_of(said[0])
+    assert rows_of(process(tmp_path / "alone", 2, "alone").communicate(timeout=120)[0]) == rows_of(said[0])
 
 
 def test_a_killed_experiment_goes_on_and_loses_nothing(tmp_path):
-    running = process(tmp_path, 20, "killed")
+    running = process(tmp_path, 8, "killed")
     while not list(tmp_path.glob("store/rows/*.json")):  # the first ensemble is done, the second in training
         assert running.poll() is None
         time.sleep(0.05)
     running.kill()
     running.wait()
     first = files_of(tmp_path / "store" / "rows")
-    again, whole = process(tmp_path, 20, "killed"), process(tmp_path / "whole", 20, "whole")
+    again, whole = process(tmp_path, 8, "killed"), process(tmp_path / "whole", 8, "whole")
     said, expected = again.communicate(timeout=240)[0], whole.communicate(timeout=240)[0]
     assert again.returncode == whole.returncode == 0
     assert first.items() <= files_of(tmp_path / "store" / "rows").items()
