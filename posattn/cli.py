@@ -89,10 +89,12 @@ def train_command(
     n: Annotated[int, typer.Option(help="Length of the lists.")] = 8,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training lists (default 2001).")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training lists (default 2001, or 3001 with tuned).")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1e-3 with tuned).")
+        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1.5e-3 with tuned).")
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,

@@ -40,6 +40,7 @@ _METRICS = {
     "rounding": "share right after rounding",
     "closeness": "share within 5%",
 }
+_NO_NUMBER = 1e300
 _LOGARITHMIC = ("mse", "mse_over_c2", "relative")
 
 
@@ -74,13 +75,13 @@ def medians(rows: pd.DataFrame, shown: Lines) -> pd.DataFrame:
         chosen = matching(rows, view)
         if chosen.empty:
             continue
-        chosen = chosen.assign(
-            value=chosen["value"].fillna(float("inf"))
-        )  # a run without a number is no better than any
+        # A run without a number is worse than any; a finite stand-in, because quantiles of infinities are not numbers.
+        chosen = chosen.assign(value=chosen["value"].fillna(_NO_NUMBER).clip(upper=_NO_NUMBER))
         by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
         groups = chosen.groupby(by, sort=False)
         table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
         table.columns = ["p10", "median", "p90"]
+        table = table.mask(table > _NO_NUMBER / 1e6, float("inf"))
         table["runs"] = groups["value"].size()
         table["ok"] = groups["status"].agg(lambda status: int((status == "ok").sum()))
         tables.append(table.reset_index().assign(view=view.title, metric=view.metric))

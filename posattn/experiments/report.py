@@ -97,8 +97,7 @@ def section(
     reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(reference)}, at {escape(scale)} scale. "
-        f"{_explained(experiment.shown)}{_EXACT}</p>",
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment.shown)}{_EXACT}</p>",
         *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),

@@ -76,8 +76,7 @@ class Run:
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        metrics = ["mse", "mse_over_c2", "rounding", "closeness"]
-        return self.described(kept.melt(["member", "scale"], metrics, "metric", "value"), experiment, split)
+        return self.described(kept.melt(["member", "scale"], METRICS, "metric", "value"), experiment, split)
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
@@ -107,6 +106,7 @@ class Run:
         return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
+METRICS = ("mse", "mse_over_c2", "rounding", "closeness")  # of ``evaluate``, as rows call them
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -18,6 +19,7 @@ from posattn.experiments import (
     Experiment,
     Grid,
     Scales,
+    Series,
     Store,
     report_on,
     reproduce,
@@ -26,7 +28,8 @@ from posattn.experiments import (
 from posattn.experiments.figures import against_published, medians, published
 from posattn.experiments.report import pivots
 from posattn.tasks import TASKS
-from posattn.training import Recipe, files, load, train_spec
+from posattn.training import Recipe, files, fit, load, train_spec
+from posattn.training.run import save
 
 CPU = torch.device("cpu")
 FIX_SCALE = EXPERIMENTS["fix-scale"]
@@ -314,6 +317,86 @@ def test_ours_against_the_published_medians():
     both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
     assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
     assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
+
+
+def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    with pytest.raises(UsageError, match="precision is 'fp16', which only a GPU has"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine, precision="fp16")
+    assert not store.root.exists()
+    (cell, *_) = trial.cells("paper")
+    begun = store.folder(cell.spec("fp16"))  # what a GPU began and did not finish
+    files.write_json(begun / "run.json", cell.spec("fp16").to_dict())
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp32"}
+
+
+def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    run.spec = cell.spec("fp16")
+    files.write_json(store.folder(run.spec) / "run.json", run.spec.to_dict())
+    save(store.folder(run.spec), run)
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp16"}
+
+
+def test_a_run_of_someone_elses_network_is_no_obstacle(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    foreign = trial.cells("paper")[0].spec().to_dict() | {"model": {"kind": "own", "n": 2, "arch": "x", "settings": {}}}
+    files.write_json(store.root / "runs" / "x-1" / "run.json", foreign)
+    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 4
+    files.write_json(store.root / "runs" / "y-1" / "run.json", {"format": 1})
+    with pytest.raises(files.Damaged, match=r"run\.json does not describe a run"):
+        reproduce(small(seeds=3), "paper", tmp_path / "more", store, engine)
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
+    (cell,) = small(seeds=1).cells("paper")
+    spec, folder = cell.spec(), tmp_path / "run"
+    train_spec(spec, CPU, folder)
+    before, looks = files_of(folder), []
+
+    def finished(*given, really=fit._finished):
+        looks.append(None)
+        return really(*given) if len(looks) > 1 else False  # the first look came too early
+
+    monkeypatch.setattr(fit, "_finished", finished)
+    monkeypatch.setattr(fit, "trainer_for", None)  # would fail if it were called
+    train_spec(spec, CPU, folder)
+    assert files_of(folder) == before
+
+
+def test_runs_whose_names_look_like_numbers_keep_their_rows(tmp_path):
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    rows = trial.measure.rows(run).assign(run="0265015269064711")
+    store.write(run.spec, trial.measure, rows, run.result)
+    (stored,) = store.find([cell], trial.measure, None).values()
+    found, _ = store.rows({"any": replace(stored, run="0265015269064711")})
+    assert len(found) == len(rows)
+
+
+def test_two_series_of_the_same_networks_are_refused(tmp_path, engine):
+    trial = small()
+    twice = replace(
+        trial, grid=replace(trial.grid, series=(*trial.grid.series, Series("again", {"arch": "positional"})))
+    )
+    with pytest.raises(UsageError, match="two series of the same networks"):
+        reproduce(twice, "paper", tmp_path / "out", Store(tmp_path / "store"), engine)
+
+
+def test_runs_without_a_number_make_a_median_infinite_and_not_undefined():
+    table = medians(rows([float("nan")] * 6 + [1.0, 2.0, 3.0, 4.0]), FIX_SCALE.shown)
+    assert table["p10"].tolist() == pytest.approx([1.9]) and table["median"].tolist() == [float("inf")]
+    assert table["p90"].tolist() == [float("inf")]
+
+
+def test_smaller_scales_are_never_larger_than_what_was_declared():
+    grid = small().grid.at("quick")
+    assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
 
 
 def test_damaged_rows_are_named(tmp_path, engine):
