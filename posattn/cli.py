@@ -89,10 +89,12 @@ def train_command(
     n: Annotated[int, typer.Option(help="Length of the lists.")] = 8,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training lists (default 2001).")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training lists (default 2001, or 3001 with tuned).")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1e-3 with tuned).")
+        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1.5e-3 with tuned).")
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
@@ -238,7 +240,8 @@ def reproduce(
     choice("scale", scale, SCALES)
     place = pick_device(device)
     if show_list or name is None:
-        table = Table("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {place.type}")
+        where = "the CPU" if place.type == "cpu" else "an H200 in fp16"
+        table = Table("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")
         for row in EXPERIMENTS.values():
             cells = row.cells(scale)
             table.add_row(row.name, row.reference, row.title, str(len(cells)), in_words(seconds(cells, place)))
@@ -285,7 +288,7 @@ def report(
     store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows.")] = Path("out/store"),
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
 ) -> None:
-    """One self-contained page of all that a store holds: figures, numbers, ours against published, settings, hardware."""
+    """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
     from posattn.experiments import Store, report_on
 
     for line in report_on(Store(store), out):

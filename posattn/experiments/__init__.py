@@ -1,14 +1,15 @@
 """The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.declaration import SCALES, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.engine import Engine, Outcome, report_on, reproduce
-from posattn.experiments.measures import Scales
+from posattn.experiments.measures import Scales, Shifts
 from posattn.experiments.store import Store
 
 __all__ = [
     "EXPERIMENTS",
     "SCALES",
+    "Bars",
     "Engine",
     "Experiment",
     "Grid",
@@ -16,6 +17,7 @@ __all__ = [
     "Outcome",
     "Scales",
     "Series",
+    "Shifts",
     "Store",
     "View",
     "report_on",

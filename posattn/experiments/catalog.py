@@ -1,12 +1,14 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
 from posattn.baselines import GraphConfig
-from posattn.experiments.declaration import Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.measures import Scales
+from posattn.experiments.attention import AttentionStudy
+from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.measures import FineTuned, Scales, Shifts
 from posattn.training.recipe import recipe
 
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
 THREE = series("positional", "scale-exact", "standard")
+EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
 _TRAINING = View("training lists", {"split": "train"})
@@ -93,13 +95,15 @@ _LIST = (
         "ablation",
         "Figures 25, 26",
         "seven architectural choices, and the bias-free one",
-        Grid(
-            ("sum", "sort"),
-            series(
-                *("positional", "scale-exact", "standard", "positional-input", "misaligned"),
-                *("input-regularized", "no-encoding", "rope-only"),
-            ),
-        ),
+        Grid(("sum", "sort"), EIGHT),
+    ),
+    Experiment(
+        "fine-tune",
+        "Table 1",
+        "V matrices fine-tuned at scale 10, relative errors",
+        Grid(("sum", "min", "sort"), THREE),
+        FineTuned(),
+        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
     ),
     Experiment(
         "gnn",
@@ -117,6 +121,21 @@ _LIST = (
         Scales((1, 2, 3, 4, 5, 10)),
     ),
     Experiment(
+        "attention-maps",
+        "Figures 36, 37",
+        "attention against input scale, and what is left of positions",
+        Grid(("sort",), series("positional", "standard")),
+        AttentionStudy(),
+        Lines(
+            views=(
+                View("movement of the attention", {"split": "test"}, "movement"),
+                View("positions read by a probe", {"split": "test"}, "probe"),
+            ),
+            columns=("layer",),
+        ),
+        maps=True,
+    ),
+    Experiment(
         "accuracy",
         "Figures 27, 28",
         "rounding and closeness accuracy against scale",
@@ -124,6 +143,14 @@ _LIST = (
         shown=Lines(
             views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
         ),
+    ),
+    Experiment(
+        "distribution-shift",
+        "beyond the paper",
+        "error on lists from other distributions",
+        Grid(FIVE_TASKS, EIGHT),
+        Shifts(),
+        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
     ),
 )
 

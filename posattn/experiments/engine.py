@@ -9,8 +9,8 @@ out/NAME.html            figure, numbers, settings and hardware on one self-cont
 
 import tempfile
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from posattn.experiments.declaration import SCALES, Cell, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.training import RunSpec, files, train_spec
+from posattn.training.fit import check_precision
 
 AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
@@ -47,16 +48,25 @@ class Engine:
     device: torch.device
     announce: Callable[[str], None] = lambda message: None
     progress: bool | None = None
+    _waited_for: set[str] = field(default_factory=set)
+
+    def check(self, cells: Iterable[Cell], precision: str) -> None:
+        """Raises if a cell cannot train in ``precision`` here."""
+        for model in dict.fromkeys(cell.model for cell in cells):
+            check_precision(model, precision, self.device)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at."""
         elsewhere = []
         for spec in specs:
-            recipe = spec.recipe
-            self.announce(f"{_called(spec)}: {recipe.epochs} epochs of {recipe.samples} lists")
+            if spec.digest not in self._waited_for:
+                self.announce(f"{_called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} lists")
             try:
                 run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
             except files.InUse:
+                if spec.digest not in self._waited_for:
+                    self.announce("Another process is training these; waiting for it.")
+                self._waited_for.add(spec.digest)
                 elsewhere.append(spec)
                 continue
             store.write(spec, measure, measure.rows(run), run.result)
@@ -87,14 +97,22 @@ def reproduce(
     for label in only:
         if label not in labels:
             raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(labels)}.")
+    if len({cell.key for cell in cells}) < len(cells):
+        raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
     _complete([cell for cell in cells if not only or cell.label in only], measure, store, engine, precision)
     rows, described = held(experiment, scale, store, precision)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
-    figure = figures.draw(rows, experiment, out)
+    drawn = _draw(rows, experiment, out)
     summary = figures.medians(rows, experiment.shown)
-    page = report.write(out, experiment, scale, summary, figure, described)
-    return Outcome(rows, summary, page, figure)
+    page = report.write(out, experiment, scale, summary, drawn, described)
+    return Outcome(rows, summary, page, drawn[0])
+
+
+def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """The figure, and attention maps where there are any."""
+    maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
+    return [figures.draw(rows, experiment, out), *maps]
 
 
 def held(
@@ -110,7 +128,7 @@ def held(
 
 
 def report_on(store: Store, out: Path) -> list[str]:
-    """One page of all that the store holds, at ``out``; returns what is on it.
+    """One page of what the store holds of the catalogue, at ``out``; returns what is on it.
 
     An experiment is on it if the store has rows for at least half of its runs.
     """
@@ -120,9 +138,9 @@ def report_on(store: Store, out: Path) -> list[str]:
             rows, described = held(experiment, scale, store)
             count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
             if count >= all_of_them / 2:
-                figure = figures.draw(rows, experiment, Path(folder))
+                drawn = _draw(rows, experiment, Path(folder))
                 summary = figures.medians(rows, experiment.shown)
-                sections.append(report.section(experiment, scale, summary, figure, described))
+                sections.append(report.section(experiment, scale, summary, drawn, described))
                 names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
     if not names:
         raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
@@ -133,6 +151,7 @@ def report_on(store: Store, out: Path) -> list[str]:
 def _complete(cells: list[Cell], measure: Measure, store: Store, engine: Engine, precision: str | None) -> None:
     """Trains and measures until the store has every cell's rows; waits for what another process is training."""
     while missing := _missing(cells, measure, store, precision):
+        engine.check(missing, precision or "fp32")
         specs = store.lay_out(missing, precision, "fp32", AT_ONCE)
         if engine.run(specs, measure, store):
             time.sleep(_WAIT)

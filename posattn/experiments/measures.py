@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from posattn.errors import choice
+from posattn.tasks import SHIFTS
 from posattn.training import Run
 from posattn.training.finetune import fine_tune
 
@@ -46,6 +48,30 @@ class Scales:
             seen = min(self.samples, run.spec.recipe.samples)
             tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
         return pd.concat(tables, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Errors and closeness on fresh lists from each distribution, the training one for reference."""
+
+    names: tuple[str, ...] = tuple(SHIFTS)
+    samples: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            choice("distribution", name, SHIFTS)
+
+    def at(self, scale: str) -> "Shifts":
+        return replace(self, samples=50) if scale == "smoke" else self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "shifts"} | asdict(self) | {"names": list(self.names)}
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        table = run.evaluate_shifts(self.names, self.samples)
+        domain = ["id" if name == "training" else "ood" for name in table["distribution"]]
+        about, metrics = ["member", "scale", "distribution", "domain"], ["mse", "relative", "closeness"]
+        return run.described(table.assign(domain=domain).melt(about, metrics, "metric", "value"))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from posattn.experiments import figures
-from posattn.experiments.declaration import Experiment, Lines
+from posattn.experiments.declaration import Bars, Experiment, Lines
 from posattn.training import files
 
 _STYLE = """
@@ -22,20 +22,35 @@ th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884
 th:first-child, td:first-child { text-align: left; }
 """
 
+_LINES = (
+    "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands "
+    "the 10th to 90th percentile. "
+)
+_DOTTED = (
+    "Dotted lines are the published medians, which took the full recipe: below paper scale ours are trained for a fraction of "
+    "that, so compare the shapes. "
+)
+_MARKERS = "Markers are medians over runs, bars the 10th to 90th percentile. "
+_SHIFTS = (
+    "Models are trained on one distribution of lists and tested on it and on others. The relative error is the squared error "
+    "over the variance of the answers: 1 is what the best constant has. "
+)
+_EXACT = "The scale-exact Transformer is the positional one without biases."
+
 
 def write(
     out: Path,
     experiment: Experiment,
     scale: str,
     summary: pd.DataFrame,
-    figure: Path,
+    drawn: list[Path],
     described: list[dict[str, Any]],
 ) -> Path:
     """Writes tables and page, and returns the page's path."""
     tables = list(pivots(summary, experiment.shown))
     files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
     files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
-    body = section(experiment, scale, summary, figure, described)
+    body = section(experiment, scale, summary, drawn, described)
     path = out / f"{experiment.name}.html"
     files.write(path, page(experiment.name, body).encode())
     return path
@@ -52,12 +67,12 @@ def section(
     experiment: Experiment,
     scale: str,
     summary: pd.DataFrame,
-    figure: Path,
+    drawn: list[Path],
     described: list[dict[str, Any]],
 ) -> str:
     """An experiment on a page."""
     cells, tables = experiment.cells(scale), pivots(summary, experiment.shown)
-    image = base64.b64encode(figure.read_bytes()).decode()
+    images = [base64.b64encode(path.read_bytes()).decode() for path in drawn]
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     settings = {
         "scale": scale,
@@ -81,13 +96,12 @@ def section(
         ]
         for about in described
     ]
+    numbered = experiment.reference.startswith(("Figure", "Table"))
+    reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(experiment.reference)} of the paper, at {escape(scale)} scale. Models are trained on numbers in "
-        "[−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands the 10th to 90th "
-        "percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are trained "
-        "for a fraction of that, so compare the shapes. The scale-exact Transformer is the positional one without biases.</p>",
-        f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">',
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}{_EXACT}</p>",
+        *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
         _published(summary, experiment) if scale == "paper" else "",
@@ -97,6 +111,13 @@ def section(
         _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware]),
     ]
     return "".join(parts)
+
+
+def _explained(experiment: Experiment) -> str:
+    shown = experiment.shown
+    if not isinstance(shown, Bars):
+        return _LINES + (_DOTTED if experiment.published else "")
+    return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS
 
 
 def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
@@ -129,7 +150,8 @@ def pivots(summary: pd.DataFrame, shown: Lines) -> Iterable[tuple[str, pd.DataFr
         metric, view, *column = keys
         title = ", ".join(dict.fromkeys(str(part) for part in (*column, view, metric) if part != ""))
         wide = own.pivot(index=shown.x, columns="series", values="median")
-        yield title, wide[list(dict.fromkeys(own["series"]))].sort_index()
+        wide = wide[list(dict.fromkeys(own["series"]))]
+        yield title, wide.loc[list(dict.fromkeys(own[shown.x]))] if isinstance(shown, Bars) else wide.sort_index()
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -139,7 +161,8 @@ def _listed(values: Iterable[str]) -> str:
 def _cells(table: pd.DataFrame) -> list[list[str]]:
     """Header and rows as text."""
     rows = [
-        [f"{x:g}", *(f"{value:.2e}" for value in own)] for x, own in zip(table.index, table.to_numpy(), strict=True)
+        [x if isinstance(x, str) else f"{x:g}", *(f"{value:.2e}" for value in own)]
+        for x, own in zip(table.index, table.to_numpy(), strict=True)
     ]
     return [[str(table.index.name), *map(str, table.columns)], *rows]
 

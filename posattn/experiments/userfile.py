@@ -1,17 +1,19 @@
 """Experiments of your own, in a Python file that defines ``EXPERIMENT`` or in a TOML file with the same parts."""
 
+import re
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, positive, whole
 from posattn.experiments.declaration import Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import Scales
 from posattn.model import ARCHITECTURES
 from posattn.tasks import TASKS
 from posattn.training.recipe import RECIPES, recipe
+from posattn.training.run import METRICS, ROW_COLUMNS
 
 SUFFIXES = (".py", ".toml")
 
@@ -23,12 +25,46 @@ def load_experiment(path: Path) -> Experiment:
     if not path.is_file():
         raise UsageError(f"the experiment's file is {str(path)!r}, which does not exist.")
     experiment = _from_python(path) if path.suffix == ".py" else _from_toml(path)
-    experiment.cells("paper")  # every network of the grid can be configured
+    _check(path, experiment)
     return experiment
 
 
+def _check(path: Path, experiment: Experiment) -> None:
+    """Finds what would only show after training."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", experiment.name):
+        raise UsageError(f"name in {path} is {experiment.name!r}; it must be letters, digits, dots and dashes.")
+    whole("grid.seeds", experiment.grid.seeds)
+    for field, values in (("n", experiment.grid.n), ("samples", experiment.grid.samples)):
+        if not values:
+            raise UsageError(f"grid.{field} in {path} is empty; it must have at least one number.")
+        for value in values:
+            whole(f"grid.{field}", value)
+    labels = [line.label for line in experiment.grid.series]
+    if len(set(labels)) < len(labels):
+        raise UsageError(f"{path} has two series of one label; every label must be its own.")
+    experiment.cells("paper")  # every network of the grid can be configured
+    if isinstance(experiment.measure, Scales):
+        whole("measure.samples", experiment.measure.samples)
+        if not experiment.measure.factors:
+            raise UsageError(f"measure.factors in {path} is empty; it must have at least one number.")
+        for factor in experiment.measure.factors:
+            positive("measure.factors", factor)
+        for view in experiment.shown.views:
+            choice("figure.views.metric", view.metric, METRICS)
+            for column in view.where:
+                choice("figure.views.where", column, ROW_COLUMNS)
+        for column in experiment.shown.columns:
+            choice("figure.columns", column, ROW_COLUMNS)
+
+
 def _from_python(path: Path) -> Experiment:
-    found = runpy.run_path(str(path)).get("EXPERIMENT")
+    try:
+        found = runpy.run_path(str(path)).get("EXPERIMENT")
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} could not be run: {type(error).__name__}: {reason}.") from error
     if not isinstance(found, Experiment):
         raise UsageError(f"{path} does not define EXPERIMENT; it must be a posattn.experiments.Experiment.")
     return found
@@ -103,6 +139,8 @@ def _figure(path: Path, given: Mapping[str, Any]) -> Lines:
     default = Lines()
     views = []
     for own in _taken(path, "figure", given, "views", list, []):
+        if not isinstance(own, dict):
+            raise UsageError(f"figure.views in {path} has {own!r}; it must be tables with title, where and metric.")
         _known(path, "figure.views", own, ("title", "where", "metric"))
         views.append(
             View(

@@ -24,7 +24,9 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
         raise UsageError(f"only is {only!r}; no parameter of this network has it in its name.")
     spec, before = run.spec, run.parameters.flat
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs)  # the rate stays
-    members = tuple(type(member)(member.task, member.seed, lr or spec.recipe.lr) for member in spec.members)
+    members = tuple(
+        type(member)(member.task, member.seed, spec.recipe.lr if lr is None else lr) for member in spec.members
+    )
     with Workers() as workers, Precision("fp32", before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
         trainer.parameters = Parameters(spec.model, before.clone())

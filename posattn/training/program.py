@@ -114,7 +114,7 @@ class Parameters:
         """One member as a plain module."""
         model = _blank_model(self.config)
         named = self.named(slice(member, member + 1))
-        model.load_state_dict({name: value[0] for name, value in named.items()})
+        model.load_state_dict({name: value[0] for name, value in named.items()}, strict=False)  # buffers are as built
         return model.to(self.flat.device)
 
 
@@ -260,6 +260,11 @@ class Program:
 
     def _encodings_of(self, length: int) -> Tensor:
         return self.skeleton.get_buffer("P")[self._positions(length)]
+
+
+def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> bool:
+    """Whether the fused kernels serve a network here."""
+    return folds(config) and _kernels(config, device, precision) is not None
 
 
 def _kernels(config: NetworkConfig, device: torch.device, precision: str) -> ModuleType | None:

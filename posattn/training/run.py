@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.errors import UsageError
+from posattn.tasks import SHIFTS
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
@@ -57,16 +58,25 @@ class Run:
         self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
         """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``."""
-        own = [(member.task, member.seed) for member in self.spec.members]
         device = self.parameters.flat.device
-        table = metrics.evaluate(predictor(self.parameters), own, self.spec.lengths, scales, samples, split, device)
+        predict = predictor(self.parameters)
+        table = metrics.evaluate(predict, self._members(), self.spec.lengths, scales, samples, split, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
+
+    def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
+        """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
+        device = self.parameters.flat.device
+        predict = predictor(self.parameters)
+        table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)
+        return table.assign(status=[self.status[member] for member in table["member"]])
+
+    def _members(self) -> list[tuple[str, int]]:
+        return [(member.task, member.seed) for member in self.spec.members]
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        metrics = ["mse", "mse_over_c2", "rounding", "closeness"]
-        return self.described(kept.melt(["member", "scale"], metrics, "metric", "value"), experiment, split)
+        return self.described(kept.melt(["member", "scale"], METRICS, "metric", "value"), experiment, split)
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
@@ -96,6 +106,7 @@ class Run:
         return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
+METRICS = ("mse", "mse_over_c2", "rounding", "closeness")  # of ``evaluate``, as rows call them
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),

@@ -70,7 +70,18 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         (GOOD + "[[series]]\nwidth = 3", r"has no series\.label\.$"),
         (GOOD + '[[series]]\nlabel = "a"\ncolour = 3', r"^the series 'a' has settings that its network does not take"),
         (GOOD.replace('["positional"]', "[]"), r"names no architecture; grid needs at least one\.$"),
-        (GOOD.replace("[8]", "[0]") + "n = [0]", r"^n is 0"),
+        (GOOD + "n = [0]", r"^grid\.n is 0"),
+        (GOOD + "n = []", r"^grid\.n in .* is empty"),
+        (GOOD + "seeds = 0", r"^grid\.seeds is 0"),
+        (GOOD.replace('"x"', '"../x"'), r"^name in .* is '\.\./x'; it must be letters"),
+        (GOOD + "[measure]\nfactors = [0]", r"^measure\.factors is 0"),
+        (GOOD + "[measure]\nfactors = []", r"^measure\.factors in .* is empty"),
+        (GOOD + '[measure]\nfactors = ["a"]', r"^measure\.factors is 'a'"),
+        (GOOD + '[figure]\ncolumns = ["foo"]', r"^figure\.columns is 'foo'"),
+        (GOOD + "[figure]\nviews = [1]", r"^figure\.views in .* has 1"),
+        (GOOD + '[figure]\nviews = [{ metric = "beauty" }]', r"^figure\.views\.metric is 'beauty'"),
+        (GOOD + "[figure]\nviews = [{ where = { colour = 1 } }]", r"^figure\.views\.where is 'colour'"),
+        (GOOD + '[[series]]\nlabel = "positional"\narch = "standard"', r"has two series of one label"),
     ],
 )
 def test_bad_declarations_get_one_sentence(tmp_path, text, sentence):
@@ -83,8 +94,10 @@ def test_bad_declarations_get_one_sentence(tmp_path, text, sentence):
 
 def test_bad_files_get_one_sentence(tmp_path):
     (tmp_path / "empty.py").write_text("EXPERIMENT = 3")
+    (tmp_path / "broken.py").write_text("import nowhere_at_all")
     for name, sentence in [
         ("empty.py", "does not define EXPERIMENT"),
+        ("broken.py", "could not be run: ModuleNotFoundError"),
         ("none.toml", "which does not exist"),
         ("own.yaml", "it must end in .py or .toml"),
     ]:

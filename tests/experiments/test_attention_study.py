@@ -53,8 +53,8 @@ def test_the_maps_are_the_models_attention_on_the_figures_lists(rows):
     own = maps[(maps["list"] == "Figure 37") & (maps["scale"] == 4) & (maps["layer"] == 3)]
     expected = run.model(0).attention(4 * torch.tensor(LISTS["Figure 37"]))[2, 0]
     made = torch.zeros(9, 9)
-    made[torch.tensor(own["query"].astype(int).values) - 1, torch.tensor(own["key"].astype(int).values) - 1] = torch.tensor(
-        own["value"].values, dtype=torch.float32
+    made[torch.tensor(own["query"].astype(int).values) - 1, torch.tensor(own["key"].astype(int).values) - 1] = (
+        torch.tensor(own["value"].values, dtype=torch.float32)
     )
     torch.testing.assert_close(made, expected)
 
