@@ -39,12 +39,12 @@ _SINGLE = _Tuning(2, 1)
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
-    """Half precision or TensorFloat-32, two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
+    """Two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
 
-    In full float32 a layer's matrices do not fit on chip beside its gradients; the plain path serves there.
+    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there.
     """
     return (
-        precision in ("fp16", "tf32")
+        (precision in ("fp16", "tf32") or (precision == "fp32" and config.design.attends == "position"))
         and folds(config)
         and config.heads == 2
         and config.positions <= layers.ROWS
@@ -96,7 +96,9 @@ def _summed(parts: Tensors, n: int) -> Tensors:
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
     if "K" in parts:
         k, step, count = parts["K"], layers.ROWS, layers.ROWS // n
-        blocks = k.as_strided((*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset())
+        blocks = k.as_strided(
+            (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
+        )
         gradients["A"] = blocks.sum(dim=(2, 4))
     return gradients
 

@@ -132,14 +132,14 @@ def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedu
     from posattn.kernels import fused
 
     monkeypatch.setattr(
-        "posattn.training.program._kernels", lambda config, device, name: fused if name == "ieee" else None
+        "posattn.training.program._kernels", lambda config, device, name: fused if name == "fp32" else None
     )
     team = [Member("sum", seed, 1e-3) for seed in range(3)]
     plan = recipe("paper", samples=30, batch=10, epochs=2, schedule=schedule, clip=1.0)
     config = posattn.ModelConfig(3, arch, embed=embed, width=16)
     with Workers(1) as workers:
         plain = Trainer(config, plan, team, CPU, workers)
-        ours = CudaTrainer(config, plan, team, CPU, workers, precision="ieee")
+        ours = CudaTrainer(config, plan, team, CPU, workers, precision="fp32")
         Graph.work = staticmethod(ours._epoch)
         ours.groups = [slice(0, 2), slice(2, 3)]
         for made in (plain, ours):
