@@ -136,7 +136,7 @@ def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
         ]
         for row in both.itertuples()
     ]
-    note = "<p>Inside: our median lies in the published 10th to 90th percentile band, where known, widened by a factor of two.</p>"
+    note = "<p>Inside: ours lies in the published 10th to 90th percentile band, where known, widened by a factor of two.</p>"
     return f"<h2>Against the published medians</h2>{note}{_html([header, *rows])}"
 
 
