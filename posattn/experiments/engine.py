@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pandas as pd
 import torch
@@ -48,8 +49,7 @@ class Engine:
         """Trains and measures the ensembles; returns those that another process is at."""
         elsewhere = []
         for spec in specs:
-            recipe = spec.recipe
-            self.announce(f"{_called(spec)}: {recipe.epochs} epochs of {recipe.samples} lists")
+            self.announce(plan(spec))
             try:
                 run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
             except files.InUse:
@@ -59,7 +59,21 @@ class Engine:
         return elsewhere
 
 
-def _called(spec: RunSpec) -> str:
+class AnyEngine(Protocol):
+    """Where ensembles are trained: here, on a Ray cluster, or somewhere of your own."""
+
+    def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
+        """Trains and measures the ensembles; returns those that another process is at."""
+        ...
+
+
+def plan(spec: RunSpec) -> str:
+    """What is about to be trained, in words."""
+    return f"{called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
+
+
+def called(spec: RunSpec) -> str:
+    """An ensemble in words."""
     count = len(spec.members)
     return f"{spec.model.arch}, n = {spec.model.n}: {count} model{'s' if count > 1 else ''}"
 
@@ -69,7 +83,7 @@ def reproduce(
     scale: str,
     out: Path,
     store: Store,
-    engine: Engine,
+    engine: AnyEngine,
     precision: str | None = None,
     only: Collection[str] = (),
 ) -> Outcome:
@@ -97,7 +111,7 @@ def reproduce(
     return Outcome(rows, summary, page, figure)
 
 
-def _complete(cells: list[Cell], measure: Measure, store: Store, engine: Engine, precision: str | None) -> None:
+def _complete(cells: list[Cell], measure: Measure, store: Store, engine: AnyEngine, precision: str | None) -> None:
     """Trains and measures until the store has every cell's rows; waits for what another process is training."""
     while missing := _missing(cells, measure, store, precision):
         specs = store.lay_out(missing, precision, "fp32", AT_ONCE)

@@ -1,0 +1,202 @@
+"""The Ray engine on a real cluster of two nodes: the local engine's rows, also where a node is lost half-way."""
+
+import re
+import sys
+
+import pytest
+import torch
+
+from posattn import cli
+from posattn.errors import UsageError
+from posattn.experiments import Engine, RayEngine, Scales, Store
+from posattn.model import ModelConfig
+from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
+
+ray = pytest.importorskip("ray")
+
+CPU = torch.device("cpu")
+MEASURE = Scales((1, 2), samples=20, train=True)
+
+
+def ensemble(arch="positional", epochs=3, task="sum", **changes):
+    config = ModelConfig(2, arch, embed=8, width=8)
+    members = tuple(Member(task, seed, 1e-3) for seed in range(2))
+    return RunSpec(config, Recipe(samples=40, epochs=epochs, batch=20), members, **changes)
+
+
+def contents(store, *patterns):
+    return {
+        path.relative_to(store.root): path.read_bytes() for pattern in patterns for path in store.root.glob(pattern)
+    }
+
+
+def numbers(store):
+    """All that two engines must agree on, bit for bit."""
+    return contents(store, "rows/*.csv.gz", "runs/*/*.safetensors", "runs/*/history.csv")
+
+
+@pytest.fixture
+def local(tmp_path):
+    """A function that gives the local engine's numbers."""
+
+    def run(specs, measure=MEASURE):
+        store = Store(tmp_path / "local")
+        Engine(CPU, progress=False).run(specs, measure, store)
+        return numbers(store)
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes with a core each; the second says that it has a GPU."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # A dead node refuses connections at once; a busy one has twenty seconds.
+        health = {"health_check_period_ms": 500, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4}
+        own = {"num_cpus": 1, "object_store_memory": 80 * 1024**2}
+        cluster = Cluster(initialize_head=True, head_node_args=own | {"_system_config": health})
+        cluster.second = cluster.add_node(num_gpus=1, **own)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def joined(cluster):
+    """The same for a program that is part of the cluster already, which keeps its workers from call to call."""
+    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "address is '127.0.0.1:1', where no Ray cluster answers; start one with ray start."),
+        ("nowhere", "address is 'nowhere'; it must be auto, or host:port of a Ray cluster."),
+        ("ray://head:10001", "address is 'ray://head:10001'; it must be auto, or host:port of a Ray cluster."),
+    ],
+)
+def test_a_bad_address_is_one_sentence(store, address, message):
+    with pytest.raises(UsageError) as error:
+        RayEngine(address).run([ensemble()], MEASURE, store)
+    assert str(error.value) == message and not store.root.exists()
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(UsageError, match=r"^gpus is 1\.5; it must be from 0 to 1, or a whole number\.$"):
+        RayEngine(gpus=1.5)
+    with pytest.raises(UsageError, match=r"^cpus is 0; "):
+        RayEngine(cpus=0)
+    with pytest.raises(UsageError, match=r"^retries is -1; "):
+        RayEngine(retries=-1)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, store):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"install it with pip install 'posattn\[ray\]'\.$"):
+        RayEngine().run([ensemble()], MEASURE, store)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "slurm"], "engine is 'slurm'; it must be one of local, ray."),
+        (["--engine", "ray", "--device", "cpu"], "device is 'cpu'; with engine ray it follows from gpus-per-task."),
+        (["--address", "auto"], "address is 'auto'; only engine ray takes one."),
+    ],
+)
+def test_the_command_refuses_what_does_not_go_together(options, message):
+    with pytest.raises(UsageError) as error:
+        cli.app(["reproduce", "fix-scale", *options], standalone_mode=False)
+    assert str(error.value) == message
+
+
+def leave_a_checkpoint(spec, folder):
+    """As a run that was stopped in its second epoch leaves it, after what it says were a thousand seconds."""
+
+    def stop(epoch):
+        if epoch == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train_spec(spec, CPU, folder, save_every=0, report=stop)
+    state = checkpoints.load(folder, spec.digest)
+    checkpoints.clear(folder)
+    checkpoints.save(folder, spec.digest, 3, state | {"seconds": torch.tensor(1000.0)})
+
+
+def test_runs_and_rows_are_the_local_engines(cluster, store, local):
+    """With fewer cores, from a checkpoint of the local engine, and beside another process."""
+    said, specs = [], [ensemble(), ensemble("standard", task="min"), ensemble("scale-exact")]
+    leave_a_checkpoint(specs[1], store.folder(specs[1]))
+    files.write_json(store.folder(specs[2]) / "run.json", specs[2].to_dict())
+    with files.sole_user(store.folder(specs[2]) / "run.json"):
+        elsewhere = RayEngine(cluster.address, announce=said.append).run(specs, MEASURE, store)
+    assert elsewhere == specs[2:] and not list(store.folder(specs[2]).glob("weights*"))
+    assert numbers(store) == local(specs[:2])
+    assert load(store.folder(specs[1])).result["seconds"] >= 1000 > load(store.folder(specs[0])).result["seconds"]
+    assert said[0] == "positional, n = 2: 2 models: 3 epochs of 40 lists"
+    assert not [path for path in store.root.rglob("*") if path.name.startswith((".", "checkpoint"))]
+
+
+def test_the_second_time_it_only_measures(joined, store, local):
+    specs = [ensemble()]
+    RayEngine(joined.address).run(specs, MEASURE, store)
+    before = {path: path.stat().st_mtime_ns for path in store.root.glob("runs/*/*")}
+    wider = Scales((1, 5), samples=30)
+    RayEngine(joined.address).run(specs, wider, store)
+    assert {path: path.stat().st_mtime_ns for path in store.root.glob("runs/*/*")} == before
+    local(specs)
+    assert numbers(store) == local(specs, wider)
+
+
+def test_an_error_in_a_task_comes_back_after_the_others_are_done(joined, store):
+    """On a share of a GPU, which here is only said to be there."""
+    good, bad = ensemble(), ensemble("standard", precision="tf32")
+    with pytest.raises(UsageError, match=r"^precision is 'tf32', which only a GPU has; on the CPU it must be fp32\.$"):
+        RayEngine(joined.address, gpus=0.25, cpus=0.5).run([bad, good], MEASURE, store)
+    assert [path.name.split("-")[0] for path in store.root.glob("rows/*.csv.gz")] == ["positional"]
+    with files.sole_user(store.folder(bad) / "run.json"):
+        pass  # nothing is held any longer
+
+
+def test_the_command_runs_an_experiment_on_the_cluster(joined, tmp_path, capsys):
+    options = ["--engine", "ray", "--address", joined.address, "--cpus-per-task", "0.5"]
+    folders = ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
+    command = ["reproduce", "fix-scale", "--scale", "smoke", "--only", "positional", *folders]
+    cli.app([*command, *options], standalone_mode=False)
+    assert "positional, n = 8: 2 models: done" in capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
+    cli.app([*command, *options], standalone_mode=False)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
+    assert "models" not in capsys.readouterr().out
+
+
+def test_a_lost_nodes_ensembles_go_on_elsewhere(joined, store, local):
+    """The second node is killed once an ensemble is done and another is in training there. It must be the last test here."""
+    specs = [ensemble(), ensemble("standard", epochs=1500), ensemble("scale-exact", epochs=1500)]
+    second, said, done = joined.second.node_id[:6], [], {}
+
+    def announce(line):
+        said.append(line)
+        finished = numbers(store)
+        if not done and finished and re.search(rf": epoch \d+ of 1500 on .*{second}", line):
+            done.update({path: (store.root / path).stat().st_mtime_ns for path in finished})
+            joined.remove_node(joined.second, allow_graceful=False)
+
+    engine = RayEngine(joined.address, announce=announce, every=0.2, save_every=0.5)
+    assert engine.run(specs, MEASURE, store) == []
+    assert done and numbers(store) == local(specs)
+    lost = [line for line in said if "lost" in line]
+    assert len(lost) == 1 and re.search(r"1500|its worker was lost; it (goes on|starts again)", lost[0])
+    assert {path: (store.root / path).stat().st_mtime_ns for path in done} == done  # nothing finished was redone
+    assert sum(line.endswith("done") for line in said) == 3
