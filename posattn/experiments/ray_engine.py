@@ -9,7 +9,9 @@ stopped, with either engine. Every node needs this package in the driver's versi
 import contextlib
 import os
 import platform
+import signal
 import socket
+import sys
 import tempfile
 import time
 import warnings
@@ -73,7 +75,13 @@ class Group:
             files.write_json(folder / "run.json", self.spec.to_dict())
             checkpoints.unpack(folder, self.checkpoint)
             report = Reporter(reports, self.spec.digest, device, folder, self.every)
-            run = train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
+            try:
+                run = train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
+            except SystemExit as stopped:  # asked to, after a checkpoint
+                _ray().get(report.send(), timeout=5)
+                if stopped.code == 128 + signal.SIGINT:
+                    raise KeyboardInterrupt from None  # by the driver, and the worker may live on
+                raise
         return Trained.of(run), self.measure.rows(run)
 
 
@@ -84,16 +92,20 @@ class Reporter:
         node = _ray().get_runtime_context().get_node_id()
         self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
         self.place = f"{platform.node()} ({node[:6]}, {device.type})"
-        self.told, self.kept = -float("inf"), list(checkpoints.pack(folder))
+        self.epoch, self.sent, self.kept = 0, -float("inf"), list(checkpoints.pack(folder))
 
     def __call__(self, epoch: int) -> None:
-        if time.monotonic() - self.told < self.every:
-            return
-        self.told, checkpoint = time.monotonic(), checkpoints.pack(self.folder)
+        self.epoch = epoch
+        if time.monotonic() - self.sent >= self.every:
+            # Nothing waits for the answer: Ray would lend a waiting task's cores to another.
+            self.send()
+
+    def send(self) -> Any:
+        """Reports now; the answer comes when the driver's queue has it."""
+        checkpoint = checkpoints.pack(self.folder)
         new = list(checkpoint) != self.kept
-        self.kept = list(checkpoint)
-        # Nothing waits for the answer: Ray would lend a waiting task's cores to another.
-        self.reports.put_nowait.remote(Report(self.digest, epoch, self.place, checkpoint if new else {}))
+        self.sent, self.kept = time.monotonic(), list(checkpoint)
+        return self.reports.put_nowait.remote(Report(self.digest, self.epoch, self.place, checkpoint if new else {}))
 
 
 class Report(NamedTuple):
@@ -142,7 +154,6 @@ class RayEngine:
         with _joined(self.address), ExitStack() as held:
             self._check_resources()
             tasks = Tasks(self, measure, store)
-            held.callback(tasks.stop)
             for spec in specs:
                 self.announce(plan(spec))
                 own = held.enter_context(ExitStack())
@@ -152,6 +163,7 @@ class RayEngine:
                     elsewhere.append(spec)
                     continue
                 tasks.submit(spec, own)
+            held.callback(tasks.stop)  # before the folders are let go
             tasks.finish()
         return elsewhere
 
@@ -178,6 +190,7 @@ class Tasks:
             ray.get_runtime_context().get_node_id(), soft=False
         )
         self.reports = ray.util.queue.Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        self.ready = self.reports.actor.qsize.remote()
         # Retries are the driver's, which has the newest checkpoint.
         self.work = ray.remote(Group.work).options(
             num_cpus=engine.cpus, num_gpus=engine.gpus, scheduling_strategy="SPREAD", max_retries=0
@@ -249,8 +262,8 @@ class Tasks:
     def _retry(self, spec: RunSpec, error: Exception) -> None:
         times = self.lost[spec.digest] = self.lost.get(spec.digest, 0) + 1
         if times > self.engine.retries:
-            kind = type(error).__name__
-            self._fail(spec, UsageError(f"{called(spec)}: lost {times} workers, the last to a {kind}; see Ray's logs."))
+            limit = f"more often than retries allows, which is {self.engine.retries}"
+            self._fail(spec, UsageError(f"{called(spec)}: its worker was lost {limit} ({type(error).__name__})."))
             return
         self._follow()
         begun = any(self.store.folder(spec).glob("checkpoint-*.json"))
@@ -264,15 +277,17 @@ class Tasks:
         if self.waiting:
             self.engine.announce(f"{called(spec)}: failed; the others go on")
 
-    def _follow(self) -> None:
+    def _follow(self, tell: bool = True) -> None:
         """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
+        if not self.ray.wait([self.ready], timeout=0)[0]:
+            return  # the queue is starting; results must not wait for it
         newest: dict[str, Report] = {}
         for report in self.reports.get_nowait_batch(self.reports.qsize()):
             if report.digest in self.unfinished:
                 spec, _ = self.unfinished[report.digest]
                 checkpoints.unpack(self.store.folder(spec), report.checkpoint)
                 newest[report.digest] = report
-        for report in newest.values():
+        for report in newest.values() if tell else ():
             spec, _ = self.unfinished[report.digest]
             self.engine.announce(f"{called(spec)}: epoch {report.epoch} of {spec.recipe.epochs} on {report.place}")
 
@@ -281,11 +296,13 @@ class Tasks:
         held.close()
 
     def stop(self) -> None:
-        """Ends what is left, where the driver is leaving early."""
-        for task in self.waiting:
-            self.ray.cancel(task)
+        """Ends what is left where the driver is leaving early, and keeps its last checkpoints."""
         if self.waiting:
-            self.ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=5)
+            for task in self.waiting:
+                self.ray.cancel(task)
+            self.ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=10)
+            self._follow(tell=False)
+            print("Stopped; the same command goes on from the last checkpoints.", file=sys.stderr)
         self.reports.shutdown(force=True)
 
 
