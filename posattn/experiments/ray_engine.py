@@ -190,7 +190,7 @@ class Tasks:
             ray.get_runtime_context().get_node_id(), soft=False
         )
         self.reports = ray.util.queue.Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
-        self.ready = self.reports.actor.qsize.remote()
+        self.reports.qsize()  # started: no result waits for it later
         # Retries are the driver's, which has the newest checkpoint.
         self.work = ray.remote(Group.work).options(
             num_cpus=engine.cpus, num_gpus=engine.gpus, scheduling_strategy="SPREAD", max_retries=0
@@ -279,8 +279,6 @@ class Tasks:
 
     def _follow(self, tell: bool = True) -> None:
         """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
-        if not self.ray.wait([self.ready], timeout=0)[0]:
-            return  # the queue is starting; results must not wait for it
         newest: dict[str, Report] = {}
         for report in self.reports.get_nowait_batch(self.reports.qsize()):
             if report.digest in self.unfinished:

@@ -22,7 +22,7 @@ MEASURE = Scales((1, 2), samples=20, train=True)
 def ensemble(arch="positional", epochs=3, task="sum", **changes):
     config = ModelConfig(2, arch, embed=8, width=8)
     members = tuple(Member(task, seed, 1e-3) for seed in range(2))
-    return RunSpec(config, Recipe(samples=40, epochs=epochs, batch=20), members, **changes)
+    return RunSpec(config, Recipe(samples=20, epochs=epochs, batch=20), members, **changes)
 
 
 def contents(store, *patterns):
@@ -55,14 +55,14 @@ def store(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes with a core each; the second says that it has a GPU."""
+    """Two nodes that say they have two cores each, and the second a GPU."""
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # A dead node refuses connections at once; a busy one has twenty seconds.
         health = {"health_check_period_ms": 500, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4}
-        own = {"num_cpus": 1, "object_store_memory": 80 * 1024**2}
+        own = {"num_cpus": 2, "object_store_memory": 80 * 1024**2}
         cluster = Cluster(initialize_head=True, head_node_args=own | {"_system_config": health})
         cluster.second = cluster.add_node(num_gpus=1, **own)
         yield cluster
@@ -132,20 +132,20 @@ def leave_a_checkpoint(spec, folder):
         train_spec(spec, CPU, folder, save_every=0, report=stop)
     state = checkpoints.load(folder, spec.digest)
     checkpoints.clear(folder)
-    checkpoints.save(folder, spec.digest, 3, state | {"seconds": torch.tensor(1000.0)})
+    checkpoints.save(folder, spec.digest, 1, state | {"seconds": torch.tensor(1000.0)})
 
 
 def test_runs_and_rows_are_the_local_engines(cluster, store, local):
-    """With fewer cores, from a checkpoint of the local engine, and beside another process."""
+    """With two threads against one, from a checkpoint of the local engine, and beside another process."""
     said, specs = [], [ensemble(), ensemble("standard", task="min"), ensemble("scale-exact")]
     leave_a_checkpoint(specs[1], store.folder(specs[1]))
     files.write_json(store.folder(specs[2]) / "run.json", specs[2].to_dict())
     with files.sole_user(store.folder(specs[2]) / "run.json"):
-        elsewhere = RayEngine(cluster.address, announce=said.append).run(specs, MEASURE, store)
+        elsewhere = RayEngine(cluster.address, cpus=2, announce=said.append).run(specs, MEASURE, store)
     assert elsewhere == specs[2:] and not list(store.folder(specs[2]).glob("weights*"))
     assert numbers(store) == local(specs[:2])
     assert load(store.folder(specs[1])).result["seconds"] >= 1000 > load(store.folder(specs[0])).result["seconds"]
-    assert said[0] == "positional, n = 2: 2 models: 3 epochs of 40 lists"
+    assert said[0] == "positional, n = 2: 2 models: 3 epochs of 20 lists"
     assert not [path for path in store.root.rglob("*") if path.name.startswith((".", "checkpoint"))]
 
 
@@ -175,21 +175,19 @@ def test_a_worker_lost_too_often_is_one_sentence(joined, store):
         def rows(self, run):
             os._exit(1)
 
-    said = []
     with pytest.raises(UsageError, match=r"^positional, n = 2: 2 models: its worker was lost more often than retries "):
-        RayEngine(joined.address, announce=said.append, retries=1).run([ensemble()], Deadly(), store)
-    assert said[1:] == ["positional, n = 2: 2 models: its worker was lost; it starts again on another"]
+        RayEngine(joined.address, retries=0).run([ensemble()], Deadly(), store)
 
 
 def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, capsys):
-    spec = ensemble(epochs=200)
+    spec = ensemble(epochs=300)
 
     def stop(line):
         if "epoch " in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        RayEngine(joined.address, announce=stop, every=0.1).run([spec], MEASURE, store)
+        RayEngine(joined.address, announce=stop, every=0.1, save_every=0).run([spec], MEASURE, store)
     assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
     assert checkpoints.load(store.folder(spec), spec.digest) is not None
     Engine(CPU, progress=False).run([spec], MEASURE, store)
@@ -210,7 +208,7 @@ def test_the_command_runs_an_experiment_on_the_cluster(joined, tmp_path, capsys)
 
 def test_a_lost_nodes_ensembles_go_on_elsewhere(joined, store, local):
     """The second node is killed when one ensemble is done and another is half-way there. It must be the last test here."""
-    specs = [ensemble(), ensemble("standard", epochs=200), ensemble("scale-exact", epochs=200)]
+    specs = [ensemble(), ensemble("standard", epochs=300), ensemble("scale-exact", epochs=300)]
     second, said, finished = joined.second.node_id[:6], [], {}
 
     def times():
@@ -220,13 +218,13 @@ def test_a_lost_nodes_ensembles_go_on_elsewhere(joined, store, local):
 
     def announce(line):
         said.append(line)
-        there = re.match(rf"([\w-]+), .*: epoch \d+ of 200 on .*\({second}", line)
+        there = re.match(rf"([\w-]+), .*: epoch \d+ of 300 on .*\({second}", line)
         half_way = there and any(store.root.glob(f"runs/{there[1]}-*/checkpoint-*.json"))
         if not finished and half_way and any(store.root.glob("rows/*.json")):
             finished.update(times())
             joined.remove_node(joined.second, allow_graceful=False)
 
-    engine = RayEngine(joined.address, announce=announce, every=0.1, save_every=0.1)
+    engine = RayEngine(joined.address, cpus=2, announce=announce, every=0.1, save_every=0)
     assert engine.run(specs, MEASURE, store) == []
     assert finished and numbers(store) == local(specs)
     assert finished.items() <= times().items()  # nothing finished was done again
