@@ -7,6 +7,7 @@ run.evaluate(scales=range(1, 11))                # error in and out of distribut
 """
 
 from posattn.attention import PositionalAttention
+from posattn.baselines import GraphConfig
 from posattn.errors import UsageError
 from posattn.folding import Frozen
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
@@ -17,6 +18,6 @@ from posattn.training import Recipe, Run, load, train
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "Frozen", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer", "UsageError",
-    "load", "pretrained", "task", "train",
+    "ARCHITECTURES", "Frozen", "GraphConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer",
+    "UsageError", "load", "pretrained", "task", "train",
 ]  # fmt: skip

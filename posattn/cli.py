@@ -89,10 +89,12 @@ def train_command(
     n: Annotated[int, typer.Option(help="Length of the lists.")] = 8,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training lists (default 2001).")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training lists (default 2001, or 3001 with tuned).")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1e-3 with tuned).")
+        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1.5e-3 with tuned).")
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
@@ -210,7 +212,10 @@ def predict(
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Experiment, or all of them (all); see --list.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Experiment (see --list), all of them (all), or a .py or .toml file of your own."),
+    ] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")] = "quick",
     out: Annotated[
         Path | None,
@@ -235,6 +240,7 @@ def reproduce(
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
     from posattn.experiments import EXPERIMENTS, SCALES, Engine, RayEngine, Store
     from posattn.experiments.estimate import in_words, seconds
+    from posattn.experiments.userfile import SUFFIXES, load_experiment
 
     choice("scale", scale, SCALES)
     place = pick_device(device)
@@ -246,7 +252,11 @@ def reproduce(
         _console().print(table)
         print("Times are estimates for each experiment alone; runs that several share are trained once.")
         return
-    chosen = list(EXPERIMENTS) if name == "all" else [choice("experiment", name, [*EXPERIMENTS, "all"])]
+    if name.endswith(SUFFIXES):
+        chosen = [load_experiment(Path(name))]
+    else:
+        named = EXPERIMENTS if name == "all" else (choice("experiment", name, [*EXPERIMENTS, "all"]),)
+        chosen = [EXPERIMENTS[each] for each in named]
     choice("engine", engine, ["local", "ray"])
     if precision is not None:
         choice("precision", precision, PRECISIONS)
@@ -262,8 +272,8 @@ def reproduce(
     elif address is not None:
         raise UsageError(f"address is {address!r}; only engine ray takes one.")
     for each in chosen:
-        folder = Path("out") / f"{each}-{scale}" if out is None else out / each if name == "all" else out
-        _reproduce(EXPERIMENTS[each], scale, folder, Store(store), runner, precision, only or ())
+        folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
+        _reproduce(each, scale, folder, Store(store), runner, precision, only or ())
 
 
 def _reproduce(
@@ -285,6 +295,19 @@ def _reproduce(
     if failed := int((ended != "ok").sum()):
         print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
     print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")
+
+
+@app.command()
+def report(
+    store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows.")] = Path("out/store"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
+) -> None:
+    """One self-contained page of all that a store holds: figures, numbers, ours against published, settings, hardware."""
+    from posattn.experiments import Store, report_on
+
+    for line in report_on(Store(store), out):
+        print(line)
+    print(f"Page: {out}")
 
 
 def parse_scales(text: str) -> list[float]:

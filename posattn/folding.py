@@ -261,7 +261,7 @@ class Fold:
             found["decoder.bias"] = db[..., 0]
 
 
-def _by_layer(folded: Tensors, name: str, config: ModelConfig) -> list[tuple[Tensor, ...]]:
+def _by_layer(folded: Tensors, name: str) -> list[tuple[Tensor, ...]]:
     """The matrices (M, in, out) of ``name`` for every layer and head."""
     return [layer.unbind(dim=-2) for layer in (folded[f"{name}.first"], *folded[name].unbind())]
 
@@ -279,7 +279,7 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
     s = features.transpose(1, 2)  # positions first, so that mixing them is one matrix product
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     weights = [layer.unbind(dim=1) for layer in folded["A"].unbind()]
-    for u, a, c in zip(_by_layer(folded, "U", config), weights, constants, strict=True):
+    for u, a, c in zip(_by_layer(folded, "U"), weights, constants, strict=True):
         d = s.shape[-1]
         by_position, by_entry = s.reshape(members, n, b * d), s.reshape(members, n * b, d)
         z = _affine(by_entry, u[0], c)
@@ -295,11 +295,11 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
     members, b, n, _ = features.shape
     s = features
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
-    bilinear = _by_layer(folded, "M", config)
+    bilinear = _by_layer(folded, "M")
     rows: list[tuple[Tensor | None, ...]] = [(None,) * config.heads] * config.layers
     if config.bias:
         rows = [layer.split(1, dim=1) for layer in (folded["m.first"], *folded["m"].unbind())]
-    for u, m, m_row, c in zip(_by_layer(folded, "U", config), bilinear, rows, constants, strict=True):
+    for u, m, m_row, c in zip(_by_layer(folded, "U"), bilinear, rows, constants, strict=True):
         d = s.shape[-1]
         by_entry, by_list = s.reshape(members, b * n, d), s.reshape(members * b, n, d)
         z = _affine(by_entry, u[0], c).view(members * b, n, config.width)

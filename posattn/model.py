@@ -187,13 +187,21 @@ class Transformer(nn.Module):
             raise UsageError("attention takes x or length, not both.")
         if x is None:
             x = self.P.new_zeros(self.config.n if length is None else length)
-        z, p, positions = self._encode(x)
+        *states, _ = self.states(x)
+        positions = positions_of(x.shape[-1], self.config, x.device)
         maps = []
-        for layer in self.layers:
+        for layer, z in zip(self.layers, states, strict=True):
             assert isinstance(layer, Layer)
-            maps.append(layer.weights(z, p, positions))
-            z = layer(z, p, positions)
+            maps.append(layer.weights(z, self.P[positions], positions))
         return torch.stack(maps)
+
+    def states(self, x: Float[Tensor, "*batch k"]) -> list[Float[Tensor, "*batch N d"]]:
+        """X before every layer, and after the last."""
+        z, p, positions = self._encode(x)
+        states = [z]
+        for layer in self.layers:
+            states.append(layer(states[-1], p, positions))
+        return states
 
     def _encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""

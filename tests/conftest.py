@@ -4,12 +4,17 @@ The import hook turns every ``Float[Tensor, "batch n d"]`` of the modules below 
 it must be in place before anything imports posattn.
 """
 
+import os
+
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
 
-CHECKED = ["posattn.attention", "posattn.encodings", "posattn.folding", "posattn.model"]
+# Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+CHECKED = ["posattn.attention", "posattn.baselines.gnn", "posattn.encodings", "posattn.folding", "posattn.model"]
 
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn

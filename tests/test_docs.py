@@ -101,7 +101,7 @@ def test_there_are_snippets_and_few_are_left_out() -> None:
 
 def test_commands_parse() -> None:
     group = typer.main.get_command(cli.app)
-    assert set(group.commands) == {"train", "evaluate", "predict", "reproduce"}  # type: ignore[attr-defined]
+    assert set(group.commands) == {"train", "evaluate", "predict", "reproduce", "report"}  # type: ignore[attr-defined]
     seen = set()
     for place, line in shell_lines():
         words = shlex.split(line, comments=True)
@@ -131,7 +131,8 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     elif command == "predict":
         assert cli.parse_list(given["numbers"]), place
     elif command == "reproduce" and given["name"] is not None:
-        assert given["name"] in (*EXPERIMENTS, "all"), place
+        own = given["name"].endswith((".py", ".toml"))
+        assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
         assert given["scale"] in SCALES, place
 
 

@@ -1,9 +1,9 @@
 """The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.declaration import SCALES, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.engine import AnyEngine, Engine, Outcome, reproduce
-from posattn.experiments.measures import Scales
+from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.engine import AnyEngine, Engine, Outcome, report_on, reproduce
+from posattn.experiments.measures import Scales, Shifts
 from posattn.experiments.ray_engine import RayEngine
 from posattn.experiments.store import Store
 
@@ -11,6 +11,7 @@ __all__ = [
     "EXPERIMENTS",
     "SCALES",
     "AnyEngine",
+    "Bars",
     "Engine",
     "Experiment",
     "Grid",
@@ -19,8 +20,10 @@ __all__ = [
     "RayEngine",
     "Scales",
     "Series",
+    "Shifts",
     "Store",
     "View",
+    "report_on",
     "reproduce",
     "series",
 ]

@@ -1,11 +1,14 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
-from posattn.experiments.declaration import Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.measures import Scales
+from posattn.baselines import GraphConfig
+from posattn.experiments.attention import AttentionStudy
+from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.measures import FineTuned, Scales, Shifts
 from posattn.training.recipe import recipe
 
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
 THREE = series("positional", "scale-exact", "standard")
+EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
 _TRAINING = View("training lists", {"split": "train"})
@@ -14,6 +17,12 @@ _TRAINING = View("training lists", {"split": "train"})
 def _encoded(encoding: str) -> tuple[Series, ...]:
     """The three architectures with another encoding."""
     return tuple(Series(f"{line.label}, {encoding}", {**line.settings, "encoding": encoding}) for line in THREE)
+
+
+def _graph(kind: str, graph: str, positions: bool) -> Series:
+    """A graph network; the published table fits those whose nodes do not know their positions."""
+    label = f"{kind.upper()}, {graph}{'' if positions else ', no positions'}"
+    return Series(label, {"arch": kind, "graph": graph, "encoded_input": positions}, GraphConfig)
 
 
 def _of_width(width: int, layers: int) -> Series:
@@ -86,13 +95,45 @@ _LIST = (
         "ablation",
         "Figures 25, 26",
         "seven architectural choices, and the bias-free one",
+        Grid(("sum", "sort"), EIGHT),
+    ),
+    Experiment(
+        "fine-tune",
+        "Table 1",
+        "V matrices fine-tuned at scale 10, relative errors",
+        Grid(("sum", "min", "sort"), THREE),
+        FineTuned(),
+        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
+    ),
+    Experiment(
+        "gnn",
+        "Table 2",
+        "graph networks on complete and star graphs",
         Grid(
             ("sum", "sort"),
-            series(
-                *("positional", "scale-exact", "standard", "positional-input", "misaligned"),
-                *("input-regularized", "no-encoding", "rope-only"),
+            tuple(
+                _graph(kind, graph, positions)
+                for positions in (False, True)
+                for graph in ("complete", "star")
+                for kind in ("gcn", "gat")
             ),
         ),
+        Scales((1, 2, 3, 4, 5, 10)),
+    ),
+    Experiment(
+        "attention-maps",
+        "Figures 36, 37",
+        "attention against input scale, and what is left of positions",
+        Grid(("sort",), series("positional", "standard")),
+        AttentionStudy(),
+        Lines(
+            views=(
+                View("movement of the attention", {"split": "test"}, "movement"),
+                View("positions read by a probe", {"split": "test"}, "probe"),
+            ),
+            columns=("layer",),
+        ),
+        maps=True,
     ),
     Experiment(
         "accuracy",
@@ -102,6 +143,14 @@ _LIST = (
         shown=Lines(
             views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
         ),
+    ),
+    Experiment(
+        "distribution-shift",
+        "beyond the paper",
+        "error on lists from other distributions",
+        Grid(FIVE_TASKS, EIGHT),
+        Shifts(),
+        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
     ),
 )
 

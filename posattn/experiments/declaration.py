@@ -74,10 +74,16 @@ class Grid:
     variable_length: bool = False
 
     def at(self, scale: str) -> "Grid":
-        """The grid at a scale. Small batches below ``paper``: there the number of steps matters more than each gradient."""
+        """The grid at a scale; nothing becomes larger than it was declared.
+
+        Below ``paper`` the recipe is ``tuned`` with small batches: there the number of steps matters more than how exact
+        each gradient is.
+        """
         if choice("scale", scale, SCALES) == "paper":
             return self
         samples, epochs, batch, seeds = (200, 3, 100, 2) if scale == "smoke" else (10_000, 50, 250, 3)
+        samples, epochs = min(samples, *self.samples[-1:]), min(epochs, self.recipe.epochs)
+        batch = min(batch, self.recipe.batch)
         few = self.samples if len(self.samples) == 1 else self.samples[:2] if scale == "smoke" else self.samples[:3]
         lists = (samples,) if len(few) == 1 else tuple(samples * own // max(few) for own in few)
         return replace(
@@ -126,16 +132,27 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Bars(Lines):
+    """The same where x is a name: for each name the series side by side, marker and bar, in the order of the rows.
+
+    Wider panels, so ``columns`` go down and views across.
+    """
+
+    x: str = "distribution"
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One figure or table of the paper, or one of your own."""
 
     name: str
-    reference: str  # its number in the paper
+    reference: str  # its number in the paper, or that it has none
     title: str
     grid: Grid
     measure: Measure = field(default_factory=Scales)
     shown: Lines = field(default_factory=Lines)
     published: str = ""  # the name under which published medians are known, if they are
+    maps: bool = False  # whether rows hold attention weights, to be drawn too
 
     def cells(self, scale: str) -> list[Cell]:
         return self.grid.at(scale).cells()

@@ -7,21 +7,25 @@ out/NAME.md, .tex        the medians as tables
 out/NAME.html            figure, numbers, settings and hardware on one self-contained page
 """
 
+import tempfile
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 import torch
 
 from posattn.errors import UsageError
 from posattn.experiments import figures, report
-from posattn.experiments.declaration import Cell, Experiment
+from posattn.experiments.catalog import EXPERIMENTS
+from posattn.experiments.declaration import SCALES, Cell, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.training import RunSpec, files, train_spec
+from posattn.training.fit import check_precision
 
 AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
@@ -44,15 +48,25 @@ class Engine:
     device: torch.device
     announce: Callable[[str], None] = lambda message: None
     progress: bool | None = None
+    _waited_for: set[str] = field(default_factory=set)
+
+    def check(self, cells: Iterable[Cell], precision: str) -> None:
+        """Raises if a cell cannot train in ``precision`` here."""
+        for model in dict.fromkeys(cell.model for cell in cells):
+            check_precision(model, precision, self.device)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at."""
         elsewhere = []
         for spec in specs:
-            self.announce(plan(spec))
+            if spec.digest not in self._waited_for:
+                self.announce(plan(spec))
             try:
                 run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
             except files.InUse:
+                if spec.digest not in self._waited_for:
+                    self.announce("Another process is training these; waiting for it.")
+                self._waited_for.add(spec.digest)
                 elsewhere.append(spec)
                 continue
             store.write(spec, measure, measure.rows(run), run.result)
@@ -61,6 +75,10 @@ class Engine:
 
 class AnyEngine(Protocol):
     """Where ensembles are trained: here, on a Ray cluster, or somewhere of your own."""
+
+    def check(self, cells: Iterable[Cell], precision: str) -> None:
+        """Raises if a cell cannot train in ``precision`` there."""
+        ...
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at."""
@@ -97,23 +115,61 @@ def reproduce(
     for label in only:
         if label not in labels:
             raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(labels)}.")
+    if len({cell.key for cell in cells}) < len(cells):
+        raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
     _complete([cell for cell in cells if not only or cell.label in only], measure, store, engine, precision)
-    found = store.find(cells, measure, precision)
-    if not found:
-        raise UsageError(f"the store {str(store.root)!r} has no rows of {experiment.name} at {scale} scale.")
-    rows, described = store.rows(found)
-    rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment)
+    rows, described = held(experiment, scale, store, precision)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
-    figure = figures.draw(rows, experiment, out)
+    drawn = _draw(rows, experiment, out)
     summary = figures.medians(rows, experiment.shown)
-    page = report.write(out, experiment, scale, cells, summary, figure, described)
-    return Outcome(rows, summary, page, figure)
+    page = report.write(out, experiment, scale, summary, drawn, described)
+    return Outcome(rows, summary, page, drawn[0])
+
+
+def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """The figure, and attention maps where there are any."""
+    maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
+    return [figures.draw(rows, experiment, out), *maps]
+
+
+def held(
+    experiment: Experiment, scale: str, store: Store, precision: str | None = None
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """The rows of an experiment that the store has, under its names, and what is known of the ensembles they are from."""
+    cells, measure = experiment.cells(scale), experiment.measure.at(scale)
+    found = store.find(cells, measure, precision)
+    rows, described = store.rows(found)
+    if not found:
+        return rows, described
+    return _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment), described
+
+
+def report_on(store: Store, out: Path) -> list[str]:
+    """One page of all that the store holds, at ``out``; returns what is on it.
+
+    An experiment is on it if the store has rows for at least half of its runs.
+    """
+    sections, names = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for experiment, scale in product(EXPERIMENTS.values(), SCALES):
+            rows, described = held(experiment, scale, store)
+            count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
+            if count >= all_of_them / 2:
+                drawn = _draw(rows, experiment, Path(folder))
+                summary = figures.medians(rows, experiment.shown)
+                sections.append(report.section(experiment, scale, summary, drawn, described))
+                names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
+    if not names:
+        raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
+    files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
+    return names
 
 
 def _complete(cells: list[Cell], measure: Measure, store: Store, engine: AnyEngine, precision: str | None) -> None:
     """Trains and measures until the store has every cell's rows; waits for what another process is training."""
     while missing := _missing(cells, measure, store, precision):
+        engine.check(missing, precision or "fp32")
         specs = store.lay_out(missing, precision, "fp32", AT_ONCE)
         if engine.run(specs, measure, store):
             time.sleep(_WAIT)

@@ -1,4 +1,4 @@
-"""Figures and tables from result rows alone: median line, 10th to 90th percentile band, published medians dotted."""
+"""Figures and tables from result rows alone: median, 10th to 90th percentile, and where known the published medians dotted."""
 
 from collections.abc import Sequence
 from importlib.resources import files as resources
@@ -11,8 +11,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from posattn.experiments.declaration import Experiment, Lines, View
+from posattn.experiments.declaration import Bars, Experiment, Lines, View
 from posattn.tasks import TASKS
 from posattn.training import files
 
@@ -22,13 +23,25 @@ STYLES = {
     "positional": ("#0072B2", "o"),
     "scale-exact": ("#009E73", "^"),
 }
-_OTHERS = (("#CC79A7", "d"), ("#E69F00", "v"), ("#56B4E9", "P"), ("#000000", "X"), ("#999999", "*"), ("#7F3C00", "<"))
+_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn with
+_MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more marker, so that no two of 42 look alike
 _AXES = {
     "scale": "scale of the numbers (1 is the training range)",
     "samples": "training lists",
     "n": "numbers in a list",
+    "distribution": "",
 }
-_METRICS = {"mse": "mean squared error", "rounding": "share right after rounding", "closeness": "share within 5%"}
+_METRICS = {
+    "mse": "mean squared error",
+    "mse_over_c2": "mean squared error / c²",
+    "movement": "total variation from c = 1",
+    "probe": "share of positions",
+    "relative": "squared error / variance of answers",
+    "rounding": "share right after rounding",
+    "closeness": "share within 5%",
+}
+_NO_NUMBER = 1e300
+_LOGARITHMIC = ("mse", "mse_over_c2", "relative")
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
@@ -38,7 +51,8 @@ def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
     if label in own or label in STYLES:
         return STYLES[plain[label]]
     others = [name for name in labels if name not in own and name not in STYLES]
-    return _OTHERS[others.index(label) % len(_OTHERS)]
+    place = others.index(label)
+    return _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
 
 
 def published() -> pd.DataFrame:
@@ -59,13 +73,15 @@ def medians(rows: pd.DataFrame, shown: Lines) -> pd.DataFrame:
     tables = []
     for view in shown.views:
         chosen = matching(rows, view)
-        chosen = chosen.assign(
-            value=chosen["value"].fillna(float("inf"))
-        )  # a run without a number is no better than any
+        if chosen.empty:
+            continue
+        # A run without a number is worse than any; a finite stand-in, because quantiles of infinities are not numbers.
+        chosen = chosen.assign(value=chosen["value"].fillna(_NO_NUMBER).clip(upper=_NO_NUMBER))
         by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
         groups = chosen.groupby(by, sort=False)
         table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
         table.columns = ["p10", "median", "p90"]
+        table = table.mask(table > _NO_NUMBER / 1e6, float("inf"))
         table["runs"] = groups["value"].size()
         table["ok"] = groups["status"].agg(lambda status: int((status == "ok").sum()))
         tables.append(table.reset_index().assign(view=view.title, metric=view.metric))
@@ -78,8 +94,11 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     table = medians(rows, shown)
     columns = list(table[list(shown.columns)].drop_duplicates().itertuples(index=False, name=None))
     labels = list(dict.fromkeys(table["series"]))
-    size = (1.2 + 3.8 * len(columns), 0.4 + 3.4 * len(shown.views))
-    figure, panels = plt.subplots(len(shown.views), len(columns), figsize=size, squeeze=False, layout="constrained")
+    bars = isinstance(shown, Bars)
+    down, across = (len(columns), len(shown.views)) if bars else (len(shown.views), len(columns))
+    size = (1.2 + (7.6 if bars else 3.8) * across, 0.4 + 3.4 * down)
+    figure, panels = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    panels = panels.T if bars else panels
     known = published()
     known = known[known["experiment"] == experiment.published]
     for row, view in zip(panels, shown.views, strict=True):
@@ -90,26 +109,82 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             for name, value in zip(shown.columns, column, strict=True):
                 here = here[here[name] == value]
                 there = there[there[name] == value] if name in there else there[:0]
-            _panel(axes, here, there, labels, shown.x)
-            title = ", ".join(TASKS[value].title if value in TASKS else f"{value}" for value in column)
+            axes.set_visible(len(here) > 0)
+            if bars:
+                _bars(axes, here, labels, shown.x)
+            else:
+                _panel(axes, here, there, labels, shown.x)
+            title = ", ".join(_titled(name, value) for name, value in zip(shown.columns, column, strict=True))
             axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
-            axes.set_yscale("log" if view.metric == "mse" else "linear")
-            if shown.x != "scale":
+            axes.set_yscale("log" if view.metric in _LOGARITHMIC else "linear")
+            if shown.x != "scale" and not bars:
                 axes.set_xscale("log")
-        row[0].set_ylabel(_METRICS.get(view.metric, view.metric))
+        for axes in row if bars else row[:1]:
+            axes.set_ylabel(_METRICS.get(view.metric, view.metric))
     handles = {
         label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
     )
-    path = out / f"{experiment.name}.png"
+    return _save(figure, out / f"{experiment.name}.png")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Writes PNG and PDF."""
     for suffix in (".png", ".pdf"):
         image = BytesIO()
         figure.savefig(image, format=suffix[1:], dpi=150, metadata={"CreationDate": None} if suffix == ".pdf" else None)
         files.write(path.with_suffix(suffix), image.getvalue())
     plt.close(figure)
     return path
+
+
+def draw_maps(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """Attention weights as in Figures 36 and 37, a file a list: series and layers down, scales across."""
+    chosen = rows[rows["metric"] == "attention"]
+    return [_maps(own, str(name), out / f"{experiment.name}-{index}.png") for index, (name, own) in _numbered(chosen)]
+
+
+def _numbered(chosen: pd.DataFrame) -> list[tuple[int, tuple[object, pd.DataFrame]]]:
+    return list(enumerate(chosen.groupby("list", sort=False), start=1))
+
+
+def _maps(rows: pd.DataFrame, name: str, path: Path) -> Path:
+    down = list(rows[["series", "layer"]].drop_duplicates().itertuples(index=False, name=None))
+    across = sorted(set(rows["scale"]))
+    size = (1.0 + 1.3 * len(across), 0.6 + 1.3 * len(down))
+    figure, panels = plt.subplots(len(down), len(across), figsize=size, squeeze=False, layout="constrained")
+    for panel_row, (label, layer) in zip(panels, down, strict=True):
+        for axes, scale in zip(panel_row, across, strict=True):
+            own = rows[(rows["series"] == label) & (rows["layer"] == layer) & (rows["scale"] == scale)]
+            weights = own.pivot(index="query", columns="key", values="value")
+            axes.imshow(weights, vmin=0, vmax=1, cmap="viridis")
+            axes.set_xticks([])
+            axes.set_yticks([])
+        panel_row[0].set_ylabel(f"{label}\nlayer {layer:g}", fontsize="small")
+    for axes, scale in zip(panels[0], across, strict=True):
+        axes.set_title(f"c = {scale:g}", fontsize="small")
+    figure.suptitle(f"{name}: attention weights on c X, queries down, keys across, 0 (dark) to 1", fontsize="medium")
+    return _save(figure, path)
+
+
+def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+    """Our medians beside the published ones: their ratio, and whether ours lies in the published band widened twofold."""
+    known, shown = published(), experiment.shown
+    known, parts = known[known["experiment"] == experiment.published], []
+    for view in shown.views:
+        theirs = _matching_published(known, view).rename(columns={"arch": "series"})
+        ours = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
+        by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
+        if len(theirs) and set(by) <= set(theirs):
+            parts.append(ours.merge(theirs[[*by, "median", "p10", "p90"]], on=by, suffixes=("", "_published")))
+    if not parts:
+        return pd.DataFrame()
+    both = pd.concat(parts, ignore_index=True)
+    both["ratio"] = both["median"] / both["median_published"]
+    both["inside"] = both["median"].between(both["p10_published"] / 2, both["p90_published"] * 2)
+    return both
 
 
 def _matching_published(known: pd.DataFrame, view: View) -> pd.DataFrame:
@@ -133,3 +208,23 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         axes.plot(theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
     axes.set_xlabel(_AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")
+
+
+def _titled(column: str, value: object) -> str:
+    if value in TASKS:
+        return TASKS[str(value)].title
+    return f"{value}" if isinstance(value, str) else f"{column} {value:g}"
+
+
+def _bars(axes: Axes, table: pd.DataFrame, labels: list[str], x: str) -> None:
+    names = list(dict.fromkeys(table[x]))
+    step = 0.8 / len(labels)
+    for label, own in table.replace(float("inf"), float("nan")).groupby("series", sort=False):
+        colour, marker = style(str(label), labels)
+        aside = (labels.index(str(label)) - (len(labels) - 1) / 2) * step
+        places = [names.index(name) + aside for name in own[x]]
+        axes.vlines(places, own["p10"], own["p90"], color=colour, linewidth=1.2)
+        axes.plot(places, own["median"], color=colour, marker=marker, markersize=4, linestyle="", label=str(label))
+    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize="small")
+    axes.set_xlabel(_AXES.get(x, x))
+    axes.grid(alpha=0.25, axis="y")

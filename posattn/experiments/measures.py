@@ -5,7 +5,10 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from posattn.errors import choice
+from posattn.tasks import SHIFTS
 from posattn.training import Run
+from posattn.training.finetune import fine_tune
 
 
 class Measure(Protocol):
@@ -44,4 +47,56 @@ class Scales:
         if self.train:
             seen = min(self.samples, run.spec.recipe.samples)
             tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
+        return pd.concat(tables, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Errors and closeness on fresh lists from each distribution, the training one for reference."""
+
+    names: tuple[str, ...] = tuple(SHIFTS)
+    samples: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            choice("distribution", name, SHIFTS)
+
+    def at(self, scale: str) -> "Shifts":
+        return replace(self, samples=50) if scale == "smoke" else self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "shifts"} | asdict(self) | {"names": list(self.names)}
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        table = run.evaluate_shifts(self.names, self.samples)
+        domain = ["id" if name == "training" else "ood" for name in table["distribution"]]
+        about, metrics = ["member", "scale", "distribution", "domain"], ["mse", "relative", "closeness"]
+        return run.described(table.assign(domain=domain).melt(about, metrics, "metric", "value"))
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """Table 1: relative errors in distribution, at another scale, and there after fine-tuning the V matrices on it.
+
+    The column ``stage`` says which; values are squared errors over scale squared.
+    """
+
+    scale: float = 10.0
+    epochs: int = 20
+    samples: int = 1000
+
+    STAGES = ("in distribution", "out of it", "after fine-tuning")
+
+    def at(self, scale: str) -> "FineTuned":
+        return replace(self, epochs=2, samples=50) if scale == "smoke" else self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "fine-tuned"} | asdict(self)
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        tuned = fine_tune(run, self.scale, self.epochs)
+        tables = []
+        for stage, trained, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
+            table = run.rows(trained.evaluate([scale], self.samples))
+            tables.append(table[table["metric"] == "mse_over_c2"].assign(stage=stage))
         return pd.concat(tables, ignore_index=True)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,10 +26,12 @@ import pandas as pd
 import torch
 
 from posattn.errors import UsageError, positive, whole
+from posattn.experiments.declaration import Cell
 from posattn.experiments.engine import called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.training import Run, RunSpec, checkpoints, files, load, train_spec
+from posattn.training.fit import check_precision
 from posattn.training.program import Parameters
 from posattn.training.run import save
 
@@ -144,6 +146,12 @@ class RayEngine:
         if self.gpus != 0 and positive("gpus", self.gpus) > 1 and self.gpus != int(self.gpus):
             raise UsageError(f"gpus is {self.gpus}; it must be from 0 to 1, or a whole number.")
         whole("retries", self.retries, least=0)
+
+    def check(self, cells: Iterable[Cell], precision: str) -> None:
+        """A cluster's GPUs are not known here; without any, only fp32 can train."""
+        if not self.gpus:
+            for cell in cells:
+                check_precision(cell.model, precision, torch.device("cpu"))
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at.

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.experiments.declaration import Cell, Experiment, Lines
+from posattn.experiments import figures
+from posattn.experiments.declaration import Bars, Experiment, Lines
 from posattn.training import files
 
 _STYLE = """
@@ -21,21 +22,32 @@ th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #8884
 th:first-child, td:first-child { text-align: left; }
 """
 
+_LINES = (
+    "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands "
+    "the 10th to 90th percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are "
+    "trained for a fraction of that, so compare the shapes. "
+)
+_MARKERS = "Markers are medians over runs, bars the 10th to 90th percentile. "
+_SHIFTS = (
+    "Models are trained on one distribution of lists and tested on it and on others. The relative error is the squared error "
+    "over the variance of the answers: 1 is what the best constant has. "
+)
+_EXACT = "The scale-exact Transformer is the positional one without biases."
+
 
 def write(
     out: Path,
     experiment: Experiment,
     scale: str,
-    cells: list[Cell],
     summary: pd.DataFrame,
-    figure: Path,
+    drawn: list[Path],
     described: list[dict[str, Any]],
 ) -> Path:
     """Writes tables and page, and returns the page's path."""
     tables = list(pivots(summary, experiment.shown))
     files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
     files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
-    body = section(experiment, scale, cells, tables, figure, described)
+    body = section(experiment, scale, summary, drawn, described)
     path = out / f"{experiment.name}.html"
     files.write(path, page(experiment.name, body).encode())
     return path
@@ -51,19 +63,21 @@ def page(title: str, body: str) -> str:
 def section(
     experiment: Experiment,
     scale: str,
-    cells: list[Cell],
-    tables: list[tuple[str, pd.DataFrame]],
-    figure: Path,
+    summary: pd.DataFrame,
+    drawn: list[Path],
     described: list[dict[str, Any]],
 ) -> str:
-    image = base64.b64encode(figure.read_bytes()).decode()
+    """An experiment on a page."""
+    cells, tables = experiment.cells(scale), pivots(summary, experiment.shown)
+    images = [base64.b64encode(path.read_bytes()).decode() for path in drawn]
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     settings = {
         "scale": scale,
         "tasks": _listed(cell.member.task for cell in cells),
         "list length n": _listed(f"{cell.model.n}" for cell in cells)
         + (" and shorter" if cells[0].variable_length else ""),
-        "runs a point": str(len({cell.member.seed for cell in cells})),
+        "runs": f"{sum(len(about['runs']) for about in described)} in the ensembles below, of {len(cells)} declared; "
+        f"{len({cell.member.seed for cell in cells})} a point",
         "recipe": f"{recipes[0].name}: {recipes[0].schedule} schedule, learning rate {recipes[0].lr:g}",
         "training": f"{_listed(f'{own.samples}' for own in recipes)} lists, {recipes[0].epochs} epochs, batches of "
         f"{recipes[0].batch}",
@@ -79,21 +93,46 @@ def section(
         ]
         for about in described
     ]
+    numbered = experiment.reference.startswith(("Figure", "Table"))
+    reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(experiment.reference)} of the paper, at {escape(scale)} scale. Models are trained on numbers in "
-        "[−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands the 10th to 90th "
-        "percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are trained "
-        "for a fraction of that, so compare the shapes. The scale-exact Transformer is the positional one without biases.</p>",
-        f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">',
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment.shown)}{_EXACT}</p>",
+        *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
+        _published(summary, experiment) if scale == "paper" else "",
         "<h2>Settings</h2>",
         _html([["setting", "value"], *([key, value] for key, value in settings.items())]),
         "<h2>Hardware</h2>",
         _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware]),
     ]
     return "".join(parts)
+
+
+def _explained(shown: Lines) -> str:
+    if not isinstance(shown, Bars):
+        return _LINES
+    return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS
+
+
+def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
+    """Ours against the published medians."""
+    both = figures.against_published(summary, experiment)
+    if both.empty:
+        return ""
+    header = [*experiment.shown.columns, "series", experiment.shown.x, "ours", "published", "ratio", "inside"]
+    rows = [
+        [
+            *(f"{getattr(row, name)}" for name in header[:-4]),
+            *(f"{value:.2e}" for value in (row.median, row.median_published)),
+            f"{row.ratio:.2f}",
+            "yes" if row.inside else "no",
+        ]
+        for row in both.itertuples()
+    ]
+    note = "<p>Inside: our median lies in the published 10th to 90th percentile band widened by a factor of two.</p>"
+    return f"<h2>Against the published medians</h2>{note}{_html([header, *rows])}"
 
 
 def ended(status: list[str]) -> str:
@@ -107,7 +146,8 @@ def pivots(summary: pd.DataFrame, shown: Lines) -> Iterable[tuple[str, pd.DataFr
         metric, view, *column = keys
         title = ", ".join(dict.fromkeys(str(part) for part in (*column, view, metric) if part != ""))
         wide = own.pivot(index=shown.x, columns="series", values="median")
-        yield title, wide[list(dict.fromkeys(own["series"]))].sort_index()
+        wide = wide[list(dict.fromkeys(own["series"]))]
+        yield title, wide.loc[list(dict.fromkeys(own[shown.x]))] if isinstance(shown, Bars) else wide.sort_index()
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -117,7 +157,8 @@ def _listed(values: Iterable[str]) -> str:
 def _cells(table: pd.DataFrame) -> list[list[str]]:
     """Header and rows as text."""
     rows = [
-        [f"{x:g}", *(f"{value:.2e}" for value in own)] for x, own in zip(table.index, table.to_numpy(), strict=True)
+        [x if isinstance(x, str) else f"{x:g}", *(f"{value:.2e}" for value in own)]
+        for x, own in zip(table.index, table.to_numpy(), strict=True)
     ]
     return [[str(table.index.name), *map(str, table.columns)], *rows]
 

@@ -43,13 +43,16 @@ class Store:
     def lay_out(self, cells: Iterable[Cell], precision: str | None, trained_in: str, at_once: int) -> list[RunSpec]:
         """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest.
 
-        ``precision`` None takes a run in any; what is new trains in ``trained_in``, at most ``at_once`` runs together.
+        ``precision`` None takes a finished run in any; what is new trains in ``trained_in``, at most ``at_once`` runs together.
         """
         with self._alone():
             missing = {cell.key: cell for cell in cells}
             specs: dict[str, RunSpec] = {}
             for spec in self._ensembles():
-                if precision is not None and spec.precision != precision:
+                finished = (self.folder(spec) / "weights.json").exists()
+                if spec.precision != precision and not (
+                    precision is None and (finished or spec.precision == trained_in)
+                ):
                     continue
                 held = [key for key in _keys(spec) if key in missing]
                 if held:
@@ -97,20 +100,32 @@ class Store:
         for path in dict.fromkeys(stored.path for stored in found.values()):
             about = files.read_json(_description(path))
             content = files.read_checked(path, about.get("sha256"))
-            table = pd.read_csv(BytesIO(gzip.decompress(content)), keep_default_na=True)
+            table = pd.read_csv(BytesIO(gzip.decompress(content)), dtype={"run": str})
             runs = {stored.run for stored in found.values() if stored.path == path}
             tables.append(table[table["run"].isin(runs)])
             described.append(about)
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
 
     def _ensembles(self) -> list[RunSpec]:
-        described = sorted(self.root.glob("runs/*/run.json"))
-        return [RunSpec.from_dict(files.read_json(path)) for path in described]
+        specs = []
+        for path in sorted(self.root.glob("runs/*/run.json")):
+            try:
+                specs.append(RunSpec.from_dict(files.read_json(path)))
+            except files.Damaged:
+                raise
+            except UsageError:  # a network or task that someone else's file defines
+                continue
+            except (KeyError, TypeError, AttributeError) as error:
+                raise files.Damaged(f"{path} does not describe a run.") from error
+        return specs
 
     def _rows(self, measure: Measure) -> Iterator[tuple[dict[str, Any], Path]]:
         for path in sorted(self.root.glob(f"rows/*-{_digest(measure.key())}.csv.gz")):
             if _description(path).exists():
-                yield files.read_json(_description(path)), path
+                described = files.read_json(_description(path))
+                if not isinstance(described, dict) or not {"spec", "runs", "result"} <= set(described):
+                    raise files.Damaged(f"{_description(path)} does not describe rows.")
+                yield described, path
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -5,5 +5,6 @@
 
 from posattn.tasks.numeric import TASKS, Task, register, task
 from posattn.tasks.sampling import Seeds, sample_bounds, sample_lists
+from posattn.tasks.shifts import SHIFTS, sample_shift
 
-__all__ = ["TASKS", "Seeds", "Task", "register", "sample_bounds", "sample_lists", "task"]
+__all__ = ["SHIFTS", "TASKS", "Seeds", "Task", "register", "sample_bounds", "sample_lists", "sample_shift", "task"]

@@ -16,7 +16,7 @@ from posattn.model import ModelConfig
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
 from posattn.training.network import NetworkConfig
-from posattn.training.program import Precision
+from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
 from posattn.training.run import Run, hardware, load, pick_device, predictor, save
@@ -107,29 +107,28 @@ def train_spec(
     report: Callable[[int], None] | None = None,
 ) -> Run:
     """Trains ``spec``, or goes on where its folder stopped; ``report`` gets the number of epochs done, after each."""
-    if spec.precision != "fp32" and device.type == "cpu":
-        raise UsageError(f"precision is {spec.precision!r}, which only a GPU has; on the CPU it must be fp32.")
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if tensorboard:
         event_writer()
     if folder is not None and _finished(folder, spec):
         return load(folder, device)
+    check_precision(spec.model, spec.precision, device)
     started = time.monotonic()
     with ExitStack() as held:
+        state = None
+        if folder is not None and (folder / "run.json").exists():
+            held.enter_context(files.sole_user(folder / "run.json"))
+            if _finished(folder, spec):  # by another process, a moment ago
+                return load(folder, device)
         with ExitStack() as stack:
-            trainer = _trainer(spec, device, stack.enter_context(Workers()))
-            if spec.precision == "fp16" and trainer.program.kernels is None:
-                raise UsageError(
-                    "precision is 'fp16', for which this network has no kernels here; it must be tf32 or fp32."
-                )
+            trainer = trainer_for(spec, spec.recipe, spec.members, device, stack.enter_context(Workers()))
             # The kernels take the precision themselves, and what is around them stays exact.
             stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
-            state = None
             if folder is not None:
                 if not (folder / "run.json").exists():
                     files.write_json(folder / "run.json", spec.to_dict())
-                held.enter_context(files.sole_user(folder / "run.json"))
+                    held.enter_context(files.sole_user(folder / "run.json"))
                 files.sweep(folder)
                 state = checkpoints.load(folder, spec.digest)
             stop = stack.enter_context(Stop(active=folder is not None))
@@ -155,12 +154,24 @@ def train_spec(
     return run
 
 
-def _trainer(spec: RunSpec, device: torch.device, workers: Workers) -> Trainer:
-    kind = Trainer if device.type == "cpu" else CudaTrainer
-    try:
-        return kind(
-            spec.model, spec.recipe, spec.members, device, workers, spec.variable_length, precision=spec.precision
+def check_precision(model: NetworkConfig, precision: str, device: torch.device) -> None:
+    """Raises if a network cannot train in a precision on a device."""
+    if precision != "fp32" and device.type == "cpu":
+        raise UsageError(f"precision is {precision!r}, which only a GPU has; on the CPU it must be fp32.")
+    if precision == "fp16" and not has_kernels(model, device, precision):
+        raise UsageError(
+            f"precision is 'fp16', for which the {model.arch} network has no kernels here; it must be tf32 or fp32."
         )
+
+
+def trainer_for(
+    spec: RunSpec, plan: Recipe, members: Sequence[Member], device: torch.device, workers: Workers, **more: Any
+) -> Trainer:
+    """The trainer for a device; ``plan`` and ``members`` may differ from those of ``spec``."""
+    kind = Trainer if device.type == "cpu" else CudaTrainer
+    given = (spec.model, plan, members, device, workers, spec.variable_length)
+    try:
+        return kind(*given, precision=spec.precision, **more)
     except (MemoryError, RuntimeError) as error:
         reason = str(error).lower()
         if isinstance(error, MemoryError) or "alloc" in reason or "memory" in reason or "overflow" in reason:

@@ -1,4 +1,4 @@
-"""How well an ensemble does: squared error at every scale, and the two accuracies of the paper (Accuracy Measures)."""
+"""How well an ensemble does, at every scale or on other distributions: squared error, and the two accuracies of the paper."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,13 +8,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
-from posattn.tasks import Task, task
+from posattn.tasks import Task, sample_shift, task
 
 Predict = Callable[[Float[Tensor, "M b k"]], Float[Tensor, "M b k"]]
 
 
 def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
     return (out - y).double().square().mean(dim=(-2, -1))
+
+
+def relative_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Squared error over the variance of the answers: 1 is what the best constant has."""
+    return mean_squared_error(out, y) / y.double().var(dim=(-2, -1), correction=0)
 
 
 def rounding_accuracy(
@@ -66,6 +71,31 @@ def evaluate(
             }
             rows.append(own | {"rounding": rounding, "closeness": closeness})
     return pd.DataFrame(rows).sort_values(["member", "scale"], ignore_index=True)
+
+
+def evaluate_shifts(
+    predict: Predict,
+    members: Sequence[tuple[str, int]],
+    lengths: Sequence[int],
+    names: Iterable[str],
+    samples: int = 1000,
+    device: torch.device | None = None,
+) -> pd.DataFrame:
+    """As ``evaluate``, with distributions of ``posattn.tasks.shifts`` in place of scales: mse, relative error, closeness."""
+    each = whole("samples", samples, least=len(lengths)) // len(lengths)
+    rows = []
+    for name in names:
+        parts = []
+        for n in lengths:
+            x = torch.stack([sample_shift(name, each, n, seed, device) for _, seed in members])
+            y = torch.stack([task(own).target(lists) for lists, (own, _) in zip(x, members, strict=True)])
+            out = predict(x)
+            parts.append(torch.stack([mean_squared_error(out, y), relative_error(out, y), closeness_accuracy(out, y)]))
+        for index, (own, seed) in enumerate(members):
+            error, relative, closeness = torch.stack(parts).mean(dim=0)[:, index].tolist()
+            about = {"member": index, "task": own, "seed": seed, "scale": 1.0, "distribution": name}
+            rows.append(about | {"mse": error, "relative": relative, "closeness": closeness})
+    return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
 
 
 def _measure(

@@ -1,6 +1,7 @@
 """What the trainer asks of a network's configuration: that it builds the network and describes itself."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import nn
@@ -45,3 +46,44 @@ def network_from_dict(fields: dict[str, Any]) -> NetworkConfig:
     if kind not in _KINDS:
         raise UsageError(f"the model's kind is {kind!r}; import the module that registers it first.")
     return _KINDS[kind](**own)
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """Anyone's ``nn.Module`` as an architecture; made by what :func:`own_network` returns."""
+
+    n: int
+    arch: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def build(self) -> nn.Module:
+        return _MAKERS[self.arch](self.n, **dict(self.settings))
+
+    def to_dict(self) -> dict[str, object]:
+        return {"kind": "own", "n": self.n, "arch": self.arch, "settings": dict(self.settings)}
+
+
+_MAKERS: dict[str, Callable[..., nn.Module]] = {}
+
+
+def own_network(arch: str, make: Callable[..., nn.Module]) -> Callable[..., NetworkConfig]:
+    """Configurations of a network of your own: ``own_network("mean", Mean)(n=8, width=32)`` trains ``Mean(8, width=32)``.
+
+    The module maps lists (..., k) to (..., k). Its name and settings are its identity in results: a module that computes
+    something else needs another name.
+    """
+    _MAKERS[arch] = make
+
+    def config(n: int, **settings: Any) -> NetworkConfig:
+        return OwnNetwork(n, arch, tuple(sorted(settings.items())))
+
+    return config
+
+
+def _own_from_dict(n: int, arch: str, settings: dict[str, Any]) -> OwnNetwork:
+    if arch not in _MAKERS:
+        raise UsageError(f"the model's arch is {arch!r}, a network of someone's own; run the file that defines it.")
+    return OwnNetwork(n, arch, tuple(sorted(settings.items())))
+
+
+register("own", _own_from_dict)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -94,6 +94,10 @@ class Parameters:
         first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
         return first, layers.unflatten(1, (-1, _size(self._layer))), last
 
+    def mask(self, part: str) -> Bool[Tensor, " P"]:
+        """Which entries of a row belong to parameters whose name has ``part`` in it."""
+        return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
+
     def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
         """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
         if not stacked:
@@ -107,7 +111,7 @@ class Parameters:
         """One member as a plain module."""
         model = _blank_model(self.config)
         named = self.named(slice(member, member + 1))
-        model.load_state_dict({name: value[0] for name, value in named.items()})
+        model.load_state_dict({name: value[0] for name, value in named.items()}, strict=False)  # buffers are as built
         return model.to(self.flat.device)
 
 
@@ -247,6 +251,11 @@ class Program:
 
     def _encodings_of(self, length: int) -> Tensor:
         return self.skeleton.get_buffer("P")[self._positions(length)]
+
+
+def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> bool:
+    """Whether the fused kernels serve a network here."""
+    return folds(config) and _kernels(config, device, precision) is not None
 
 
 def _kernels(config: NetworkConfig, device: torch.device, precision: str) -> ModuleType | None:

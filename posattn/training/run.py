@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.errors import UsageError
+from posattn.tasks import SHIFTS
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
@@ -57,39 +58,55 @@ class Run:
         self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
         """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``."""
-        own = [(member.task, member.seed) for member in self.spec.members]
         device = self.parameters.flat.device
-        table = metrics.evaluate(predictor(self.parameters), own, self.spec.lengths, scales, samples, split, device)
+        predict = predictor(self.parameters)
+        table = metrics.evaluate(predict, self._members(), self.spec.lengths, scales, samples, split, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
+
+    def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
+        """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
+        device = self.parameters.flat.device
+        predict = predictor(self.parameters)
+        table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)
+        return table.assign(status=[self.status[member] for member in table["member"]])
+
+    def _members(self) -> list[tuple[str, int]]:
+        return [(member.task, member.seed) for member in self.spec.members]
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
-        model, spec = self.spec.model, self.spec
         kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        long = kept.melt(
-            ["member", "task", "seed", "scale", "status"],
-            ["mse", "mse_over_c2", "rounding", "closeness"],
-            "metric",
-            "value",
-        )
-        long["run"] = [spec.identity(member) for member in long["member"]]
-        long["lr"] = [spec.members[member].lr for member in long["member"]]
-        long["domain"] = ["ood" if scale > 1 else "id" for scale in long["scale"]]
+        return self.described(kept.melt(["member", "scale"], METRICS, "metric", "value"), experiment, split)
+
+    def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
+        """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
+        model, spec = self.spec.model, self.spec
+        members, status = [spec.members[member] for member in values["member"]], self.status
+        own: tuple[str, ...] = getattr(model, "COLUMNS", ())  # what only this kind of network has
+        extra = [column for column in values if column not in (*ROW_COLUMNS, "member")]
         settings = {
             "experiment": experiment,
+            "run": [spec.identity(member) for member in values["member"]],
+            "task": [member.task for member in members],
             "arch": model.arch,
             "n": model.n,
             "samples": spec.recipe.samples,
-            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding")},
+            **{field: getattr(model, field, None) for field in ("layers", "width", "encoding", *own)},
             "recipe": spec.recipe.name,
             "precision": spec.precision,
             "epochs": spec.recipe.epochs,
             "batch": spec.recipe.batch,
+            "lr": [member.lr for member in members],
+            "seed": [member.seed for member in members],
             "split": split,
+            "domain": ["ood" if scale > 1 else "id" for scale in values["scale"]],
+            "status": [status[member] for member in values["member"]],
         }
-        return long.assign(**settings)[list(ROW_COLUMNS)]
+        given = {name: value for name, value in settings.items() if name not in values}
+        return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
+METRICS = ("mse", "mse_over_c2", "rounding", "closeness")  # of ``evaluate``, as rows call them
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),

@@ -63,12 +63,16 @@ class Trainer:
         variable_length: bool = False,
         folded: bool | None = None,
         precision: str | None = None,
+        scale: float = 1.0,
+        only: str | None = None,
     ):
+        """``scale`` is that of the training lists. ``only`` names the parameters to train, by a part of their names."""
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
-        self.blocks = _blocks(config, recipe, members, device, variable_length)
+        self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
         self.program = Program(config, device, folded, precision)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
+        self.trained = None if only is None else self.parameters.mask(only).to(device)
         self.first_moment = torch.zeros_like(self.parameters.flat)
         self.second_moment = torch.zeros_like(self.parameters.flat)
         self.lr = torch.tensor([member.lr for member in members], device=device)
@@ -139,6 +143,8 @@ class Trainer:
 
     def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"]) -> None:
         """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""
+        if self.trained is not None:
+            gradient = gradient.masked_fill_(~self.trained, 0)  # and so are the moments, and the steps
         norm = torch.linalg.vector_norm(gradient, dim=1)
         self.alive[group] &= loss.isfinite() & norm.isfinite()
         self.loss[group] += loss
@@ -207,16 +213,23 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _blocks(
-    config: NetworkConfig, recipe: Recipe, members: Sequence[Member], device: torch.device, variable_length: bool
+    config: NetworkConfig,
+    recipe: Recipe,
+    members: Sequence[Member],
+    device: torch.device,
+    variable_length: bool,
+    scale: float,
 ) -> list[Block]:
     """Every member's training data: of the model's length, or of all lengths up to it equally often."""
     drawn: list[dict[int, tuple[Tensor, Tensor]]] = []
     for member in members:
         source = task(member.task)
         if variable_length:
-            drawn.append(source.sample_lengths(recipe.samples, range(1, config.n + 1), seed=member.seed, device=device))
+            lengths = range(1, config.n + 1)
+            drawn.append(source.sample_lengths(recipe.samples, lengths, scale=scale, seed=member.seed, device=device))
         else:
-            drawn.append({config.n: source.sample(recipe.samples, n=config.n, seed=member.seed, device=device)})
+            lists = source.sample(recipe.samples, n=config.n, scale=scale, seed=member.seed, device=device)
+            drawn.append({config.n: lists})
     return [
         Block(
             torch.stack([data[length][0] for data in drawn]),

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -11,11 +12,24 @@ import pytest
 import torch
 
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, SCALES, Engine, Experiment, Grid, Scales, Store, reproduce, series
-from posattn.experiments.figures import medians, published
+from posattn.experiments import (
+    EXPERIMENTS,
+    SCALES,
+    Engine,
+    Experiment,
+    Grid,
+    Scales,
+    Series,
+    Store,
+    report_on,
+    reproduce,
+    series,
+)
+from posattn.experiments.figures import against_published, medians, published
 from posattn.experiments.report import pivots
 from posattn.tasks import TASKS
-from posattn.training import Recipe, files, load, train_spec
+from posattn.training import Recipe, files, fit, load, train_spec
+from posattn.training.run import save
 
 CPU = torch.device("cpu")
 FIX_SCALE = EXPERIMENTS["fix-scale"]
@@ -166,23 +180,23 @@ def rows_of(text):
 
 
 def test_two_processes_share_a_store_and_train_every_run_once(tmp_path):
-    both = [process(tmp_path, 3, name) for name in ("one", "other")]
+    both = [process(tmp_path, 2, name) for name in ("one", "other")]
     said = [running.communicate(timeout=120)[0] for running in both]
     assert [running.returncode for running in both] == [0, 0]
     assert rows_of(said[0]) == rows_of(said[1])
     assert len(list((tmp_path / "store" / "runs").iterdir())) == 2  # one ensemble an architecture
-    assert rows_of(process(tmp_path / "alone", 3, "alone").communicate(timeout=120)[0]) == rows_of(said[0])
+    assert rows_of(process(tmp_path / "alone", 2, "alone").communicate(timeout=120)[0]) == rows_of(said[0])
 
 
 def test_a_killed_experiment_goes_on_and_loses_nothing(tmp_path):
-    running = process(tmp_path, 20, "killed")
+    running = process(tmp_path, 8, "killed")
     while not list(tmp_path.glob("store/rows/*.json")):  # the first ensemble is done, the second in training
         assert running.poll() is None
         time.sleep(0.05)
     running.kill()
     running.wait()
     first = files_of(tmp_path / "store" / "rows")
-    again, whole = process(tmp_path, 20, "killed"), process(tmp_path / "whole", 20, "whole")
+    again, whole = process(tmp_path, 8, "killed"), process(tmp_path / "whole", 8, "whole")
     said, expected = again.communicate(timeout=240)[0], whole.communicate(timeout=240)[0]
     assert again.returncode == whole.returncode == 0
     assert first.items() <= files_of(tmp_path / "store" / "rows").items()
@@ -235,12 +249,13 @@ def test_every_run_of_an_experiment_is_its_own(experiment, scale):
     assert len({cell.key for cell in cells}) == len(cells)
 
 
-def test_six_experiments_share_the_positional_runs():
+def test_eight_experiments_share_the_positional_runs():
     """Those of 30,000 lists of 8 numbers."""
     runs = {name: {cell.key for cell in experiment.cells("paper")} for name, experiment in EXPERIMENTS.items()}
     sum_run = next(cell.key for cell in FIX_SCALE.cells("paper") if cell.label == "positional")
     sharing = {name for name, keys in runs.items() if sum_run in keys}
-    assert {"fix-scale", "fix-sample", "length", "compact", "encodings", "ablation", "accuracy"} <= sharing
+    others = {"fix-sample", "length", "compact", "encodings", "ablation", "accuracy", "distribution-shift"}
+    assert {"fix-scale"} | others <= sharing
 
 
 def test_an_unknown_scale_is_refused_before_anything_is_written(tmp_path, engine):
@@ -282,6 +297,108 @@ def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engin
     assert set(both.rows["precision"]) == {"fp32"}  # the more exact of the two
 
 
+def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
+    names = report_on(store, tmp_path / "report.html")
+    assert "fix-scale at smoke scale: 6 of 6 runs" in names and "accuracy at smoke scale: 6 of 6 runs" in names
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assets = Assets()
+    assets.feed(page)
+    assert len(assets.fetched) >= len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
+    with pytest.raises(UsageError, match="which holds no rows of any experiment"):
+        report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
+
+
+def test_ours_against_the_published_medians():
+    """Rows made up of the published medians themselves, one of them three times the 90th percentile."""
+    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    made = known.rename(columns={"arch": "series", "median": "value"}).assign(metric="mse", status="ok")
+    first = (made["task"] == "sum") & (made["scale"] == 10) & (made["series"] == "positional")
+    made.loc[first, "value"] = 3 * made.loc[first, "p90"]
+    both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
+    assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
+    assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
+
+
+def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    with pytest.raises(UsageError, match="precision is 'fp16', which only a GPU has"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine, precision="fp16")
+    assert not store.root.exists()
+    (cell, *_) = trial.cells("paper")
+    begun = store.folder(cell.spec("fp16"))  # what a GPU began and did not finish
+    files.write_json(begun / "run.json", cell.spec("fp16").to_dict())
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp32"}
+
+
+def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    run.spec = cell.spec("fp16")
+    files.write_json(store.folder(run.spec) / "run.json", run.spec.to_dict())
+    save(store.folder(run.spec), run)
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp16"}
+
+
+def test_a_run_of_someone_elses_network_is_no_obstacle(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    foreign = trial.cells("paper")[0].spec().to_dict() | {"model": {"kind": "own", "n": 2, "arch": "x", "settings": {}}}
+    files.write_json(store.root / "runs" / "x-1" / "run.json", foreign)
+    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 4
+    files.write_json(store.root / "runs" / "y-1" / "run.json", {"format": 1})
+    with pytest.raises(files.Damaged, match=r"run\.json does not describe a run"):
+        reproduce(small(seeds=3), "paper", tmp_path / "more", store, engine)
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
+    (cell,) = small(seeds=1).cells("paper")
+    spec, folder = cell.spec(), tmp_path / "run"
+    train_spec(spec, CPU, folder)
+    before, looks = files_of(folder), []
+
+    def finished(*given, really=fit._finished):
+        looks.append(None)
+        return really(*given) if len(looks) > 1 else False  # the first look came too early
+
+    monkeypatch.setattr(fit, "_finished", finished)
+    monkeypatch.setattr(fit, "trainer_for", None)  # would fail if it were called
+    train_spec(spec, CPU, folder)
+    assert files_of(folder) == before
+
+
+def test_runs_whose_names_look_like_numbers_keep_their_rows(tmp_path):
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    rows = trial.measure.rows(run).assign(run="0265015269064711")
+    store.write(run.spec, trial.measure, rows, run.result)
+    (stored,) = store.find([cell], trial.measure, None).values()
+    found, _ = store.rows({"any": replace(stored, run="0265015269064711")})
+    assert len(found) == len(rows)
+
+
+def test_two_series_of_the_same_networks_are_refused(tmp_path, engine):
+    trial = small()
+    twice = replace(
+        trial, grid=replace(trial.grid, series=(*trial.grid.series, Series("again", {"arch": "positional"})))
+    )
+    with pytest.raises(UsageError, match="two series of the same networks"):
+        reproduce(twice, "paper", tmp_path / "out", Store(tmp_path / "store"), engine)
+
+
+def test_runs_without_a_number_make_a_median_infinite_and_not_undefined():
+    table = medians(rows([float("nan")] * 6 + [1.0, 2.0, 3.0, 4.0]), FIX_SCALE.shown)
+    assert table["p10"].tolist() == pytest.approx([1.9]) and table["median"].tolist() == [float("inf")]
+    assert table["p90"].tolist() == [float("inf")]
+
+
+def test_smaller_scales_are_never_larger_than_what_was_declared():
+    grid = small().grid.at("quick")
+    assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
+
+
 def test_damaged_rows_are_named(tmp_path, engine):
     store, trial = Store(tmp_path / "store"), small()
     reproduce(trial, "paper", tmp_path / "out", store, engine)
@@ -289,6 +406,24 @@ def test_damaged_rows_are_named(tmp_path, engine):
     rows.write_bytes(rows.read_bytes()[:-20])
     with pytest.raises(files.Damaged, match=r"positional-[\w-]+\.csv\.gz is damaged"):
         reproduce(trial, "paper", tmp_path / "out", store, engine)
+
+
+def test_fine_tuning_changes_the_errors_it_should(tmp_path, store, engine):
+    outcome = reproduce(EXPERIMENTS["fine-tune"], "smoke", tmp_path / "out", store, engine)
+    assert list(dict.fromkeys(outcome.rows["stage"])) == ["in distribution", "out of it", "after fine-tuning"]
+    by_stage = outcome.rows.pivot(index="run", columns="stage", values="value")
+    assert (by_stage["after fine-tuning"] != by_stage["out of it"]).all()
+    ((_, table),) = pivots(outcome.table, EXPERIMENTS["fine-tune"].shown)
+    assert table.index.tolist() == ["in distribution", "out of it", "after fine-tuning"]
+
+
+def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(tmp_path, store, engine):
+    outcome = reproduce(EXPERIMENTS["attention-maps"], "smoke", tmp_path / "out", store, engine)
+    for name in ("attention-maps", "attention-maps-1", "attention-maps-2"):
+        assert (tmp_path / "out" / f"{name}.png").stat().st_size > 10_000
+    assets = Assets()
+    assets.feed(outcome.page.read_text(encoding="utf-8"))
+    assert len(assets.fetched) == 3
 
 
 def test_all_experiments_at_smoke_scale(tmp_path, store, engine):

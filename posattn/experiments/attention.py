@@ -1,0 +1,139 @@
+"""Why self-attention fails away from its training range (Appendix F): attention maps, and a test of two hypotheses.
+
+The paper supposes that self-attention does not learn to ignore the numbers, and that layers do not keep the positions that
+later layers need. Measured here, for every layer: how far the attention weights move when a list is multiplied by c, and how
+often a linear probe still reads the position off the state.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from posattn.errors import UsageError
+from posattn.model import Transformer
+from posattn.tasks import task
+from posattn.training import Run
+
+# The lists of Figures 36 and 37.
+LISTS = {
+    "Figure 36": (1.75, 1.25, 0.75, 0.25, -0.25, -0.75, -1.25, -1.75),
+    "Figure 37": (2.0, 2.0, -2.0, -2.0, -2.0, -2.0, 2.0, 2.0),
+}
+_RIDGE = 1e-6  # of the probe, relative to the states' variance
+
+
+@dataclass(frozen=True)
+class AttentionStudy:
+    """Rows, with the columns ``layer``, ``head``, ``query``, ``key`` and ``list`` where they apply:
+
+    ``attention``: the weights on the figures' lists, for the first seed alone, head 1;
+    ``movement``: the total variation distance between the weights on c X and on X, a mean over lists, heads and queries;
+    ``spread``: the same between the weights on X and their mean over lists, at scale 1 how much the attention depends on X;
+    ``probe``: the share of positions that a linear probe, fitted at scale 1, reads off the state at scale c.
+    """
+
+    factors: tuple[float, ...] = tuple(range(1, 9))
+    samples: int = 500
+
+    def at(self, scale: str) -> "AttentionStudy":
+        return replace(self, factors=(1, 4), samples=40) if scale == "smoke" else self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "attention"} | asdict(self) | {"factors": [float(factor) for factor in self.factors]}
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        found = []
+        for index, member in enumerate(run.spec.members):
+            model = run.model(index)
+            if not isinstance(model, Transformer):
+                raise UsageError(f"the architecture {run.spec.model.arch!r} has no attention weights to study.")
+            with torch.no_grad():
+                own = [*self._moves(model, member.task, member.seed), *self._probes(model, member.task, member.seed)]
+                if member.seed == 0 and run.spec.model.n == 8:
+                    own += self._maps(model)
+            found.append(run.described(pd.DataFrame(own).assign(member=index), split="test"))
+        return pd.concat(found, ignore_index=True)
+
+    def _maps(self, model: Transformer) -> list[dict[str, Any]]:
+        rows = []
+        for name, numbers in LISTS.items():
+            for factor in self.factors:
+                weights = model.attention(factor * torch.tensor(numbers, device=model.P.device))
+                for (layer, query, key), value in _entries(weights[..., 0, :, :]):
+                    place = {"layer": layer + 1, "head": 1, "query": query + 1, "key": key + 1, "list": name}
+                    rows.append({"scale": factor, "metric": "attention", "value": value} | place)
+        return rows
+
+    def _moves(self, model: Transformer, name: str, seed: int) -> list[dict[str, Any]]:
+        x = self._lists(model, name, seed)
+        plain = _on(model, x)  # (L, lists, H, N, N)
+        spread = _distance(plain, plain.mean(dim=1, keepdim=True))
+        rows = [_row("spread", 1.0, layer, value) for layer, value in enumerate(spread.tolist())]
+        for factor in self.factors:
+            moved = _distance(_on(model, factor * x), plain)
+            rows += [_row("movement", factor, layer, value) for layer, value in enumerate(moved.tolist())]
+        return rows
+
+    def _probes(self, model: Transformer, name: str, seed: int) -> list[dict[str, Any]]:
+        x = self._lists(model, name, seed)
+        fitted, fresh = x.chunk(2)
+        probes = [_probe(state) for state in model.states(fitted)]
+        rows = []
+        for factor in self.factors:
+            states = model.states(factor * fresh)
+            for layer, (probe, state) in enumerate(zip(probes, states, strict=True)):
+                rows.append(_row("probe", factor, layer, _share_read(probe, state)))
+        return rows
+
+    def _lists(self, model: Transformer, name: str, seed: int) -> Tensor:
+        n = model.config.n
+        return task(name).sample(self.samples, n=n, seed=seed, split="test", device=model.P.device)[0]
+
+
+def _row(metric: str, factor: float, layer: int, value: float) -> dict[str, Any]:
+    """``layer`` counts from 0; for the probe it is how many layers the state has passed."""
+    return {"scale": factor, "metric": metric, "value": value, "layer": layer + (metric != "probe")}
+
+
+def _on(model: Transformer, x: Float[Tensor, "lists n"]) -> Float[Tensor, "L lists H N N"]:
+    """The attention weights on every list, also where they are the same for all."""
+    weights = model.attention(x)
+    return weights[:, None].expand(-1, len(x), -1, -1, -1) if weights.ndim == 4 else weights
+
+
+def _distance(a: Float[Tensor, "L lists H N N"], b: Float[Tensor, "L any H N N"]) -> Float[Tensor, " L"]:
+    """Total variation: half the sum of absolute differences of two distributions over keys."""
+    return 0.5 * (a - b).abs().sum(dim=-1).mean(dim=(1, 2, 3))
+
+
+def _features(state: Float[Tensor, "lists N d"]) -> tuple[Float[Tensor, "rows d1"], Int64[Tensor, " rows"]]:
+    """One row an entry, with a constant, and the entry's position."""
+    lists, n, _ = state.shape
+    rows = state.double().flatten(0, 1)
+    return torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1), torch.arange(n, device=state.device).repeat(lists)
+
+
+def _probe(state: Float[Tensor, "lists N d"]) -> Float[Tensor, "d1 N"]:
+    """Least squares from the state to the one-hot position, with a ridge that only breaks ties."""
+    rows, position = _features(state)
+    targets = torch.nn.functional.one_hot(position).double()
+    gram = rows.mT @ rows
+    ridge = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return torch.linalg.solve(gram + ridge, rows.mT @ targets)
+
+
+def _share_read(probe: Float[Tensor, "d1 N"], state: Float[Tensor, "lists N d"]) -> float:
+    rows, position = _features(state)
+    return (rows @ probe).argmax(dim=1).eq(position).double().mean().item()
+
+
+def _entries(weights: Float[Tensor, "L N N"]) -> list[tuple[tuple[int, int, int], float]]:
+    places = torch.cartesian_prod(*(torch.arange(size) for size in weights.shape)).tolist()
+    return [
+        ((layer, query, key), value)
+        for (layer, query, key), value in zip(places, weights.flatten().tolist(), strict=True)
+    ]

@@ -1,0 +1,179 @@
+"""Experiments of your own, in a Python file that defines ``EXPERIMENT`` or in a TOML file with the same parts."""
+
+import re
+import runpy
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from posattn.errors import UsageError, choice, positive, whole
+from posattn.experiments.declaration import Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.measures import Scales
+from posattn.model import ARCHITECTURES
+from posattn.tasks import TASKS
+from posattn.training.recipe import RECIPES, recipe
+from posattn.training.run import METRICS, ROW_COLUMNS
+
+SUFFIXES = (".py", ".toml")
+
+
+def load_experiment(path: Path) -> Experiment:
+    """The experiment that a file declares. A Python file is run, so it may define tasks, encodings and networks too."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"the experiment's file is {str(path)!r}; it must end in {' or '.join(SUFFIXES)}.")
+    if not path.is_file():
+        raise UsageError(f"the experiment's file is {str(path)!r}, which does not exist.")
+    experiment = _from_python(path) if path.suffix == ".py" else _from_toml(path)
+    _check(path, experiment)
+    return experiment
+
+
+def _check(path: Path, experiment: Experiment) -> None:
+    """Finds what would only show after training."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", experiment.name):
+        raise UsageError(f"name in {path} is {experiment.name!r}; it must be letters, digits, dots and dashes.")
+    whole("grid.seeds", experiment.grid.seeds)
+    for field, values in (("n", experiment.grid.n), ("samples", experiment.grid.samples)):
+        if not values:
+            raise UsageError(f"grid.{field} in {path} is empty; it must have at least one number.")
+        for value in values:
+            whole(f"grid.{field}", value)
+    labels = [line.label for line in experiment.grid.series]
+    if len(set(labels)) < len(labels):
+        raise UsageError(f"{path} has two series of one label; every label must be its own.")
+    experiment.cells("paper")  # every network of the grid can be configured
+    if isinstance(experiment.measure, Scales):
+        whole("measure.samples", experiment.measure.samples)
+        if not experiment.measure.factors:
+            raise UsageError(f"measure.factors in {path} is empty; it must have at least one number.")
+        for factor in experiment.measure.factors:
+            positive("measure.factors", factor)
+        for view in experiment.shown.views:
+            choice("figure.views.metric", view.metric, METRICS)
+            for column in view.where:
+                choice("figure.views.where", column, ROW_COLUMNS)
+        for column in experiment.shown.columns:
+            choice("figure.columns", column, ROW_COLUMNS)
+
+
+def _from_python(path: Path) -> Experiment:
+    try:
+        found = runpy.run_path(str(path)).get("EXPERIMENT")
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} could not be run: {type(error).__name__}: {reason}.") from error
+    if not isinstance(found, Experiment):
+        raise UsageError(f"{path} does not define EXPERIMENT; it must be a posattn.experiments.Experiment.")
+    return found
+
+
+def _from_toml(path: Path) -> Experiment:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from error
+    _known(path, "", content, ("name", "title", "reference", "grid", "recipe", "series", "measure", "figure"))
+    name = _taken(path, "", content, "name", str)
+    return Experiment(
+        name,
+        _taken(path, "", content, "reference", str, "not in the paper"),
+        _taken(path, "", content, "title", str, name),
+        _grid(path, content),
+        _measure(path, _taken(path, "", content, "measure", dict, {})),
+        _figure(path, _taken(path, "", content, "figure", dict, {})),
+    )
+
+
+def _grid(path: Path, content: Mapping[str, Any]) -> Grid:
+    given = _taken(path, "", content, "grid", dict)
+    _known(path, "grid", given, ("tasks", "archs", "n", "samples", "seeds", "variable_length"))
+    tasks = _taken(path, "grid", given, "tasks", list)
+    for task in tasks:
+        choice("grid.tasks", task, TASKS)
+    lines = [_series(path, own) for own in _taken(path, "", content, "series", list, [])]
+    for arch in _taken(path, "grid", given, "archs", list, []):
+        lines.extend(series(choice("grid.archs", arch, ARCHITECTURES)))
+    if not tasks or not lines:
+        raise UsageError(f"{path} names no {'task' if lines else 'architecture'}; grid needs at least one.")
+    changes = _taken(path, "", content, "recipe", dict, {})
+    base = changes.pop("name", "paper")
+    try:
+        plan = recipe(choice("recipe.name", base, RECIPES), **changes)
+    except TypeError as error:
+        raise UsageError(f"recipe in {path} has a field that recipes do not have: {error}.") from error
+    return Grid(
+        tuple(tasks),
+        tuple(lines),
+        tuple(_taken(path, "grid", given, "n", list, [8])),
+        tuple(_taken(path, "grid", given, "samples", list, [plan.samples])),
+        _taken(path, "grid", given, "seeds", int, 10),
+        plan,
+        _taken(path, "grid", given, "variable_length", bool, False),
+    )
+
+
+def _series(path: Path, given: Any) -> Series:
+    if not isinstance(given, dict):
+        raise UsageError(f"series in {path} is {given!r}; it must be a table with a label and settings.")
+    settings = dict(given)
+    label = _taken(path, "series", settings, "label", str)
+    del settings["label"]
+    return Series(label, settings)
+
+
+def _measure(path: Path, given: Mapping[str, Any]) -> Scales:
+    _known(path, "measure", given, ("factors", "samples", "train"))
+    default = Scales()
+    return Scales(
+        tuple(_taken(path, "measure", given, "factors", list, list(default.factors))),
+        _taken(path, "measure", given, "samples", int, default.samples),
+        _taken(path, "measure", given, "train", bool, default.train),
+    )
+
+
+def _figure(path: Path, given: Mapping[str, Any]) -> Lines:
+    _known(path, "figure", given, ("x", "columns", "views"))
+    default = Lines()
+    views = []
+    for own in _taken(path, "figure", given, "views", list, []):
+        if not isinstance(own, dict):
+            raise UsageError(f"figure.views in {path} has {own!r}; it must be tables with title, where and metric.")
+        _known(path, "figure.views", own, ("title", "where", "metric"))
+        views.append(
+            View(
+                _taken(path, "figure.views", own, "title", str, ""),
+                _taken(path, "figure.views", own, "where", dict, {"split": "test"}),
+                _taken(path, "figure.views", own, "metric", str, "mse"),
+            )
+        )
+    return Lines(
+        choice("figure.x", _taken(path, "figure", given, "x", str, default.x), ("scale", "samples", "n")),
+        tuple(views) or default.views,
+        tuple(_taken(path, "figure", given, "columns", list, list(default.columns))),
+    )
+
+
+def _known(path: Path, table: str, given: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+    for field in given:
+        if field not in fields:
+            place = f"{table}.{field}" if table else field
+            raise UsageError(f"{path} has {place!r}; {table or 'the file'} has {', '.join(fields)}.")
+
+
+def _taken(
+    path: Path, table: str, given: Mapping[str, Any], field: str, kind: Callable[..., Any], default: Any = None
+) -> Any:
+    """A field of the right kind, or its default."""
+    place = f"{table}.{field}" if table else field
+    if field not in given:
+        if default is None:
+            raise UsageError(f"{path} has no {place}.")
+        return default
+    value = given[field]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):  # type: ignore[arg-type]
+        words = {str: "text", list: "a list", dict: "a table", int: "a whole number", bool: "true or false"}
+        raise UsageError(f"{place} in {path} is {value!r}; it must be {words[kind]}.")  # type: ignore[index]
+    return value

@@ -1,0 +1,39 @@
+"""Fine-tuning of some parameters on numbers of another scale, all others frozen (Appendix D.1, Table 1)."""
+
+import torch
+
+from posattn.errors import UsageError
+from posattn.training.fit import trainer_for
+from posattn.training.program import Parameters, Precision
+from posattn.training.recipe import recipe
+from posattn.training.run import Run
+from posattn.training.workers import Workers
+
+VALUES = "attention.W_V.weight"
+
+
+def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None = None, only: str = VALUES) -> Run:
+    """Every member of ``run`` trained on for ``epochs`` on as many lists of another scale, by a fresh Adam.
+
+    Only the parameters with ``only`` in their name change; the others are checked to be the same, bit for bit.
+
+    Args:
+        lr: constant; the first one of the run's recipe by default.
+    """
+    if not any(only in name for name in run.parameters.shapes):
+        raise UsageError(f"only is {only!r}; no parameter of this network has it in its name.")
+    spec, before = run.spec, run.parameters.flat
+    plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs)  # the rate stays
+    members = tuple(
+        type(member)(member.task, member.seed, spec.recipe.lr if lr is None else lr) for member in spec.members
+    )
+    with Workers() as workers, Precision("fp32", before.device):
+        trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
+        trainer.parameters = Parameters(spec.model, before.clone())
+        for _ in trainer.steps():
+            pass
+    after = trainer.parameters
+    frozen = ~after.mask(only).to(before.device)
+    if not torch.equal(after.flat[:, frozen], before[:, frozen]):
+        raise RuntimeError("fine-tuning changed parameters that were to stay as they are.")
+    return Run(spec, after, run.result | {"fine-tuned": {"scale": scale, "epochs": epochs, "only": only}}, run.history)
