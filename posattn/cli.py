@@ -245,7 +245,8 @@ def reproduce(
     choice("scale", scale, SCALES)
     place = pick_device(device)
     if show_list or name is None:
-        table = Table("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {place.type}")
+        where = "the CPU" if place.type == "cpu" else "an H200 in fp16"
+        table = Table("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")
         for row in EXPERIMENTS.values():
             cells = row.cells(scale)
             table.add_row(row.name, row.reference, row.title, str(len(cells)), in_words(seconds(cells, place)))
@@ -302,7 +303,7 @@ def report(
     store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows.")] = Path("out/store"),
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
 ) -> None:
-    """One self-contained page of all that a store holds: figures, numbers, ours against published, settings, hardware."""
+    """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
     from posattn.experiments import Store, report_on
 
     for line in report_on(Store(store), out):

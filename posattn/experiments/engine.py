@@ -146,7 +146,7 @@ def held(
 
 
 def report_on(store: Store, out: Path) -> list[str]:
-    """One page of all that the store holds, at ``out``; returns what is on it.
+    """One page of what the store holds of the catalogue, at ``out``; returns what is on it.
 
     An experiment is on it if the store has rows for at least half of its runs.
     """

@@ -143,11 +143,8 @@ def _save(figure: Figure, path: Path) -> Path:
 def draw_maps(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
     """Attention weights as in Figures 36 and 37, a file a list: series and layers down, scales across."""
     chosen = rows[rows["metric"] == "attention"]
-    return [_maps(own, str(name), out / f"{experiment.name}-{index}.png") for index, (name, own) in _numbered(chosen)]
-
-
-def _numbered(chosen: pd.DataFrame) -> list[tuple[int, tuple[object, pd.DataFrame]]]:
-    return list(enumerate(chosen.groupby("list", sort=False), start=1))
+    lists = enumerate(chosen.groupby("list", sort=False), start=1)
+    return [_maps(own, str(name), out / f"{experiment.name}-{index}.png") for index, (name, own) in lists]
 
 
 def _maps(rows: pd.DataFrame, name: str, path: Path) -> Path:

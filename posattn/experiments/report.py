@@ -24,8 +24,11 @@ th:first-child, td:first-child { text-align: left; }
 
 _LINES = (
     "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands "
-    "the 10th to 90th percentile, dotted lines the published medians, which took the full recipe: below paper scale ours are "
-    "trained for a fraction of that, so compare the shapes. "
+    "the 10th to 90th percentile. "
+)
+_DOTTED = (
+    "Dotted lines are the published medians, which took the full recipe: below paper scale ours are trained for a fraction of "
+    "that, so compare the shapes. "
 )
 _MARKERS = "Markers are medians over runs, bars the 10th to 90th percentile. "
 _SHIFTS = (
@@ -97,7 +100,7 @@ def section(
     reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment.shown)}{_EXACT}</p>",
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}{_EXACT}</p>",
         *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
@@ -110,9 +113,10 @@ def section(
     return "".join(parts)
 
 
-def _explained(shown: Lines) -> str:
+def _explained(experiment: Experiment) -> str:
+    shown = experiment.shown
     if not isinstance(shown, Bars):
-        return _LINES
+        return _LINES + (_DOTTED if experiment.published else "")
     return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS
 
 

@@ -149,8 +149,6 @@ def _group(cells: Iterable[Cell], precision: str, at_once: int) -> list[RunSpec]
     for cell in cells:
         alike = cell.spec(precision).to_dict() | {"members": None}
         groups.setdefault(json.dumps(alike, sort_keys=True), []).append(cell)
-    if at_once < 1:
-        raise UsageError(f"at_once is {at_once}; it must be at least 1.")
     return [
         replace(group[0].spec(precision), members=tuple(cell.member for cell in group[start : start + at_once]))
         for group in groups.values()

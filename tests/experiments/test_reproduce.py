@@ -159,7 +159,12 @@ import sys
 from pathlib import Path
 import torch
 from posattn.experiments import Engine, Experiment, Grid, Scales, Store, reproduce, series
-from posattn.training import Recipe
+from posattn.training import Recipe, fit
+make = fit.trainer_for
+def counted(*given, **named):
+    print("a trainer is made", flush=True)
+    return make(*given, **named)
+fit.trainer_for = counted
 grid = Grid(("sum", "min"), series("positional", "standard", embed=8, width=8), n=(2,), samples=(1000,), seeds=2,
             recipe=Recipe(samples=1000, epochs=int(sys.argv[2]), batch=50))
 trial = Experiment("trial", "nowhere", "a trial", grid, Scales((1, 2), samples=20))
@@ -185,6 +190,7 @@ def test_two_processes_share_a_store_and_train_every_run_once(tmp_path):
     assert [running.returncode for running in both] == [0, 0]
     assert rows_of(said[0]) == rows_of(said[1])
     assert len(list((tmp_path / "store" / "runs").iterdir())) == 2  # one ensemble an architecture
+    assert sum(text.count("a trainer is made") for text in said) == 2
     assert rows_of(process(tmp_path / "alone", 2, "alone").communicate(timeout=120)[0]) == rows_of(said[0])
 
 
