@@ -270,8 +270,14 @@ def reproduce(
         if device is not None:
             raise UsageError(f"device is {device!r}; with engine ray it follows from gpus-per-task.")
         runner = RayEngine(address, gpus_per_task, cpus_per_task, announce)
-    elif address is not None:
-        raise UsageError(f"address is {address!r}; only engine ray takes one.")
+    else:
+        for option, value, default in (
+            ("address", address, None),
+            ("gpus-per-task", gpus_per_task, 0),
+            ("cpus-per-task", cpus_per_task, 1),
+        ):
+            if value != default:
+                raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
     for each in chosen:
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
         _reproduce(each, scale, folder, Store(store), runner, precision, only or ())

@@ -1,27 +1,22 @@
 """A Ray cluster as an engine: every ensemble is a task, and its runs and rows are those that the local engine gives.
 
-The driver is the process that asks. It holds the ensembles' folders, hands out the tasks and writes what comes back; no worker
-needs to see the store. Workers report epochs and checkpoints through a queue. The driver tells how far each is, and keeps the
-checkpoints in the store: an ensemble whose worker is lost goes on from the last one elsewhere, and so does a command that was
-stopped, with either engine. Every node needs this package in the driver's version.
+The driver is the process that asks. It holds the ensembles' folders, hands out the tasks (posattn.experiments.ray_task), tells
+how far each is and writes what comes back; no worker needs to see the store. It keeps the workers' checkpoints there too: an
+ensemble whose worker is lost goes on from the last one elsewhere, and so does a command that was stopped, with either engine.
 """
 
 import contextlib
 import os
-import platform
-import signal
 import socket
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -29,94 +24,11 @@ from posattn.errors import UsageError, positive, whole
 from posattn.experiments.declaration import Cell
 from posattn.experiments.engine import called, plan
 from posattn.experiments.measures import Measure
+from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
 from posattn.experiments.store import Store
-from posattn.training import Run, RunSpec, checkpoints, files, load, train_spec
+from posattn.training import RunSpec, checkpoints, files, load
 from posattn.training.fit import check_precision
-from posattn.training.program import Parameters
 from posattn.training.run import save
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A finished run on its way between processes."""
-
-    weights: np.ndarray[Any, Any]  # (M, P), a row for each member
-    result: dict[str, Any]
-    history: pd.DataFrame
-
-    @classmethod
-    def of(cls, run: Run) -> "Trained":
-        return cls(run.parameters.flat.detach().cpu().numpy(), run.result, run.history)
-
-    def run(self, spec: RunSpec, device: torch.device) -> Run:
-        flat = torch.tensor(self.weights, device=device)
-        return Run(spec, Parameters(spec.model, flat), self.result, self.history)
-
-
-@dataclass(frozen=True)
-class Group:
-    """What a task does: trains an ensemble, unless it is ``trained``, and measures it."""
-
-    spec: RunSpec
-    measure: Measure
-    trained: Trained | None = None
-    checkpoint: dict[str, bytes] = field(default_factory=dict)
-    threads: int = 1
-    cuda: bool = False
-    every: float = 5.0
-    save_every: float = 60.0
-
-    def work(self, reports: Any) -> tuple[Trained | None, pd.DataFrame]:
-        """The run, if this trained it, and its rows."""
-        torch.set_num_threads(self.threads)
-        device = torch.device("cuda" if self.cuda and torch.cuda.is_available() else "cpu")
-        if self.trained is not None:
-            return None, self.measure.rows(self.trained.run(self.spec, device))
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            files.write_json(folder / "run.json", self.spec.to_dict())
-            checkpoints.unpack(folder, self.checkpoint)
-            report = Reporter(reports, self.spec.digest, device, folder, self.every)
-            try:
-                run = train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
-            except SystemExit as stopped:  # asked to, after a checkpoint
-                _ray().get(report.send(), timeout=5)
-                if stopped.code == 128 + signal.SIGINT:
-                    raise KeyboardInterrupt from None  # by the driver, and the worker may live on
-                raise
-        return Trained.of(run), self.measure.rows(run)
-
-
-class Reporter:
-    """Tells the driver, now and then, how many epochs a task has done, and hands it each new checkpoint."""
-
-    def __init__(self, reports: Any, digest: str, device: torch.device, folder: Path, every: float):
-        node = _ray().get_runtime_context().get_node_id()
-        self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
-        self.place = f"{platform.node()} ({node[:6]}, {device.type})"
-        self.epoch, self.sent, self.kept = 0, -float("inf"), list(checkpoints.pack(folder))
-
-    def __call__(self, epoch: int) -> None:
-        self.epoch = epoch
-        if time.monotonic() - self.sent >= self.every:
-            # Nothing waits for the answer: Ray would lend a waiting task's cores to another.
-            self.send()
-
-    def send(self) -> Any:
-        """Reports now; the answer comes when the driver's queue has it."""
-        checkpoint = checkpoints.pack(self.folder)
-        new = list(checkpoint) != self.kept
-        self.sent, self.kept = time.monotonic(), list(checkpoint)
-        return self.reports.put_nowait.remote(Report(self.digest, self.epoch, self.place, checkpoint if new else {}))
-
-
-class Report(NamedTuple):
-    """What a worker tells the driver of an ensemble."""
-
-    digest: str
-    epoch: int
-    place: str
-    checkpoint: dict[str, bytes]  # empty where there is none newer than the last
 
 
 @dataclass(frozen=True)
@@ -125,6 +37,7 @@ class RayEngine:
 
     Args:
         address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine alone.
+            A process that is part of a cluster already stays in that one.
         gpus: what a task takes of a GPU; 0.25 lets four tasks share one, 0 trains on the CPU.
         cpus: how many cores a task takes; it computes with as many threads.
         announce: gets a line for what happens, and for each ensemble's progress.
@@ -140,6 +53,7 @@ class RayEngine:
     retries: int = 3
     every: float = 5.0
     save_every: float = 60.0
+    _waited_for: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         positive("cpus", self.cpus)
@@ -148,37 +62,50 @@ class RayEngine:
         whole("retries", self.retries, least=0)
 
     def check(self, cells: Iterable[Cell], precision: str) -> None:
-        """A cluster's GPUs are not known here; without any, only fp32 can train."""
+        """Raises if no cluster answers, or if a cell cannot train on its CPUs where these are to be used."""
+        load_ray()
+        _check_reachable(self.address)
         if not self.gpus:
-            for cell in cells:
-                check_precision(cell.model, precision, torch.device("cpu"))
+            for model in dict.fromkeys(cell.model for cell in cells):
+                check_precision(model, precision, torch.device("cpu"))
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at.
 
         An error of one ensemble is raised when the others are done.
         """
-        elsewhere = []
-        with _joined(self.address), ExitStack() as held:
-            self._check_resources()
-            tasks = Tasks(self, measure, store)
+        load_ray()
+        _check_reachable(self.address)
+        with ExitStack() as held:
+            own: dict[str, Ensemble] = {}
             for spec in specs:
-                self.announce(plan(spec))
-                own = held.enter_context(ExitStack())
-                try:
-                    own.enter_context(_held(store.folder(spec), spec))
-                except files.InUse:
-                    elsewhere.append(spec)
-                    continue
-                tasks.submit(spec, own)
-            held.callback(tasks.stop)  # before the folders are let go
-            tasks.finish()
+                folder = held.enter_context(ExitStack())
+                with contextlib.suppress(files.InUse):
+                    folder.enter_context(_held(store.folder(spec), spec))
+                    own[spec.digest] = Ensemble(spec, folder)
+            elsewhere = [spec for spec in specs if spec.digest not in own]
+            self._announce(own, elsewhere)
+            if own:
+                with _joined(self.address):
+                    self._check_resources()
+                    with contextlib.closing(Tasks(self, measure, store, own)) as tasks:
+                        tasks.finish()
         return elsewhere
+
+    def _announce(self, own: dict[str, "Ensemble"], elsewhere: list[RunSpec]) -> None:
+        """Numbers the ensembles, as several may be alike in words, and tells what is to be done."""
+        for number, ensemble in enumerate(own.values(), start=1):
+            ensemble.name = f"{number}/{len(own)} {called(ensemble.spec)}"
+            self.announce(f"{number}/{len(own)} {plan(ensemble.spec)}")
+        for spec in elsewhere:
+            if spec.digest not in self._waited_for:
+                self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
+                self._waited_for.add(spec.digest)
 
     def _check_resources(self) -> None:
         """Without this a task that fits nowhere would wait in silence."""
         need = {"CPU": self.cpus, "GPU": self.gpus}
-        nodes = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in load_ray().nodes() if node["Alive"]]
         if any(all(node.get(kind, 0) >= count for kind, count in need.items()) for node in nodes):
             return
         lack = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
@@ -187,49 +114,38 @@ class RayEngine:
         self.announce(f"No node of the cluster has {lack}, which a task is to have; waiting for one that does.")
 
 
+@dataclass
+class Ensemble:
+    """One that this driver holds."""
+
+    spec: RunSpec
+    folder: ExitStack  # lets go of it when closed
+    name: str = ""
+    lost: int = 0  # workers
+
+
 class Tasks:
     """The tasks of one call: given out, followed, written when done, given out again when lost."""
 
-    def __init__(self, engine: RayEngine, measure: Measure, store: Store):
-        ray = self.ray = _ray()
+    def __init__(self, engine: RayEngine, measure: Measure, store: Store, ensembles: dict[str, Ensemble]):
+        ray = self.ray = load_ray()
         self.engine, self.measure, self.store = engine, measure, store
         # Beside the driver, so that the queue is lost with no other node.
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
         self.reports = ray.util.queue.Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
-        self.reports.qsize()  # started: no result waits for it later
         # Retries are the driver's, which has the newest checkpoint.
-        self.work = ray.remote(Group.work).options(
+        self.work = ray.remote(task_function()).options(
             num_cpus=engine.cpus, num_gpus=engine.gpus, scheduling_strategy="SPREAD", max_retries=0
         )
-        self.waiting: dict[Any, RunSpec] = {}
-        self.unfinished: dict[str, tuple[RunSpec, ExitStack]] = {}
-        self.lost: dict[str, int] = {}
+        self.unfinished = ensembles
+        self.waiting: dict[Any, Ensemble] = {}
         self.errors: list[Exception] = []
 
-    def submit(self, spec: RunSpec, held: ExitStack) -> None:
-        """Gives the ensemble to a worker; ``held`` lets go of its folder."""
-        self.unfinished[spec.digest] = spec, held
-        self._hand_out(spec)
-
-    def _hand_out(self, spec: RunSpec) -> None:
-        folder, engine = self.store.folder(spec), self.engine
-        group = Group(
-            spec,
-            self.measure,
-            threads=max(1, int(engine.cpus)),
-            cuda=engine.gpus > 0,
-            every=engine.every,
-            save_every=engine.save_every,
-        )
-        if (folder / "weights.json").exists():
-            group = replace(group, trained=Trained.of(load(folder)))
-        elif checkpoints.load(folder, spec.digest) is not None:
-            group = replace(group, checkpoint=checkpoints.pack(folder))
-        self.waiting[self.work.remote(group, self.reports.actor)] = spec
-
     def finish(self) -> None:
+        for ensemble in self.unfinished.values():
+            self._hand_out(ensemble)
         looked = time.monotonic()
         while self.waiting:
             done, _ = self.ray.wait(list(self.waiting), timeout=self.engine.every)
@@ -241,8 +157,20 @@ class Tasks:
         if self.errors:
             raise self.errors[0]
 
+    def _hand_out(self, ensemble: Ensemble) -> None:
+        spec, engine = ensemble.spec, self.engine
+        folder, threads = self.store.folder(spec), max(1, int(engine.cpus))
+        group = Group(
+            spec, self.measure, None, {}, threads, engine.gpus > 0, every=engine.every, save_every=engine.save_every
+        )
+        if (folder / "weights.json").exists():
+            group = replace(group, trained=Trained.of(load(folder)))
+        elif checkpoints.load(folder, spec.digest) is not None:
+            group = replace(group, checkpoint=checkpoints.pack(folder))
+        self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
+
     def _end(self, task: Any) -> None:
-        spec, failed = self.waiting.pop(task), self.ray.exceptions
+        ensemble, failed = self.waiting.pop(task), self.ray.exceptions
         try:
             trained, rows = self.ray.get(task)
         except (
@@ -252,56 +180,60 @@ class Tasks:
             failed.ObjectLostError,
             failed.OutOfMemoryError,
         ) as error:
-            self._retry(spec, error)
-        except failed.RayTaskError as error:
-            self._fail(spec, error.cause if isinstance(error.cause, UsageError) else error)
+            self._retry(ensemble, error)
+        except failed.RayError as error:
+            cause = getattr(error, "cause", None)
+            self._fail(ensemble, UsageError(str(cause)) if isinstance(cause, (UsageError, ImportError)) else error)
         else:
-            self._write(spec, trained, rows)
+            self._write(ensemble, trained, rows)
 
-    def _write(self, spec: RunSpec, trained: Trained | None, rows: pd.DataFrame) -> None:
+    def _write(self, ensemble: Ensemble, trained: Trained | None, rows: pd.DataFrame) -> None:
+        spec = ensemble.spec
         folder = self.store.folder(spec)
         if trained is not None:
             save(folder, trained.run(spec, torch.device("cpu")))
         result = load(folder).result if trained is None else trained.result
         self.store.write(spec, self.measure, rows, result)
-        self._let_go(spec)
-        self.engine.announce(f"{called(spec)}: done")
+        self._let_go(ensemble)
+        self.engine.announce(f"{ensemble.name}: done")
 
-    def _retry(self, spec: RunSpec, error: Exception) -> None:
-        times = self.lost[spec.digest] = self.lost.get(spec.digest, 0) + 1
-        if times > self.engine.retries:
+    def _retry(self, ensemble: Ensemble, error: Exception) -> None:
+        ensemble.lost += 1
+        if ensemble.lost > self.engine.retries:
             limit = f"more often than retries allows, which is {self.engine.retries}"
-            self._fail(spec, UsageError(f"{called(spec)}: its worker was lost {limit} ({type(error).__name__})."))
+            kind = type(error).__name__
+            self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
             return
         self._follow()
-        begun = any(self.store.folder(spec).glob("checkpoint-*.json"))
+        begun = any(self.store.folder(ensemble.spec).glob("checkpoint-*.json"))
         way = "goes on from its last checkpoint" if begun else "starts again"
-        self.engine.announce(f"{called(spec)}: its worker was lost; it {way} on another")
-        self._hand_out(spec)
+        self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
+        self._hand_out(ensemble)
 
-    def _fail(self, spec: RunSpec, error: Exception) -> None:
+    def _fail(self, ensemble: Ensemble, error: Exception) -> None:
         self.errors.append(error)
-        self._let_go(spec)
-        if self.waiting:
-            self.engine.announce(f"{called(spec)}: failed; the others go on")
+        self._let_go(ensemble)
+        reason = getattr(error, "cause", None) or error
+        self.engine.announce(f"{ensemble.name}: failed: {' '.join(str(reason).split())}")
 
     def _follow(self, tell: bool = True) -> None:
         """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
         newest: dict[str, Report] = {}
-        for report in self.reports.get_nowait_batch(self.reports.qsize()):
+        for content in self.reports.get_nowait_batch(self.reports.qsize()):
+            report = Report(*content)
             if report.digest in self.unfinished:
-                spec, _ = self.unfinished[report.digest]
-                checkpoints.unpack(self.store.folder(spec), report.checkpoint)
+                checkpoints.unpack(self.store.folder(self.unfinished[report.digest].spec), report.checkpoint)
                 newest[report.digest] = report
         for report in newest.values() if tell else ():
-            spec, _ = self.unfinished[report.digest]
-            self.engine.announce(f"{called(spec)}: epoch {report.epoch} of {spec.recipe.epochs} on {report.place}")
+            ensemble = self.unfinished[report.digest]
+            epochs = ensemble.spec.recipe.epochs
+            self.engine.announce(f"{ensemble.name}: epoch {report.epoch} of {epochs} on {report.place}")
 
-    def _let_go(self, spec: RunSpec) -> None:
-        _, held = self.unfinished.pop(spec.digest)
-        held.close()
+    def _let_go(self, ensemble: Ensemble) -> None:
+        del self.unfinished[ensemble.spec.digest]
+        ensemble.folder.close()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Ends what is left where the driver is leaving early, and keeps its last checkpoints."""
         if self.waiting:
             for task in self.waiting:
@@ -325,9 +257,7 @@ def _held(folder: Path, spec: RunSpec) -> Iterator[None]:
 @contextlib.contextmanager
 def _joined(address: str | None) -> Iterator[None]:
     """While open, this process is part of the cluster. One that is part of a cluster already stays in it."""
-    ray = _ray()
-    if address is not None:
-        _check_reachable(address)
+    ray = load_ray()
     if ray.is_initialized():
         yield
         return
@@ -355,9 +285,9 @@ def _joined(address: str | None) -> Iterator[None]:
 _SILENT = "where no Ray cluster answers; start one with ray start."
 
 
-def _check_reachable(address: str) -> None:
+def _check_reachable(address: str | None) -> None:
     """Ray itself would try for a long time."""
-    if address == "auto":
+    if address in (None, "auto"):
         return  # Ray looks on this machine only
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
@@ -366,15 +296,3 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise UsageError(f"address is {address!r}, {_SILENT}") from error
-
-
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.util.queue
-        import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise UsageError(
-            "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
-        ) from error
-    return ray

@@ -34,11 +34,14 @@ def load(folder: Path, run: str) -> Tensors | None:
     return None
 
 
-def pack(folder: Path) -> dict[str, bytes]:
-    """The newest checkpoint as the contents of its files, by name, to be sent elsewhere; empty if there is none."""
+def pack(folder: Path, after: str = "") -> dict[str, bytes]:
+    """The newest checkpoint as the contents of its files, by name, to be sent elsewhere.
+
+    Empty if there is none, or none newer than ``after``, the first name of an earlier one.
+    """
     for path in _newest_first(folder)[:1]:
-        parts = path, path.with_suffix(".json")
-        return {part.name: part.read_bytes() for part in parts if part.exists()}
+        if path.name > after:
+            return {part.name: part.read_bytes() for part in (path, path.with_suffix(".json")) if part.exists()}
     return {}
 
 

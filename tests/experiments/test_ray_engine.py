@@ -3,26 +3,29 @@
 import os
 import re
 import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from posattn import cli
 from posattn.errors import UsageError
-from posattn.experiments import Engine, RayEngine, Scales, Store
+from posattn.experiments import Engine, RayEngine, Scales, Store, ray_task
 from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
-
-ray = pytest.importorskip("ray")
+from posattn.training.network import own_network
 
 CPU = torch.device("cpu")
 MEASURE = Scales((1, 2), samples=20, train=True)
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "range_experiment.py"
 
 
-def ensemble(arch="positional", epochs=3, task="sum", **changes):
-    config = ModelConfig(2, arch, embed=8, width=8)
+def ensemble(arch="positional", task="sum"):
     members = tuple(Member(task, seed, 1e-3) for seed in range(2))
-    return RunSpec(config, Recipe(samples=20, epochs=epochs, batch=20), members, **changes)
+    return RunSpec(ModelConfig(2, arch, embed=8, width=8), Recipe(samples=20, epochs=3, batch=20), members)
 
 
 def contents(store, *patterns):
@@ -36,16 +39,22 @@ def numbers(store):
     return contents(store, "rows/*.csv.gz", "runs/*/weights.safetensors", "runs/*/history.csv")
 
 
+def times(paths):
+    return {path: path.stat().st_mtime_ns for path in paths}
+
+
 @pytest.fixture
 def local(tmp_path):
-    """A function that gives the local engine's numbers."""
+    """A function that gives the local engine's numbers, computed by two threads."""
 
     def run(specs, measure=MEASURE):
         store = Store(tmp_path / "local")
         Engine(CPU, progress=False).run(specs, measure, store)
         return numbers(store)
 
-    return run
+    torch.set_num_threads(2)
+    yield run
+    torch.set_num_threads(1)
 
 
 @pytest.fixture
@@ -53,17 +62,58 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
+@dataclass(frozen=True)
+class Gate:
+    """Ensembles that cannot end before it is open: until then each of their 200 steps takes 0.3 seconds."""
+
+    folder: Path
+
+    def ensemble(self, name):
+        folder = self.folder
+
+        class Gated(nn.Module):
+            def __init__(self, n):
+                super().__init__()
+                self.linear = nn.Linear(n, n)
+
+            def forward(self, x):
+                if x.device.type != "meta":
+                    with open(folder / f"{name}-{os.getpid()}", "a") as calls:
+                        calls.write(".")
+                    if not (folder / "open").exists():
+                        time.sleep(0.3)
+                return self.linear(x)
+
+        return RunSpec(own_network(name, Gated)(2), Recipe(samples=20, epochs=200, batch=20), (Member("sum", 0, 1e-3),))
+
+    def open(self):
+        (self.folder / "open").touch()
+
+    def calls(self, name):
+        """How often each process that trained the ensemble called its networks."""
+        return [path.stat().st_size for path in self.folder.glob(f"{name}-*")]
+
+
+@pytest.fixture
+def gate(tmp_path):
+    (tmp_path / "gate").mkdir()
+    return Gate(tmp_path / "gate")
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes that say they have two cores each, and the second a GPU."""
+    """Two nodes that say they have a core each, and the second a GPU."""
+    ray = pytest.importorskip("ray", reason="Ray has no wheel for this platform; the local engine serves there")
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # A dead node refuses connections at once; a busy one has twenty seconds.
         health = {"health_check_period_ms": 500, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4}
-        own = {"num_cpus": 2, "object_store_memory": 80 * 1024**2}
-        cluster = Cluster(initialize_head=True, head_node_args=own | {"_system_config": health})
+        own = {"num_cpus": 1, "object_store_memory": 80 * 1024**2, "include_log_monitor": False}
+        cluster = Cluster(
+            initialize_head=True, head_node_args=own | {"_system_config": health, "include_dashboard": False}
+        )
         cluster.second = cluster.add_node(num_gpus=1, **own)
         yield cluster
         ray.shutdown()
@@ -73,9 +123,10 @@ def cluster():
 @pytest.fixture(scope="module")
 def joined(cluster):
     """The same for a program that is part of the cluster already, which keeps its workers from call to call."""
+    import ray
+
     ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
+    return cluster
 
 
 @pytest.mark.parametrize(
@@ -101,24 +152,66 @@ def test_bad_settings_are_refused():
         RayEngine(retries=-1)
 
 
-def test_without_ray_the_extra_is_named(monkeypatch, store):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"install it with pip install 'posattn\[ray\]'\.$"):
-        RayEngine().run([ensemble()], MEASURE, store)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--engine", "slurm"], "engine is 'slurm'; it must be one of local, ray."),
         (["--engine", "ray", "--device", "cpu"], "device is 'cpu'; with engine ray it follows from gpus-per-task."),
         (["--address", "auto"], "address is 'auto'; only engine ray takes one."),
+        (["--gpus-per-task", "0.5"], "gpus-per-task is 0.5; only engine ray takes one."),
+        (["--cpus-per-task", "2"], "cpus-per-task is 2.0; only engine ray takes one."),
     ],
 )
 def test_the_command_refuses_what_does_not_go_together(options, message):
     with pytest.raises(UsageError) as error:
         cli.app(["reproduce", "fix-scale", *options], standalone_mode=False)
     assert str(error.value) == message
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
+    """In one sentence, before anything is laid out."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    command = ["reproduce", "fix-scale", "--scale", "smoke", "--engine", "ray", "--out", str(tmp_path / "out")]
+    with pytest.raises(UsageError) as error:
+        cli.app([*command, "--store", str(tmp_path / "store")], standalone_mode=False)
+    assert str(error.value) == "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_node_without_the_package_says_so(monkeypatch):
+    work = ray_task.task_function()
+    monkeypatch.setitem(sys.modules, "posattn.experiments.ray_task", None)
+    monkeypatch.delattr("posattn.experiments.ray_task")
+    with pytest.raises(ImportError, match=r" cannot import .*; every node needs the driver's posattn, which is \d"):
+        work(b"", None)
+
+
+def test_what_others_train_is_waited_for_in_one_line_and_without_a_cluster(store):
+    pytest.importorskip("ray")
+    said, spec = [], ensemble()
+    engine = RayEngine(announce=said.append)
+    files.write_json(store.folder(spec) / "run.json", spec.to_dict())
+    with files.sole_user(store.folder(spec) / "run.json"):
+        for _ in range(2):
+            assert engine.run([spec], MEASURE, store) == [spec]
+    assert said == [
+        "positional, n = 2: 2 models: 3 epochs of 20 lists: another process is training these; waiting for it."
+    ]
+
+
+def test_the_command_runs_a_file_of_ones_own_on_the_cluster(cluster, tmp_path, capsys, tables):
+    """Its task and its encoding are rows that only the command's own process has."""
+    options = ["--engine", "ray", "--address", cluster.address, "--cpus-per-task", "0.5"]
+    folders = ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
+    command = ["reproduce", str(EXAMPLE), "--scale", "smoke", *folders, *options]
+    command += ["--only", "scale-exact, polynomial"]
+    cli.app(command, standalone_mode=False)
+    assert "1/1 scale-exact, n = 8: 2 models: done" in capsys.readouterr().out
+    before = times((tmp_path / "store").rglob("*"))
+    tables()
+    cli.app(command, standalone_mode=False)
+    assert times((tmp_path / "store").rglob("*")) == before
+    assert "models" not in capsys.readouterr().out
 
 
 def leave_a_checkpoint(spec, folder):
@@ -135,39 +228,111 @@ def leave_a_checkpoint(spec, folder):
     checkpoints.save(folder, spec.digest, 1, state | {"seconds": torch.tensor(1000.0)})
 
 
-def test_runs_and_rows_are_the_local_engines(cluster, store, local):
-    """With two threads against one, from a checkpoint of the local engine, and beside another process."""
+def test_runs_and_rows_are_the_local_engines(joined, store, local):
+    """With one thread against two, from a checkpoint of the local engine, and beside another process."""
     said, specs = [], [ensemble(), ensemble("standard", task="min"), ensemble("scale-exact")]
     leave_a_checkpoint(specs[1], store.folder(specs[1]))
     files.write_json(store.folder(specs[2]) / "run.json", specs[2].to_dict())
     with files.sole_user(store.folder(specs[2]) / "run.json"):
-        elsewhere = RayEngine(cluster.address, cpus=2, announce=said.append).run(specs, MEASURE, store)
+        elsewhere = RayEngine(joined.address, announce=said.append).run(specs, MEASURE, store)
     assert elsewhere == specs[2:] and not list(store.folder(specs[2]).glob("weights*"))
     assert numbers(store) == local(specs[:2])
     assert load(store.folder(specs[1])).result["seconds"] >= 1000 > load(store.folder(specs[0])).result["seconds"]
-    assert said[0] == "positional, n = 2: 2 models: 3 epochs of 20 lists"
+    assert said[0] == "1/2 positional, n = 2: 2 models: 3 epochs of 20 lists"
     assert not [path for path in store.root.rglob("*") if path.name.startswith((".", "checkpoint"))]
-
-
-def test_the_second_time_it_only_measures(joined, store, local):
-    specs = [ensemble()]
-    RayEngine(joined.address).run(specs, MEASURE, store)
-    before = {path: path.stat().st_mtime_ns for path in store.root.glob("runs/*/*")}
-    wider = Scales((1, 5), samples=30)
-    RayEngine(joined.address).run(specs, wider, store)
-    assert {path: path.stat().st_mtime_ns for path in store.root.glob("runs/*/*")} == before
-    local(specs)
-    assert numbers(store) == local(specs, wider)
+    # The second time it only measures.
+    before, wider = times(store.root.glob("runs/*/*")), Scales((1, 5), samples=30)
+    RayEngine(joined.address).run(specs[:1], wider, store)
+    assert times(store.root.glob("runs/*/*")) == before
+    local(specs[:2])
+    assert numbers(store) == local(specs[:1], wider)
 
 
 def test_an_error_in_a_task_comes_back_after_the_others_are_done(joined, store):
-    """On a share of a GPU, which here is only said to be there."""
-    good, bad = ensemble(), ensemble("standard", precision="tf32")
-    with pytest.raises(UsageError, match=r"^precision is 'tf32', which only a GPU has; on the CPU it must be fp32\.$"):
-        RayEngine(joined.address, gpus=0.25, cpus=0.5).run([bad, good], MEASURE, store)
+    class Choosy(Scales):
+        def rows(self, run):
+            if run.spec.model.arch == "standard":
+                raise UsageError("arch is 'standard'; it must be another.")
+            return super().rows(run)
+
+    said, good, bad = [], ensemble(), ensemble("standard")
+    with pytest.raises(UsageError, match=r"^arch is 'standard'; it must be another\.$"):
+        RayEngine(joined.address, announce=said.append).run([bad, good], Choosy(), store)
+    assert "1/2 standard, n = 2: 2 models: failed: arch is 'standard'; it must be another." in said
     assert [path.name.split("-")[0] for path in store.root.glob("rows/*.csv.gz")] == ["positional"]
     with files.sole_user(store.folder(bad) / "run.json"):
         pass  # nothing is held any longer
+
+
+def test_a_node_of_another_version_is_one_sentence(joined, store, monkeypatch):
+    monkeypatch.setattr(ray_task, "code", lambda: "9.9 (of the driver)")
+    with pytest.raises(
+        UsageError, match=r" has posattn \d.*; every node needs the driver's posattn, which is 9\.9 \(of "
+    ):
+        RayEngine(joined.address).run([ensemble()], MEASURE, store)
+
+
+def test_a_module_that_the_nodes_lack_is_one_sentence(joined, store, tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("from posattn.experiments import Scales\nclass Own(Scales): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here
+
+    with pytest.raises(UsageError, match=r" cannot import what a task needs \(No module named 'only_here'\); "):
+        RayEngine(joined.address).run([ensemble()], only_here.Own(), store)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU of the second node is only said to be there")
+def test_a_share_of_a_gpu_that_pytorch_cannot_use_is_one_sentence(joined, store):
+    with pytest.raises(UsageError, match=r"^the task has a GPU of .*, where PyTorch finds none; give it 0 GPUs\.$"):
+        RayEngine(joined.address, gpus=0.25, cpus=0.5).run([ensemble()], MEASURE, store)
+
+
+def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, gate, capsys):
+    spec = gate.ensemble("stopped")
+
+    def stop(line):
+        if ": epoch " in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RayEngine(joined.address, announce=stop, every=0.1).run([spec], MEASURE, store)
+    assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
+    assert checkpoints.load(store.folder(spec), spec.digest) is not None
+    gate.open()
+    Engine(CPU, progress=False).run([spec], MEASURE, store)
+    assert numbers(store) == local([spec])
+
+
+def test_a_lost_nodes_ensembles_go_on_elsewhere(joined, store, local, gate):
+    """The second node is killed when one ensemble is done and another is half-way there; no later test here may need it."""
+    specs = [ensemble(), gate.ensemble("one"), gate.ensemble("other")]
+    second, said, finished = joined.second.node_id[:6], [], {}
+
+    def written():
+        """When every file of what is finished was written."""
+        done = [path.parent.glob("*") for path in store.root.glob("runs/*/weights.json")] + [store.root.glob("rows/*")]
+        return times(path for paths in done for path in paths)
+
+    def announce(line):
+        said.append(line)
+        there = re.match(rf"./3 (\w+), .*: epoch \d+ of 200 on .*\({second}", line)
+        half_way = there and any(store.root.glob(f"runs/{there[1]}-*/checkpoint-*.json"))
+        if not finished and half_way and any(store.root.glob("rows/*.json")):
+            finished.update(written())
+            joined.remove_node(joined.second, allow_graceful=False)
+            gate.open()
+
+    engine = RayEngine(joined.address, announce=announce, every=0.1, save_every=0.2)
+    assert engine.run(specs, MEASURE, store) == []
+    (lost,) = [place for place, line in enumerate(said) if "its worker was lost" in line]
+    name = re.match(r"./3 (\w+), n = 2: 1 model: its worker was lost; it goes on from its last checkpoint", said[lost])[
+        1
+    ]
+    assert sum(line.endswith(": done") for line in said) == 3 and second not in "".join(said[lost:])
+    assert finished.items() <= written().items()  # nothing finished was done again
+    before, again = sorted(gate.calls(name))  # the worker that was lost, and the one that went on
+    assert numbers(store) == local(specs)
+    assert again < max(gate.calls(name)) <= before + again
 
 
 def test_a_worker_lost_too_often_is_one_sentence(joined, store):
@@ -177,60 +342,3 @@ def test_a_worker_lost_too_often_is_one_sentence(joined, store):
 
     with pytest.raises(UsageError, match=r"^positional, n = 2: 2 models: its worker was lost more often than retries "):
         RayEngine(joined.address, retries=0).run([ensemble()], Deadly(), store)
-
-
-def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, capsys):
-    spec = ensemble(epochs=300)
-
-    def stop(line):
-        if "epoch " in line:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        RayEngine(joined.address, announce=stop, every=0.1, save_every=0).run([spec], MEASURE, store)
-    assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
-    assert checkpoints.load(store.folder(spec), spec.digest) is not None
-    Engine(CPU, progress=False).run([spec], MEASURE, store)
-    assert numbers(store) == local([spec])
-
-
-def test_the_command_runs_an_experiment_on_the_cluster(joined, tmp_path, capsys):
-    options = ["--engine", "ray", "--address", joined.address, "--cpus-per-task", "0.5"]
-    folders = ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
-    command = ["reproduce", "fix-scale", "--scale", "smoke", "--only", "positional", *folders]
-    cli.app([*command, *options], standalone_mode=False)
-    assert "positional, n = 8: 2 models: done" in capsys.readouterr().out
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
-    cli.app([*command, *options], standalone_mode=False)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
-    assert "models" not in capsys.readouterr().out
-
-
-def test_a_lost_nodes_ensembles_go_on_elsewhere(joined, store, local):
-    """The second node is killed when one ensemble is done and another is half-way there. It must be the last test here."""
-    specs = [ensemble(), ensemble("standard", epochs=300), ensemble("scale-exact", epochs=300)]
-    second, said, finished = joined.second.node_id[:6], [], {}
-
-    def times():
-        """When every file of what is finished was written."""
-        done = [path.parent.glob("*") for path in store.root.glob("runs/*/weights.json")] + [store.root.glob("rows/*")]
-        return {path: path.stat().st_mtime_ns for paths in done for path in paths}
-
-    def announce(line):
-        said.append(line)
-        there = re.match(rf"([\w-]+), .*: epoch \d+ of 300 on .*\({second}", line)
-        half_way = there and any(store.root.glob(f"runs/{there[1]}-*/checkpoint-*.json"))
-        if not finished and half_way and any(store.root.glob("rows/*.json")):
-            finished.update(times())
-            joined.remove_node(joined.second, allow_graceful=False)
-
-    engine = RayEngine(joined.address, cpus=2, announce=announce, every=0.1, save_every=0)
-    assert engine.run(specs, MEASURE, store) == []
-    assert finished and numbers(store) == local(specs)
-    assert finished.items() <= times().items()  # nothing finished was done again
-    assert sum(line.endswith(": done") for line in said) == 3
-    (lost,) = [place for place, line in enumerate(said) if "its worker was lost" in line]
-    assert said[lost].endswith("it goes on from its last checkpoint on another")
-    name = said[lost].split(",")[0]
-    epochs = [int(found[1]) for line in said[lost:] if (found := re.match(rf"{name}, .*: epoch (\d+) of", line))]
-    assert epochs[0] > 2 and second not in "".join(said[lost:])
