@@ -7,6 +7,7 @@ ensemble whose worker is lost goes on from the last one elsewhere, and so does a
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pandas as pd
@@ -86,7 +88,7 @@ class RayEngine:
             elsewhere = [spec for spec in specs if spec.digest not in own]
             self._announce(own, elsewhere)
             if own:
-                with _joined(self.address):
+                with _joined(self.address), _ended_by_sigterm():
                     self._check_resources()
                     with contextlib.closing(Tasks(self, measure, store, own)) as tasks:
                         tasks.finish()
@@ -280,6 +282,25 @@ def _joined(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While open, SIGTERM ends the process in order, as Ctrl-C does; Ray's own handler aborts it."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread: signals are somebody else's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 _SILENT = "where no Ray cluster answers; start one with ray start."
