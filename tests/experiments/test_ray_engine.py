@@ -109,11 +109,16 @@ def cluster():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # A dead node refuses connections at once; a busy one has twenty seconds.
-        health = {"health_check_period_ms": 500, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4}
+        # A dead node refuses connections at once; a busy one has twenty seconds. Workers wait for no other program's leave.
+        settings = {
+            "health_check_period_ms": 500,
+            "health_check_timeout_ms": 5000,
+            "health_check_failure_threshold": 4,
+            "worker_niceness": 0,
+        }
         own = {"num_cpus": 1, "object_store_memory": 80 * 1024**2, "include_log_monitor": False}
         cluster = Cluster(
-            initialize_head=True, head_node_args=own | {"_system_config": health, "include_dashboard": False}
+            initialize_head=True, head_node_args=own | {"_system_config": settings, "include_dashboard": False}
         )
         cluster.second = cluster.add_node(num_gpus=1, **own)
         yield cluster
@@ -288,18 +293,22 @@ def test_a_share_of_a_gpu_that_pytorch_cannot_use_is_one_sentence(joined, store)
         RayEngine(joined.address, gpus=0.25, cpus=0.5).run([ensemble()], MEASURE, store)
 
 
-@pytest.mark.parametrize(("number", "end"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, gate, capsys, number, end):
-    spec = gate.ensemble("stopped")
+def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, gate, capsys):
+    """By Ctrl-C, then, gone on with, by SIGTERM, each time after a checkpoint newer than the last."""
+    spec, kept = gate.ensemble("stopped"), set()
+    for number, end in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
 
-    def stop(line):
-        if ": epoch " in line:
-            signal.raise_signal(number)
+        def stop(line, number=number):
+            if ": epoch " in line:
+                signal.raise_signal(number)
 
-    with pytest.raises(end):
-        RayEngine(joined.address, announce=stop, every=0.1).run([spec], MEASURE, store)
-    assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
-    assert checkpoints.load(store.folder(spec), spec.digest) is not None
+        with pytest.raises(end):
+            RayEngine(joined.address, announce=stop, every=0.1).run([spec], MEASURE, store)
+        assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
+        assert checkpoints.load(store.folder(spec), spec.digest) is not None
+        newest = max(path.name for path in store.folder(spec).glob("checkpoint-*.json"))
+        assert all(newest > name for name in kept)
+        kept.add(newest)
     gate.open()
     Engine(CPU, progress=False).run([spec], MEASURE, store)
     assert numbers(store) == local([spec])
