@@ -124,11 +124,12 @@ def test_the_fused_optimiser_is_the_trainer_s(clip):
     torch.testing.assert_close(ours.second_moment, plain.second_moment, rtol=1e-5, atol=1e-10)
 
 
+@pytest.mark.parametrize("embed", [16, 32])  # without and with the kernels that fold
 @pytest.mark.parametrize("arch", ["positional", "scale-exact", "standard"])
-def test_the_whole_fused_step_is_the_plain_one(arch, monkeypatch):
+def test_the_whole_fused_step_is_the_plain_one(arch, embed, monkeypatch):
     """From the parameters' rows to their gradients' rows, for some of the members."""
     monkeypatch.setattr(fused, "supported", lambda *_: True)
-    config, cpu = ModelConfig(5, arch, embed=16, width=16), torch.device("cpu")
+    config, cpu = ModelConfig(5, arch, embed=embed, width=16), torch.device("cpu")
     parameters = Parameters.initial(config, [0, 1, 2], cpu)
     x, y = torch.randn(2, 2, 20, 5)
     members = slice(1, 3)
@@ -137,8 +138,9 @@ def test_the_whole_fused_step_is_the_plain_one(arch, monkeypatch):
     loss, found = program.gradient(prepared.tensors, x, y, 20)
     expected = parameters.flatten(prepared.adjoint(found), stacked=True)
     program.kernels, program.precision = fused, "ieee"
-    ours, gradient = program.fused_gradient(parameters, members, x, y)
+    ours, gradient, norm = program.fused_gradient(parameters, members, x, y)
     torch.testing.assert_close(ours, loss, rtol=1e-5, atol=0)
+    torch.testing.assert_close(norm, torch.linalg.vector_norm(expected, dim=1), rtol=1e-4, atol=0)
     assert (gradient - expected).norm() / expected.norm() < 1e-4
 
 
