@@ -5,6 +5,7 @@ activations pass through memory; everything within a layer stays on chip.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +40,7 @@ _SINGLE = _Tuning(2, 1)
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
-    """Two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
+    """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
     In full float32 the matrices of self-attention do not fit on chip; the plain path serves there.
     """
@@ -48,7 +49,7 @@ def supported(config: ModelConfig, precision: str) -> bool:
         and folds(config)
         and config.heads == 2
         and config.positions <= layers.ROWS
-        and config.width in (16, 32, 64)
+        and config.width <= 64
         and config.input_dim <= 64
     )
 
@@ -67,8 +68,9 @@ def loss_and_gradients(
     The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
     as many as an H200 runs at once.
     """
-    loss, parts = loss_and_parts(folded, x, y, encoding, config, precision, programs)
-    return loss, _summed(parts, x.shape[-1] + 1)
+    wide = replace(config, width=max(_NARROWEST, 2 ** (config.width - 1).bit_length()))
+    loss, parts = loss_and_parts(_widened(folded, wide.width), x, y, encoding, wide, precision, programs)
+    return loss, _narrowed(_summed(parts, x.shape[-1] + 1), config.width)
 
 
 def loss_and_parts(
@@ -80,12 +82,36 @@ def loss_and_parts(
     precision: str,
     programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same with the parts that the gradients are sums of, along an axis after the members'.
+    """The same for a width of 16, 32 or 64, with the parts that the gradients are sums of, along an axis after the members'.
 
     For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks also add up: A stands in every one of the matrix
     that the kernels apply.
     """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
+
+
+_HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "w": (-2,)}  # axes of hidden units
+
+
+def _widened(folded: Tensors, width: int) -> Tensors:
+    """The same network with more hidden units, whose weights are zero."""
+    wide = dict(folded)
+    for name in _HIDDEN.keys() & folded.keys():
+        for axis in _HIDDEN[name]:
+            value = wide[name]
+            missing = list(value.shape)
+            missing[axis] = width - value.shape[axis]
+            wide[name] = torch.cat([value, value.new_zeros(missing)], dim=axis) if missing[axis] else value
+    return wide
+
+
+def _narrowed(gradients: Tensors, width: int) -> Tensors:
+    """The gradients of the first ``width`` hidden units."""
+    narrow = dict(gradients)
+    for name in _HIDDEN.keys() & gradients.keys():
+        for axis in _HIDDEN[name]:
+            narrow[name] = narrow[name].narrow(axis, 0, width)
+    return narrow
 
 
 def _summed(parts: Tensors, n: int) -> Tensors:
