@@ -31,6 +31,11 @@ def attention_weights(
     return logits.where(mask, torch.finfo(logits.dtype).min).softmax(dim=-1) * mask
 
 
+def causal_mask(positions: Int64[Tensor, " n"]) -> Bool[Tensor, "n n"]:
+    """Whether a position (row) may attend to another (column): to itself and to those before it."""
+    return positions[:, None] >= positions
+
+
 def split_heads(x: Float[Tensor, "*batch n Hd"], heads: int) -> Float[Tensor, "*batch {heads} n d"]:
     """(..., n, H d) to (..., H, n, d)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)

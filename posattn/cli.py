@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import pandas as pd
 import torch
@@ -20,6 +20,8 @@ from posattn.errors import UsageError, choice
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
 from posattn.training import RECIPES, Run, files, load, pick_device, train
+from posattn.training.answers import answer_tokens
+from posattn.training.scores import scores_of
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
@@ -86,7 +88,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a fini
 def train_command(
     name: TaskName,
     arch: Annotated[str, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)}.")] = "positional",
-    n: Annotated[int, typer.Option(help="Length of the lists.")] = 8,
+    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
     epochs: Annotated[
@@ -98,13 +100,16 @@ def train_command(
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
-    layers: Annotated[int | None, typer.Option(help="Layers (default floor(log2 n) + 1).")] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own).")
+    ] = None,
     heads: Annotated[int, typer.Option(help="Attention heads a layer.")] = 2,
-    embed: Annotated[int, typer.Option(help="Width of the state between layers.")] = 64,
-    width: Annotated[int, typer.Option(help="Hidden width of the MLPs.")] = 64,
+    embed: Annotated[int | None, typer.Option(help="Width of the state (default 64, or the token task's own).")] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden width of the MLPs (default 64 or the task's own).")] = None,
     encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
     encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
     no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
+    tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
@@ -118,12 +123,10 @@ def train_command(
 
     Example: posattn train sort --members 10 --out runs/sort
     """
-    changes: dict[str, Any] = {} if layers is None else {"layers": layers}
-    if encoding_dim is not None:
-        changes["encoding_dim"] = encoding_dim
-    if no_bias:
-        changes["bias"] = False
-    config = ModelConfig(n, arch, heads=heads, embed=embed, width=width, encoding=encoding, **changes)
+    given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim}
+    given |= {"bias": False if no_bias else None, "tied": tied or None}
+    network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
+    config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
     known = (folder / "weights.json").exists()
     run = train(
@@ -156,13 +159,17 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
     _console().print(table)
-    print(f"Next: posattn evaluate {folder} --scales 1:10")
+    scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
+    print(f"Next: posattn evaluate {folder} --scales {scales}")
 
 
 @app.command()
 def evaluate(
     run: RunFolder,
-    scales: Annotated[str, typer.Option(help="Scale factors: 1:10, or 1,2,5; 1 is the training range.")] = "1:10",
+    scales: Annotated[
+        str | None,
+        typer.Option(help="Scale factors: 1:10 (default; 1,2 for khop), or 1,2,5; 1 is the training range."),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Test lists a scale factor.")] = 1000,
     each: Annotated[
         bool, typer.Option("--each", help="A row for every network instead of the median over them.")
@@ -170,16 +177,21 @@ def evaluate(
     csv: Annotated[Path | None, typer.Option(help="Also write every network's numbers to this CSV file.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
-    """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor."""
+    """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor.
+
+    Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
+    """
+    factors = None if scales is None else parse_scales(scales)
     trained = load(run, device)
-    table = trained.evaluate(parse_scales(scales), samples)
+    table = trained.evaluate(factors, samples)
     if csv is not None:
         files.write(csv, table.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
-    keys = ["task", "scale"] if not each else ["member", "task", "seed", "scale"]
+    score = scores_of(trained.task.name)
+    keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")
-    _print_frame(shown[[*keys, "mse", "mse/c²", "rounding", "closeness"]], f"{run} ({kind})")
+    _print_frame(shown[[*keys, *score.metrics]], f"{run} ({kind})")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks trained: {', '.join(failed)}.")
@@ -188,13 +200,22 @@ def evaluate(
 @app.command(context_settings={"ignore_unknown_options": True})  # a list may begin with a minus sign
 def predict(
     run: RunFolder,
-    numbers: Annotated[str, typer.Argument(metavar="LIST", help="Numbers with commas between them: 3.2,1.5,-0.5,2.")],
+    numbers: Annotated[
+        str,
+        typer.Argument(
+            metavar="LIST",
+            help="Numbers with commas between them: 3.2,1.5,-0.5,2. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
+        ),
+    ],
     member: Annotated[int, typer.Option(help="Which network of the run to ask.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
-    values = parse_list(numbers)
     trained = load(run, device)
+    if trained.task.TOKENS != "none":
+        print(answer_tokens(trained, member, numbers))
+        return
+    values = parse_list(numbers)
     if len(values) < trained.spec.model.n and not trained.spec.variable_length:
         warnings.warn(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1

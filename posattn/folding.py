@@ -33,8 +33,13 @@ Tensors = dict[str, Tensor]
 
 
 def folds(config: object) -> bool:
-    """Whether a network folds: a Transformer with no rotary embedding and no encodings beside the state in queries and keys."""
-    return isinstance(config, ModelConfig) and config.design.attends != "both" and not config.design.rotary
+    """Whether a network folds: a Transformer with no rotary embedding and no encodings beside the state in queries and keys.
+
+    Networks of tokens, and causal ones, run unfolded.
+    """
+    if not isinstance(config, ModelConfig) or config.vocabulary.words or config.causal:
+        return False
+    return config.design.attends != "both" and not config.design.rotary
 
 
 def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
@@ -68,7 +73,8 @@ class Fold:
 
     def __init__(self, stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]):
         if not folds(config):
-            raise UsageError(f"the {config.arch} architecture does not fold.")
+            kind = "causal" if config.causal else "token" if config.vocabulary.words else config.arch
+            raise UsageError(f"the {kind} architecture does not fold.")
         self.stacked, self.config, self.p = stacked, config, p
         # x = s T + t: T and t are the encoder in the first layer and W_2 of the layer before in the others.
         encoder, w_2 = self._matrix("encoder"), self._matrix("layers.W_2")

@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from posattn.folding import Fold, Tensors, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
+from posattn.training.losses import Loss, squared_error
 from posattn.training.network import NetworkConfig
 
 Shapes = dict[str, torch.Size]
@@ -161,10 +162,15 @@ class Program:
     """
 
     def __init__(
-        self, config: NetworkConfig, device: torch.device, folded: bool | None = None, precision: str | None = None
+        self,
+        config: NetworkConfig,
+        device: torch.device,
+        folded: bool | None = None,
+        precision: str | None = None,
+        loss: Loss = squared_error,
     ):
         """``precision`` asks for the fused kernels, where there are a GPU, Triton and a kernel for the architecture."""
-        self.config, self.device, self.precision = config, device, precision
+        self.config, self.device, self.precision, self.loss = config, device, precision, loss
         self.folded = folds(config) if folded is None else folded
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = _blank_model(config).to(device)
@@ -191,7 +197,7 @@ class Program:
 
         return Prepared(fold.folded, adjoint)
 
-    def predict(self, tensors: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
+    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if self.folded:
             return folded_forward(tensors, self._features(x), self._transformer)
         if len(x) == 1:  # vmap costs time and gains nothing for one member
@@ -199,14 +205,14 @@ class Program:
         return vmap(self._plain)(tensors, x)
 
     def gradient(
-        self, tensors: Tensors, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], lists: int
+        self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
     ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
-        """The squared error of a part of a batch of ``lists``, and its gradient for every prepared tensor.
+        """The loss of a part of a batch of ``lists``, and its gradient for every prepared tensor.
 
         Losses and gradients of the parts add up to those of the batch's mean.
         """
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
-        loss = (self.predict(leaves, x) - y).square().sum(dim=(1, 2)) / (lists * y.shape[-1])
+        loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
         found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         return loss.detach(), list(found)
 
