@@ -251,6 +251,7 @@ def reproduce(
         str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Train this series now; may be given several times.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Train this many runs of every point now (default: all).")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
@@ -280,7 +281,7 @@ def reproduce(
     local = Engine(place, announce=lambda line: print(line, flush=True))
     for each in chosen:
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
-        _reproduce(each, scale, folder, Store(store), local, precision, only or ())
+        _reproduce(each, scale, folder, Store(store), local, precision, only or (), runs)
 
 
 def _reproduce(
@@ -291,11 +292,12 @@ def _reproduce(
     engine: "Engine",
     precision: str | None,
     only: Collection[str],
+    runs: int | None,
 ) -> None:
     from posattn.experiments import report
     from posattn.experiments import reproduce as run_experiment
 
-    outcome = run_experiment(experiment, scale, folder, store, engine, precision, only)
+    outcome = run_experiment(experiment, scale, folder, store, engine, precision, only, runs)
     for title, table in report.pivots(outcome.table, experiment.shown):
         _print_frame(table.reset_index(), title)
     ended = outcome.rows.drop_duplicates("run")["status"]

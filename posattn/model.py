@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, whole
-from posattn.tokens import VOCABULARIES, Vocabulary, reset_embedding, token_features
+from posattn.tokens import VOCABULARIES, Vocabulary, relative_numbers, reset_embedding, token_features
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class ModelConfig:
         tokens: a row of :data:`posattn.tokens.VOCABULARIES` that the network reads in place of a list of numbers.
         causal: position i attends to positions up to i; the scratchpad, which comes last, to all.
         tied: words are decoded by the vectors that embed them, without a bias; else by a linear map of their own.
+        relative: numbers among tokens are read relative to their mean, which the answer is multiplied by: f(c x) = c f(x).
     """
 
     n: int
@@ -82,6 +83,7 @@ class ModelConfig:
     tokens: str = "none"
     causal: bool = False
     tied: bool = False
+    relative: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
@@ -100,13 +102,17 @@ class ModelConfig:
         if self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
         self._fill("bias", self.design.biases)
-        for field in ("bias", "causal", "tied"):
+        for field in ("bias", "causal", "tied", "relative"):
             if not isinstance(getattr(self, field), bool):
                 raise UsageError(f"{field} is {getattr(self, field)!r}; it must be True or False.")
         if VOCABULARIES[choice("tokens", self.tokens, VOCABULARIES)].words and self.design.diagonal_input:
             raise UsageError(f"tokens is {self.tokens!r}; the {self.arch} architecture reads numbers only.")
         if self.tied and self.vocabulary.numbers:
             raise UsageError(f"tied is True; a network whose tokens are {self.tokens!r} answers no words.")
+        if self.relative and not (self.vocabulary.words and self.vocabulary.numbers):
+            raise UsageError(
+                f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words."
+            )
         if self.bias and not self.design.biases:
             raise UsageError(f"bias is True; the {self.arch} architecture has no biases.")
         if self.arch == "positional" and not self.bias:
@@ -140,15 +146,15 @@ class ModelConfig:
     @property
     def COLUMNS(self) -> tuple[str, ...]:
         """What result rows say beside the usual."""
-        return ("tied",) if self.vocabulary.words else ()
+        return ("tied", "relative") if self.vocabulary.words else ()
 
     def build(self) -> "Transformer":
         return Transformer(self)
 
     def to_dict(self) -> dict[str, object]:
-        """The fields. Those on tokens are left out where there are none: a run is known by these, and older runs lack them."""
-        given = {"tokens": "none", "causal": False, "tied": False}
-        return {field: value for field, value in asdict(self).items() if given.get(field) != value}
+        """The fields; the last four only where they are not the default: a run is known by these, and older runs lack them."""
+        given = {"tokens": "none", "causal": False, "tied": False, "relative": False}
+        return {field: value for field, value in asdict(self).items() if field not in given or value != given[field]}
 
 
 class Layer(nn.Module):
@@ -186,9 +192,8 @@ Sequence = Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"]  # numbers, or 
 class Transformer(nn.Module):
     """Lists of numbers in, lists of numbers out: (..., k) to (..., k) for any k up to ``config.n``.
 
-    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one. Tokens (..., k) give a
-    logit for each word, (..., k, V). Numbers among tokens give one number, (..., 1): the scratchpad's output, the only one
-    whose place in the list says nothing about it.
+    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one. Tokens (..., k) give
+    a logit for each word, (..., k, V); numbers among tokens give one number, (..., 1), the scratchpad's output.
     """
 
     P: Tensor
@@ -209,10 +214,12 @@ class Transformer(nn.Module):
             reset_embedding(self.encoder, config.vocabulary)
 
     def forward(self, x: Sequence) -> Float[Tensor, "*out"]:
+        if self.config.relative:
+            x, mean = relative_numbers(x)
         z, p, positions = self._encode(x)
         for layer in self.layers:
             z = layer(z, p, positions)
-        return self._decode(z)
+        return self._decode(z) * mean if self.config.relative else self._decode(z)
 
     def _decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
         words = self.config.vocabulary
@@ -270,10 +277,7 @@ def input_features(
     config: ModelConfig,
     table: Float[Tensor, "V C"] | None = None,
 ) -> Float[Tensor, "*batch N d_in"]:
-    """What the encoder reads: each number, or number and encoding, or Diag(X); the scratchpad holds 0.
-
-    Tokens take a number's place as rows of ``table``.
-    """
+    """What the encoder reads: each number or row of ``table``, with its encoding or not, or Diag(X); the scratchpad holds 0."""
     value = x[..., None] if table is None else token_features(x, table, config.vocabulary.numbers)
     value = torch.cat([value, torch.zeros_like(value[..., :1, :])], dim=-2)
     if config.design.diagonal_input:

@@ -58,6 +58,14 @@ def token_features(
     return torch.cat([spelled, x.clamp_min(0)[..., None]], dim=-1)
 
 
+def relative_numbers(x: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch 1"]]:
+    """A sequence with its numbers divided by their mean, and the mean; words stay. Where all are 0, the mean counts as 1."""
+    number = x >= 0
+    mean = x.where(number, 0).sum(dim=-1, keepdim=True) / number.sum(dim=-1, keepdim=True).clamp_min(1)
+    mean = mean.where(mean > 0, 1)
+    return torch.where(number, x / mean, x), mean
+
+
 def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
     """An embedding layer's standard normal vectors for characters and encodings; a linear layer's law for numbers."""
     nn.init.normal_(encoder.weight)

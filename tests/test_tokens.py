@@ -111,6 +111,27 @@ def test_prompts_give_one_number(arch):
         assert ((model(changed) - out).abs() > 0).all()
 
 
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_relative_networks_scale_with_their_numbers(arch):
+    config = ModelConfig(5, arch, tokens="prompts", embed=6, width=5, relative=True)
+    model, plain = Transformer(config).double(), Transformer(ModelConfig(5, arch, tokens="prompts")).double()
+    x = torch.tensor([-1.0, 3.2, -5.0, 0.5, -203.0]).double()
+    for c in (1e-3, 7.0, 1e4):
+        times_c = torch.where(x >= 0, c * x, x)
+        torch.testing.assert_close(model(times_c), c * model(x), rtol=1e-9, atol=0)
+        assert not torch.allclose(plain(times_c), c * plain(x), rtol=1e-2)
+    nothing = torch.where(x >= 0, 0, x)
+    assert model(nothing).isfinite().all()
+
+
+def test_far_out_every_positional_network_forgets_the_words():
+    """f(c v, t) / c tends to the network without biases on the numbers alone, whatever the words t say."""
+    model = Transformer(ModelConfig(5, tokens="prompts")).double()
+    x = torch.tensor([[-1.0, 3.2, -5.0, 0.5, -203.0], [-9.0, 3.2, -2.0, 0.5, -201.0]]).double()
+    near, far = (model(torch.where(x >= 0, c * x, x))[:, 0] / c for c in (1.0, 1e6))
+    assert 0 < 1e4 * (far[0] - far[1]).abs() < (near[0] - near[1]).abs() and far.abs().min() > 1e-3
+
+
 def test_parameter_counts_worked_by_hand():
     def count(model):
         return sum(parameter.numel() for parameter in model.parameters())
@@ -137,6 +158,10 @@ def test_configurations_of_numbers_say_nothing_of_tokens():
         ({"tokens": "words"}, "tokens is 'words'; it must be one of none, letters, prompts."),
         ({"tied": True}, "tied is True; a network whose tokens are 'none' answers no words."),
         ({"tied": True, "tokens": "prompts"}, "tied is True; a network whose tokens are 'prompts' answers no words."),
+        (
+            {"tokens": "letters", "relative": True},
+            "relative is True; a network whose tokens are 'letters' reads no numbers among words.",
+        ),
         (
             {"tokens": "letters", "arch": "positional-input"},
             "tokens is 'letters'; the positional-input architecture reads numbers only.",

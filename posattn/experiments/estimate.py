@@ -9,6 +9,7 @@ import torch
 
 from posattn.experiments.declaration import Cell
 from posattn.folding import folds
+from posattn.model import ModelConfig
 from posattn.training import Member, Trainer
 from posattn.training.network import NetworkConfig
 from posattn.training.recipe import recipe
@@ -18,6 +19,7 @@ _LISTS = 200  # timed at once
 # Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 3.2e-8, "input": 6.5e-8}
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
+_GPU_RATE = 1e13  # operations a second of such networks, likewise
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:
@@ -25,16 +27,16 @@ def seconds(cells: Iterable[Cell], device: torch.device) -> float:
     total = 0.0
     for cell in cells:
         lists = cell.recipe.epochs * cell.recipe.samples
-        each = _on_cpu(cell.model) if device.type == "cpu" else _on_gpu(cell.model)
+        each = _on_cpu(cell.model, cell.member.task) if device.type == "cpu" else _on_gpu(cell.model)
         total += lists * each
     return total
 
 
 @cache
-def _on_cpu(model: NetworkConfig) -> float:
+def _on_cpu(model: NetworkConfig, task: str) -> float:
     """Seconds a list, with as many members as keep all cores busy."""
     with Workers() as workers:
-        team = [Member("sum", seed, 1e-4) for seed in range(workers.threads)]
+        team = [Member(task, seed, 1e-4) for seed in range(workers.threads)]
         plan = recipe("paper", samples=3 * _LISTS, batch=_LISTS, epochs=1)
         steps = Trainer(model, plan, team, torch.device("cpu"), workers).steps()
         next(steps)
@@ -46,9 +48,22 @@ def _on_cpu(model: NetworkConfig) -> float:
 
 def _on_gpu(model: NetworkConfig) -> float:
     if not folds(model):
-        return _GPU_UNFOLDED
+        return (
+            _GPU_UNFOLDED if not isinstance(model, ModelConfig) else max(_GPU_UNFOLDED, operations(model) / _GPU_RATE)
+        )
     entries = (model.n + 1) * getattr(model, "layers", 4) / 36
     return _GPU[model.design.attends] * entries  # type: ignore[attr-defined]
+
+
+def operations(model: ModelConfig) -> float:
+    """Floating-point operations of one list in training: two a multiplication, backwards twice what forwards takes."""
+    d, d_k, heads, positions = model.embed, model.d_k, model.heads, model.positions
+    features = {"position": 0, "input": d, "both": d + model.encoding_dim}[
+        model.design.attends
+    ]  # A of P is shared by lists
+    linear = 2 * features * heads * d_k + 2 * d * d + 2 * d * model.width + model.width * d
+    mixing = positions * (d + (heads * d_k if features else 0))
+    return 6.0 * positions * (model.layers * (linear + mixing) + model.input_dim * d)
 
 
 def in_words(duration: float) -> str:

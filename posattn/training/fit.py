@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
-from posattn.training.network import NetworkConfig
+from posattn.training.network import NetworkConfig, reading
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
@@ -98,9 +97,7 @@ def _spec(
     model = ModelConfig(**task(tasks[0]).NETWORK) if config is None else config
     if not callable(getattr(model, "build", None)):
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
-    if isinstance(model, ModelConfig) and model.tokens == "none":  # it names none, so it is the task's to say
-        needed = {field: value for field, value in task(tasks[0]).NETWORK.items() if field in ("tokens", "causal")}
-        model = replace(model, **needed)
+    model = reading(model, tasks[0])
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     return RunSpec(model, own, team, variable_length, precision)
 

@@ -21,7 +21,7 @@ from posattn.errors import UsageError
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
-from posattn.training.scores import scores_of
+from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
 from posattn.training.spec import RunSpec
 from posattn.training.workers import Workers
 
@@ -83,10 +83,10 @@ class Run:
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
-        score = scores_of(self.task.name)
-        columns = [name.replace("mse/c²", "mse_over_c2") for name in score.metrics]
-        kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        return self.described(kept.melt(["member", "scale", *score.by], columns, "metric", "value"), experiment, split)
+        name = self.task.name
+        kept = table.rename(columns=ROW_NAMES)
+        own = kept.melt(["member", "scale", *scores_of(name).by], row_metrics(name), "metric", "value")
+        return self.described(own, experiment, split)
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
@@ -116,7 +116,6 @@ class Run:
         return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
-METRICS = ("mse", "mse_over_c2", "rounding", "closeness")  # of lists of numbers, as rows call them
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),

@@ -131,6 +131,14 @@ SCORES: dict[str, Scores] = {
 }
 
 
+ROW_NAMES = {"mse/c²": "mse_over_c2"}  # of metrics in result rows, where they differ
+
+
 def scores_of(name: str) -> Scores:
     """Those of the task of that name."""
     return SCORES[task(name).TOKENS]
+
+
+def row_metrics(name: str) -> tuple[str, ...]:
+    """The metrics of the task of that name, as result rows call them."""
+    return tuple(ROW_NAMES.get(metric, metric) for metric in scores_of(name).metrics)

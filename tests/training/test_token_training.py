@@ -47,7 +47,9 @@ def test_an_ensemble_has_one_loss():
 
 
 @pytest.mark.parametrize("arch", ["positional", "standard"])
-@pytest.mark.parametrize(("name", "settings"), [("khop", {"tied": True}), ("khop", {}), ("mixed-multitask", {})])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("khop", {"tied": True}), ("khop", {}), ("mixed-multitask", {"relative": True})]
+)
 def test_members_together_have_the_gradients_they_have_alone(name, settings, arch):
     """Several members step under vmap, which is the path of a GPU; one alone steps as a plain module."""
     task = posattn.task(name)
