@@ -9,14 +9,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from posattn.console import console, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
+from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
 from posattn.training import RECIPES, Run, files, load, pick_device, train
@@ -158,7 +158,7 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         member = run.spec.members[index]
         numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
-    _console().print(table)
+    console().print(table)
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
     print(f"Next: posattn evaluate {folder} --scales {scales}")
 
@@ -191,7 +191,7 @@ def evaluate(
     keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")
-    _print_frame(shown[[*keys, *score.metrics]], f"{run} ({kind})")
+    print_frame(shown[[*keys, *score.metrics]], f"{run} ({kind})")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks trained: {', '.join(failed)}.")
@@ -228,7 +228,7 @@ def predict(
     table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
     for index, (given, said, right) in enumerate(zip(values, answer, truth, strict=True)):
         table.add_row(str(index + 1), f"{given:g}", f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
-    _console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -267,7 +267,7 @@ def reproduce(
         for row in EXPERIMENTS.values():
             cells = row.cells(scale)
             table.add_row(row.name, row.reference, row.title, str(len(cells)), in_words(seconds(cells, place)))
-        _console().print(table)
+        console().print(table)
         print("Times are estimates for each experiment alone; runs that several share are trained once.")
         return
     if name.endswith(SUFFIXES):
@@ -299,7 +299,7 @@ def _reproduce(
 
     outcome = run_experiment(experiment, scale, folder, store, engine, precision, only, runs)
     for title, table in report.pivots(outcome.table, experiment.shown):
-        _print_frame(table.reset_index(), title)
+        print_frame(table.reset_index(), title)
     ended = outcome.rows.drop_duplicates("run")["status"]
     if failed := int((ended != "ok").sum()):
         print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
@@ -319,46 +319,4 @@ def report(
     print(f"Page: {out}")
 
 
-def parse_scales(text: str) -> list[float]:
-    """``1:10`` is 1, 2, ..., 10; ``1:10:3`` is 1, 4, 7, 10; commas join several."""
-    factors: list[float] = []
-    for part in text.split(","):
-        try:
-            ends = [float(end) for end in part.split(":")]
-        except ValueError:
-            ends = []
-        start, stop, step = (
-            (*ends, *(ends[:1] if len(ends) == 1 else ()), 1.0)[:3] if 1 <= len(ends) <= 3 else (0, 0, 0)
-        )
-        if not (0 < start <= stop < float("inf") and step > 0):
-            raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
-        if (stop - start) / step > 1000:
-            raise UsageError(f"scales has {part!r}; it must be at most 1000 numbers.")
-        factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
-    return factors
-
-
-def parse_list(text: str) -> list[float]:
-    """Finite numbers with commas between them."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = [float("nan")]
-    if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
-        raise UsageError(
-            f"the list is {text!r}; it must be finite numbers with commas between them, such as 3.2,1.5,-0.5."
-        )
-    return values
-
-
-def _print_frame(frame: pd.DataFrame, title: str) -> None:
-    table = Table(title=title)
-    for column in frame.columns:
-        table.add_column(str(column), justify="right")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
-    _console().print(table)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 120)
+app.command("gpt2")(gpt2_command)

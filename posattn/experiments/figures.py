@@ -41,6 +41,7 @@ _METRICS = {
     "rounding": "share right after rounding",
     "closeness": "share within 5%",
     "mape": "mean absolute percentage error / 100",
+    "unparsed": "answers that are no number",
     "cross_entropy": "cross-entropy",
     "accuracy": "share of letters right",
     "accuracy_found": "share of letters right",

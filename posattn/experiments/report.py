@@ -59,13 +59,18 @@ def write(
     described: list[dict[str, Any]],
 ) -> Path:
     """Writes tables and page, and returns the page's path."""
-    tables = list(pivots(summary, experiment.shown))
-    files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
-    files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
+    write_tables(out, experiment, summary)
     body = section(experiment, scale, summary, drawn, described)
     path = out / f"{experiment.name}.html"
     files.write(path, page(experiment.name, body).encode())
     return path
+
+
+def write_tables(out: Path, experiment: Experiment, summary: pd.DataFrame) -> None:
+    """The medians as Markdown and LaTeX."""
+    tables = list(pivots(summary, experiment.shown))
+    files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
+    files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
 
 
 def page(title: str, body: str) -> str:

@@ -61,7 +61,10 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         (GOOD.replace("sum", "product"), r"^grid\.tasks is 'product'; it must be one of sum, "),
         (GOOD.replace("positional", "mamba"), r"^grid\.archs is 'mamba'; it must be one of positional, "),
         (GOOD + "seeds = 1.5", r"^grid\.seeds in .* is 1\.5; it must be a whole number\.$"),
-        (GOOD + "lengths = [8]", r"has 'grid\.lengths'; grid has tasks, archs, n, layers, samples, seeds, variable_length\.$"),
+        (
+            GOOD + "lengths = [8]",
+            r"has 'grid\.lengths'; grid has tasks, archs, n, layers, samples, seeds, variable_length\.$",
+        ),
         (GOOD + "[plot]", r"has 'plot'; the file has name, title, "),
         (GOOD + '[recipe]\nname = "secret"', r"^recipe\.name is 'secret'; it must be one of paper, tuned\.$"),
         (GOOD + "[recipe]\nspeed = 3", r"^recipe in .* has a field that recipes do not have"),
