@@ -107,7 +107,7 @@ class ModelConfig:
                 raise UsageError(f"{field} is {getattr(self, field)!r}; it must be True or False.")
         if VOCABULARIES[choice("tokens", self.tokens, VOCABULARIES)].words and self.design.diagonal_input:
             raise UsageError(f"tokens is {self.tokens!r}; the {self.arch} architecture reads numbers only.")
-        if self.tied and self.vocabulary.numbers:
+        if self.tied and self.vocabulary.numbers:  # a vocabulary of words alone has single characters
             raise UsageError(f"tied is True; a network whose tokens are {self.tokens!r} answers no words.")
         if self.relative and not (self.vocabulary.words and self.vocabulary.numbers):
             raise UsageError(

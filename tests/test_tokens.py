@@ -179,8 +179,6 @@ def test_causal_is_true_or_false(unchecked):
         ModelConfig(8, causal=1)
 
 
-def test_tokens_do_not_fold():
-    with pytest.raises(UsageError, match="causal architecture does not fold"):
+def test_networks_of_tokens_are_not_frozen():
+    with pytest.raises(UsageError, match=r"^tokens is 'letters'; only networks of lists of numbers can be frozen\.$"):
         posattn.Frozen(letters())
-    with pytest.raises(UsageError, match="token architecture does not fold"):
-        posattn.Frozen(Transformer(ModelConfig(5, tokens="prompts")))

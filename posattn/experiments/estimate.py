@@ -19,7 +19,7 @@ _LISTS = 200  # timed at once
 # Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 3.2e-8, "input": 6.5e-8}
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
-_GPU_RATE = 1e13  # operations a second of such networks, likewise
+_GPU_RATE = 1e13  # operations a second of networks of tokens, which have no kernels: likewise a guess
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:
@@ -47,10 +47,10 @@ def _on_cpu(model: NetworkConfig, task: str) -> float:
 
 
 def _on_gpu(model: NetworkConfig) -> float:
+    if isinstance(model, ModelConfig) and model.vocabulary.words:
+        return operations(model) / _GPU_RATE
     if not folds(model):
-        return (
-            _GPU_UNFOLDED if not isinstance(model, ModelConfig) else max(_GPU_UNFOLDED, operations(model) / _GPU_RATE)
-        )
+        return _GPU_UNFOLDED
     entries = (model.n + 1) * getattr(model, "layers", 4) / 36
     return _GPU[model.design.attends] * entries  # type: ignore[attr-defined]
 

@@ -17,6 +17,7 @@ from torch.func import functional_call, vmap
 from posattn.folding import Fold, Tensors, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
+from posattn.tokens import relative_numbers
 from posattn.training.losses import Loss, squared_error
 from posattn.training.network import NetworkConfig
 
@@ -103,8 +104,8 @@ class Parameters:
         """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
         if not stacked:
             return torch.cat([value.flatten(1) for value in tensors], dim=1)
-        count = len(self._outer["encoder"])
-        first, layers, last = tensors[:count], tensors[count:-count], tensors[-count:]
+        count, end = len(self._outer["encoder"]), len(tensors) - len(self._outer["decoder"])
+        first, layers, last = tensors[:count], tensors[count:end], tensors[end:]
         body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
         return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
 
@@ -199,7 +200,10 @@ class Program:
 
     def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if self.folded:
-            return folded_forward(tensors, self._features(x), self._transformer)
+            if not self._transformer.relative:
+                return folded_forward(tensors, self._features(x), self._transformer)
+            x, mean = relative_numbers(x)
+            return folded_forward(tensors, self._features(x), self._transformer) * mean
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._plain({name: value[0] for name, value in tensors.items()}, x[0])[None]
         return vmap(self._plain)(tensors, x)
@@ -237,7 +241,8 @@ class Program:
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         length = x.shape[-1]
-        return input_features(x, self._encodings_of(length), self._positions(length), self._transformer)
+        table = self.skeleton.get_buffer("table")
+        return input_features(x, self._encodings_of(length), self._positions(length), self._transformer, table)
 
     def _plain(self, parameters: Tensors, x: Tensor) -> Tensor:
         # functional_call swaps parameters into the module, so every thread needs a module of its own.
@@ -272,4 +277,6 @@ def _kernels(config: NetworkConfig, device: torch.device, precision: str) -> Mod
         from posattn.kernels import fused
     except ImportError:  # no Triton: the plain path serves
         return None
-    return fused if isinstance(config, ModelConfig) and fused.supported(config, precision) else None
+    if not isinstance(config, ModelConfig) or config.vocabulary.words or config.causal:
+        return None  # they are for lists of numbers
+    return fused if fused.supported(config, precision) else None

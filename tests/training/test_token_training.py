@@ -46,32 +46,38 @@ def test_an_ensemble_has_one_loss():
         loss_of(["khop", "sum"])
 
 
-@pytest.mark.parametrize("arch", ["positional", "standard"])
+@pytest.mark.parametrize("arch", ["positional", "scale-exact", "standard"])
 @pytest.mark.parametrize(
-    ("name", "settings"), [("khop", {"tied": True}), ("khop", {}), ("mixed-multitask", {"relative": True})]
+    ("name", "settings"),
+    [("khop", {}), ("khop", {"tied": True}), ("mixed-sum", {}), ("mixed-multitask", {"relative": True})],
 )
-def test_members_together_have_the_gradients_they_have_alone(name, settings, arch):
-    """Several members step under vmap, which is the path of a GPU; one alone steps as a plain module."""
+def test_members_together_have_the_gradients_of_plain_modules_alone(name, settings, arch):
+    """Folded, and unfolded under vmap, which is the path of other architectures on a GPU."""
     task = posattn.task(name)
-    network = task.NETWORK | SMALL | {"n": 9 if name == "khop" else 23}
+    network = task.NETWORK | {"layers": 3, "embed": 8, "width": 6, "n": 9 if name == "khop" else 23}
     config = posattn.ModelConfig(**network, arch=arch, **settings)
     x, y = task.sample(6, n=config.n, seed=[0, 1, 2])
-    program = Program(config, torch.device("cpu"), loss=loss_of([name]))
+    x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
     parameters = Parameters.initial(config, [0, 1, 2], torch.device("cpu"))
-    parameters = Parameters(config, parameters.flat.double())
-    program.skeleton.double()
-    y = y.double() if y.is_floating_point() else y
-    x = x.double() if x.is_floating_point() else x
-    together, gradients = program.gradient(parameters.named(), x, y, 6)
+    parameters = Parameters(config, 2 * parameters.flat.double() + 0.1)  # attention far from uniform, no bias at zero
+    losses, expected = [], []
     for member in range(3):
-        model = parameters.model(member).double()
-        model.load_state_dict({key: value[member] for key, value in parameters.named().items()}, strict=False)
+        model = config.build().double()
+        model.load_state_dict({key: value[member] for key, value in parameters.named().items()})
         out = model(x[member])
         loss = F.cross_entropy(out.flatten(0, 1), y[member].flatten()) if name == "khop" else F.mse_loss(out, y[member])
         loss.backward()
-        torch.testing.assert_close(together[member], loss.detach())
-        for found, parameter in zip(gradients, model.parameters(), strict=True):
-            torch.testing.assert_close(found[member], parameter.grad, rtol=1e-9, atol=1e-12)
+        losses.append(loss.detach())
+        expected.append(torch.cat([value.grad.flatten() for value in model.parameters()]))
+    for folded in (True, False):
+        program = Program(config, torch.device("cpu"), folded, loss=loss_of([name]))
+        program.skeleton.double()
+        prepared = program.prepare(parameters, slice(0, 3), config.n)
+        found, gradients = program.gradient(prepared.tensors, x, y, 6)
+        torch.testing.assert_close(found, torch.stack(losses))
+        rows = parameters.flatten(prepared.adjoint(gradients), folded)
+        right = torch.stack(expected)
+        torch.testing.assert_close(rows, right, rtol=1e-8, atol=1e-11 * right.abs().max().item())
 
 
 def test_a_member_is_the_same_alone_and_beside_others(hops):
