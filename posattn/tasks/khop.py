@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from posattn import streams
-from posattn.errors import UsageError, choice, positive, whole
-from posattn.tasks.numeric import Task
-from posattn.tasks.sampling import Device, Seeds, keys_of, named_split
+from posattn.errors import UsageError
+from posattn.tasks.token_task import TokenTask
 from posattn.tokens import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
 
 _WORDS = VOCABULARIES["letters"]
@@ -52,7 +50,7 @@ def _followers(s: Int64[Tensor, "*batch L"]) -> Int64[Tensor, "*batch L"]:
 
 
 @dataclass(frozen=True)
-class HopTask(Task):
+class HopTask(TokenTask):
     """The task of this module: x and y are tokens, indices into the vocabulary ``letters``."""
 
     LOSS: ClassVar[str] = "cross-entropy"
@@ -60,35 +58,24 @@ class HopTask(Task):
     SCALES: ClassVar[tuple[float, ...]] = (1, 2)
     NETWORK: ClassVar[dict[str, Any]] = {"n": 30, "tokens": "letters", "causal": True, "embed": 60, "layers": 8}
 
-    def sample(
-        self,
-        count: int,
-        n: int = 30,
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        domain: str | None = None,
-        device: Device = None,
-    ) -> tuple[Int64[Tensor, "*members count n"], Int64[Tensor, "*members count n"]]:
-        """(x, y), each (count, n): letters a-e up to scale 1 and f-j above it, or as ``domain`` (id or ood) says."""
-        if integers:
-            raise UsageError(f"integers is {integers!r}; the task {self.name} has no numbers.")
-        where = domain_of(scale, domain)
-        keys = keys_of(seed, device, "khop", named_split(split), whole("n", n, least=2), where)
-        u = streams.uniform(keys, whole("count", count) * n).unflatten(-1, (count, n))
+    def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
+        return "khop", split, n, where
+
+    def _uniforms(self, n: int) -> int:
+        return n
+
+    def _sequences(
+        self, u: Float[Tensor, "*members count n"], where: str, c: float
+    ) -> Int64[Tensor, "*members count n"]:
         alphabet = ALPHABETS[where]
         steps = (u * (len(alphabet) - 1)).long() + 1  # to any other letter
         steps[..., 1] = (u[..., 1] * len(alphabet)).long()
-        hops = (u[..., :1] * len(HOPS)).long()
         letters = steps[..., 1:].cumsum(dim=-1) % len(alphabet) + _WORDS.index[alphabet[0]]
-        x = torch.cat([hops + _WORDS.index[HOPS[0]], letters], dim=-1)
-        return x, self.target(x)
+        hops = (u[..., :1] * len(HOPS)).long() + _WORDS.index[HOPS[0]]
+        return torch.cat([hops, letters], dim=-1)
 
-    def decode(self, tokens: Tensor) -> Any:
-        """The characters: a string for one sequence, a list of strings for several."""
-        return spelled(torch.as_tensor(tokens).tolist())
+    def spell(self, tokens: Int64[Tensor, " n"]) -> str:
+        return "".join(_WORDS.words[token] for token in tokens.tolist())
 
     def encode(self, text: str) -> Int64[Tensor, " n"]:
         """The tokens of a sequence such as ``2abcabd``: a hop count, then letters, no two neighbours alike."""
@@ -104,21 +91,6 @@ class HopTask(Task):
             if place > 2 and character == text[place - 2]:
                 raise UsageError(f"character {place} of the sequence is {character!r} again; neighbours must differ.")
         return torch.tensor([_WORDS.index[character] for character in text])
-
-
-def spelled(tokens: list[Any]) -> Any:
-    """Nested lists of tokens as strings."""
-    if tokens and isinstance(tokens[0], list):
-        return [spelled(row) for row in tokens]
-    return "".join(_WORDS.words[token] for token in tokens)
-
-
-def domain_of(scale: float, domain: str | None) -> str:
-    """``id`` or ``ood``: what is asked for, or else what the scale says."""
-    factor = positive("scale", scale)
-    if domain is None:
-        return "ood" if factor > 1 else "id"
-    return choice("domain", domain, ("id", "ood"))
 
 
 KHOP = HopTask("khop", "k-hop induction heads", answers)

@@ -20,13 +20,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn import streams
-from posattn.errors import UsageError, positive, whole
+from posattn.errors import UsageError
 from posattn.tasks import prompts
-from posattn.tasks.khop import domain_of
-from posattn.tasks.numeric import Task
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
-from posattn.tasks.sampling import Device, Seeds, keys_of, named_split, not_both_inside
+from posattn.tasks.sampling import not_both_inside
+from posattn.tasks.token_task import TokenTask
 from posattn.tokens import IDENTIFIERS, SIGNS, TYPES, category, word_code, word_index
 
 LIMIT = 5.0  # of the training range
@@ -62,7 +60,7 @@ def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
 
 
 @dataclass(frozen=True)
-class MixedTask(Task):
+class MixedTask(TokenTask):
     """A row of the table: ``kinds`` are the queries that its prompts may have."""
 
     kinds: tuple[str, ...] = TYPES
@@ -70,33 +68,20 @@ class MixedTask(Task):
     TOKENS: ClassVar[str] = "prompts"
     NETWORK: ClassVar[dict[str, Any]] = {"n": POSITIONS, "tokens": "prompts", "layers": 3, "embed": 32, "width": 32}
 
-    def sample(
-        self,
-        count: int,
-        n: int = POSITIONS,
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        domain: str | None = None,
-        device: Device = None,
-    ) -> tuple[Float[Tensor, "*members count n"], Float[Tensor, "*members count 1"]]:
-        """(x, y): prompts as a network reads them, and their answers.
-
-        A prompt depends on (seed, split, scale, domain) and its index, and on the task only in what it asks for. ``domain``
-        says where identifiers and irrelevant elements come from, if not the scale.
-        """
-        if integers:
-            raise UsageError(f"integers is {integers!r}; the prompts of {self.name} have real values.")
+    def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
+        """Not the task, so that tasks differ in what they ask for alone."""
         if n != POSITIONS:
             raise UsageError(f"n is {n!r}; a prompt of {self.name} has {POSITIONS} positions.")
-        c, where = positive("scale", scale), domain_of(scale, domain)
-        keys = keys_of(seed, device, "mixed", named_split(split), where, repr(c))
-        u = streams.uniform(keys, whole("count", count) * sum(_PARTS.values())).unflatten(-1, (count, -1))
+        return "mixed", split, where, repr(c)
+
+    def _uniforms(self, n: int) -> int:
+        return sum(_PARTS.values())
+
+    def _sequences(
+        self, u: Float[Tensor, "*members count all"], where: str, c: float
+    ) -> Float[Tensor, "*members count n"]:
         parts = dict(zip(_PARTS, u.split(list(_PARTS.values()), dim=-1), strict=True))
-        x = torch.cat([_list(parts, where, c), self._query(parts, where)], dim=-1)
-        return x, self.target(x)
+        return torch.cat([_list(parts, where, c), self._query(parts, where)], dim=-1)
 
     def _query(self, parts: dict[str, Tensor], where: str) -> Float[Tensor, "*members count q"]:
         words = torch.tensor([WORDS.index[kind.ljust(6)] for kind in self.kinds], device=parts["kind"].device)
@@ -104,10 +89,9 @@ class MixedTask(Task):
         asked = _identifiers(parts, where).gather(-1, _some(parts["asked"], QUERIED))
         return word_code(torch.cat([kind, asked], dim=-1))
 
-    def decode(self, tokens: Tensor) -> Any:
-        """The prompt in the paper's notation; a list of them for several."""
-        x = torch.as_tensor(tokens)
-        return prompts.write(x) if x.ndim == 1 else [self.decode(row) for row in x]
+    def spell(self, tokens: Float[Tensor, " n"]) -> str:
+        """The prompt in the paper's notation."""
+        return prompts.write(tokens)
 
     def encode(self, text: str) -> Float[Tensor, " n"]:
         """A prompt in the paper's notation as a network reads it."""

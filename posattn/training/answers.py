@@ -3,7 +3,7 @@
 import torch
 
 from posattn.errors import UsageError
-from posattn.tasks import HopTask, MixedTask, task
+from posattn.tasks import MixedTask, TokenTask, task
 from posattn.training.run import Run
 
 
@@ -11,7 +11,7 @@ def answer_tokens(run: Run, member: int, text: str) -> str:
     """The answer of one network to a sequence (khop) or a prompt (mixed), the true one, and how far they differ."""
     model = run.model(member)
     asked = task(run.spec.members[member].task)
-    if not isinstance(asked, HopTask | MixedTask):
+    if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     x = asked.encode(text)
     truth = asked.target(x)

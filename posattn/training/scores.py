@@ -5,6 +5,7 @@ sequences and by hop count. Prompts (numbers among tokens) give the squared erro
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -30,7 +31,11 @@ class Scores(NamedTuple):
     by: tuple[str, ...] = ()
 
 
-def evaluate_letters(
+Row = dict[str, str | float]
+
+
+def evaluate_tokens(
+    measure: Callable[[Tensor, Tensor, Tensor], list[Row]],
     predict: metrics.Predict,
     members: Members,
     lengths: Sequence[int],
@@ -39,53 +44,41 @@ def evaluate_letters(
     split: str = "test",
     device: torch.device | None = None,
 ) -> pd.DataFrame:
-    """One row a member, scale and hop count, the first for ``all``: cross-entropy and accuracy, and without '~' (``found``).
+    """What ``measure`` makes of every member's inputs, targets and outputs at every scale."""
+    factors, rows = [positive("scale", scale) for scale in scales], []
+    if not factors:
+        raise UsageError("scales is empty; give at least one number above 0.")
+    for scale in factors:
+        x, y = metrics.draw(members, whole("samples", samples), lengths[-1], scale, split, device=device)
+        out = predict(x)
+        for index, (name, seed) in enumerate(members):
+            about = {"member": index, "task": name, "seed": seed, "scale": scale}
+            rows += [about | row for row in measure(x[index], y[index], out[index])]
+    table = pd.DataFrame(rows).sort_values(["member", "scale"], kind="stable", ignore_index=True)
+    return table.assign(**{"mse/c²": table["mse"] / table["scale"] ** 2}) if "mse" in table else table
+
+
+def letters(x: Int64[Tensor, "b n"], y: Int64[Tensor, "b n"], out: Float[Tensor, "b n V"]) -> list[Row]:
+    """A row a hop count, the first for ``all``: cross-entropy and accuracy, and without '~' (``found``).
 
     The hop count's own target, a blank, is left out: it is known without the letters.
     """
-    rows = []
-    for scale, (x, y, out) in _drawn(predict, members, lengths, scales, samples, split, device):
-        hops, letters, logits = x[..., 0], y[..., 1:], out[..., 1:, :]
-        values = torch.stack([surprise(logits, letters), (logits.argmax(dim=-1) == letters).to(out.dtype)])
-        found = letters != VOCABULARIES["letters"].index[NONE]
-        for index, (name, seed) in enumerate(members):
-            for k in (ALL_HOPS, *HOPS):
-                chosen = _of_hops(hops[index], k)[:, None].expand_as(found[index])
-                own = {"member": index, "task": name, "seed": seed, "scale": scale, "hops": k}
-                for end, part in (("", chosen), ("_found", chosen & found[index])):
-                    entropy, accuracy = (_mean(value[index], part) for value in values)
-                    own |= {f"cross_entropy{end}": entropy, f"accuracy{end}": accuracy}
-                rows.append(own)
-    return pd.DataFrame(rows).sort_values(["member", "scale"], kind="stable", ignore_index=True)
+    hops, y, out = x[:, 0], y[:, 1:], out[:, 1:]
+    entropy, right = surprise(out, y), (out.argmax(dim=-1) == y).to(out.dtype)
+    found, rows = y != VOCABULARIES["letters"].index[NONE], []
+    for k in (ALL_HOPS, *HOPS):
+        chosen = (torch.full_like(hops, k == ALL_HOPS).bool() | (hops == HOPS.find(k)))[:, None].expand_as(found)
+        row: Row = {"hops": k}
+        for end, part in (("", chosen), ("_found", chosen & found)):
+            row |= {f"cross_entropy{end}": _mean(entropy, part), f"accuracy{end}": _mean(right, part)}
+        rows.append(row)
+    return rows
 
 
-def evaluate_prompts(
-    predict: metrics.Predict,
-    members: Members,
-    lengths: Sequence[int],
-    scales: Iterable[float],
-    samples: int = 1000,
-    split: str = "test",
-    device: torch.device | None = None,
-) -> pd.DataFrame:
-    """One row a member and scale: ``mse``, ``mse/c²``, ``mape`` and ``closeness``."""
-    rows = []
-    for scale, (_, y, out) in _drawn(predict, members, lengths, scales, samples, split, device):
-        found = torch.stack(
-            [metrics.mean_squared_error(out, y), percentage_error(out, y), metrics.closeness_accuracy(out, y)]
-        )
-        for index, (name, seed) in enumerate(members):
-            error, percentage, closeness = found[:, index].tolist()
-            own = {
-                "member": index,
-                "task": name,
-                "seed": seed,
-                "scale": scale,
-                "mse": error,
-                "mse/c²": error / scale**2,
-            }
-            rows.append(own | {"mape": percentage, "closeness": closeness})
-    return pd.DataFrame(rows).sort_values(["member", "scale"], kind="stable", ignore_index=True)
+def prompts(x: Float[Tensor, "b n"], y: Float[Tensor, "b 1"], out: Float[Tensor, "b 1"]) -> list[Row]:
+    """Squared and percentage error, and the share within 5%."""
+    found = {"mse": metrics.mean_squared_error, "mape": percentage_error, "closeness": metrics.closeness_accuracy}
+    return [{name: measure(out, y).item() for name, measure in found.items()}]
 
 
 def percentage_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
@@ -93,28 +86,6 @@ def percentage_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b 
     counted = y != 0
     ratio = ((out - y).double() / y.double()).abs().where(counted, 0)
     return ratio.sum(dim=(-2, -1)) / counted.sum(dim=(-2, -1))
-
-
-def _drawn(
-    predict: metrics.Predict,
-    members: Members,
-    lengths: Sequence[int],
-    scales: Iterable[float],
-    samples: int,
-    split: str,
-    device: torch.device | None,
-) -> Iterable[tuple[float, tuple[Tensor, Tensor, Tensor]]]:
-    """For every scale each member's own inputs, targets and outputs."""
-    factors = [positive("scale", scale) for scale in scales]
-    if not factors:
-        raise UsageError("scales is empty; give at least one number above 0.")
-    for scale in factors:
-        x, y = metrics.draw(members, whole("samples", samples), lengths[-1], scale, split, device=device)
-        yield scale, (x, y, predict(x))
-
-
-def _of_hops(hops: Int64[Tensor, " b"], k: str) -> Bool[Tensor, " b"]:
-    return torch.ones_like(hops, dtype=torch.bool) if k == ALL_HOPS else hops == HOPS.index(k)
 
 
 def _mean(values: Float[Tensor, "b L"], part: Bool[Tensor, "b L"]) -> float:
@@ -125,9 +96,11 @@ def _mean(values: Float[Tensor, "b L"], part: Bool[Tensor, "b L"]) -> float:
 SCORES: dict[str, Scores] = {
     "none": Scores(metrics.evaluate, ("mse", "mse/c²", "rounding", "closeness")),
     "letters": Scores(
-        evaluate_letters, ("cross_entropy", "accuracy", "cross_entropy_found", "accuracy_found"), by=("hops",)
+        partial(evaluate_tokens, letters),
+        ("cross_entropy", "accuracy", "cross_entropy_found", "accuracy_found"),
+        by=("hops",),
     ),
-    "prompts": Scores(evaluate_prompts, ("mse", "mse/c²", "mape", "closeness")),
+    "prompts": Scores(partial(evaluate_tokens, prompts), ("mse", "mse/c²", "mape", "closeness")),
 }
 
 
