@@ -25,7 +25,7 @@ from posattn.training.scores import scores_of
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
-    from posattn.experiments import Engine, Experiment, Store
+    from posattn.experiments import AnyEngine, Experiment, Store
 
 app = typer.Typer(
     add_completion=False,
@@ -246,7 +246,12 @@ def reproduce(
         "out/store"
     ),
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
-    engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine, or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster: auto or host:port (default: Ray on this machine alone).")
+    ] = None,
+    gpus_per_task: Annotated[float, typer.Option(help="With ray, GPUs an ensemble takes; 0.25 shares one.")] = 0,
+    cpus_per_task: Annotated[float, typer.Option(help="With ray, CPU cores an ensemble takes.")] = 1,
     precision: Annotated[
         str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
     ] = None,
@@ -255,7 +260,7 @@ def reproduce(
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import EXPERIMENTS, SCALES, Engine, Store
+    from posattn.experiments import EXPERIMENTS, SCALES, Engine, RayEngine, Store
     from posattn.experiments.estimate import in_words, seconds
     from posattn.experiments.userfile import SUFFIXES, load_experiment
 
@@ -275,13 +280,29 @@ def reproduce(
     else:
         named = EXPERIMENTS if name == "all" else (choice("experiment", name, [*EXPERIMENTS, "all"]),)
         chosen = [EXPERIMENTS[each] for each in named]
-    choice("engine", engine, ["local"])
+    choice("engine", engine, ["local", "ray"])
     if precision is not None:
         choice("precision", precision, PRECISIONS)
-    local = Engine(place, announce=lambda line: print(line, flush=True))
+
+    def announce(line: str) -> None:
+        print(line, flush=True)
+
+    runner: AnyEngine = Engine(place, announce)
+    if engine == "ray":
+        if device is not None:
+            raise UsageError(f"device is {device!r}; with engine ray it follows from gpus-per-task.")
+        runner = RayEngine(address, gpus_per_task, cpus_per_task, announce)
+    else:
+        for option, value, default in (
+            ("address", address, None),
+            ("gpus-per-task", gpus_per_task, 0),
+            ("cpus-per-task", cpus_per_task, 1),
+        ):
+            if value != default:
+                raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
     for each in chosen:
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
-        _reproduce(each, scale, folder, Store(store), local, precision, only or (), runs)
+        _reproduce(each, scale, folder, Store(store), runner, precision, only or (), runs)
 
 
 def _reproduce(
@@ -289,7 +310,7 @@ def _reproduce(
     scale: str,
     folder: Path,
     store: "Store",
-    engine: "Engine",
+    engine: "AnyEngine",
     precision: str | None,
     only: Collection[str],
     runs: int | None,

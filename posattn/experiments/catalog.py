@@ -138,6 +138,7 @@ _LIST = (
         Grid(("sum", "min", "sort"), THREE),
         FineTuned(),
         Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
+        published="fine-tune",
     ),
     Experiment(
         "gnn",
@@ -153,6 +154,7 @@ _LIST = (
             ),
         ),
         Scales((1, 2, 3, 4, 5, 10)),
+        published="gnn",
     ),
     Experiment(
         "attention-maps",

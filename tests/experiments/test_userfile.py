@@ -5,23 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments import Engine, Store, reproduce
 from posattn.experiments.userfile import load_experiment
-from posattn.tasks import TASKS
 from posattn.training import load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-
-
-@pytest.fixture
-def tables():
-    before = [(table, dict(table)) for table in (TASKS, ENCODINGS)]
-    yield
-    for table, rows in before:
-        table.clear()
-        table.update(rows)
 
 
 def test_a_python_file_with_a_task_an_encoding_and_a_network_of_its_own(tmp_path, tables):
