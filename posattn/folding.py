@@ -284,7 +284,11 @@ def folded_forward(
 ) -> Float[Tensor, "M b *out"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
     run = _positional_forward if config.design.attends == "position" else _self_attention_forward
-    out = run(folded, features, config)  # (M, b, N, V)
+    return answers_of(run(folded, features, config), config)
+
+
+def answers_of(out: Float[Tensor, "M b N V"], config: ModelConfig) -> Float[Tensor, "M b *out"]:
+    """The answers among what the readout gives at all positions."""
     if not config.vocabulary.words:
         return out[..., :-1, 0]
     return out[:, :, -1] if config.vocabulary.numbers else out[:, :, :-1]

@@ -19,7 +19,7 @@ _LISTS = 200  # timed at once
 # Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 3.2e-8, "input": 6.5e-8}
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
-_GPU_RATE = 1e13  # operations a second of networks of tokens, which have no kernels: likewise a guess
+_GPU_RATE = 5e13  # operations a second of networks of tokens, through the kernels: likewise a guess
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:

@@ -5,9 +5,11 @@ activations pass through memory; everything within a layer stays on chip.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -41,8 +43,10 @@ _SINGLE = _Tuning(2, 1)
 def supported(config: ModelConfig, precision: str) -> bool:
     """Two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
 
-    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there.
+    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens.
     """
+    if config.vocabulary.words and precision == "fp32":
+        return False
     return (
         (precision in ("fp16", "tf32") or (precision == "fp32" and config.design.attends == "position"))
         and folds(config)
@@ -121,6 +125,7 @@ class _Step:
         self.encoding = encoding.contiguous()
         self.members, self.lists, k = x.shape
         self.n, self.d_in = k + 1, config.input_dim
+        self.lists_of_numbers = True
         self.positional, self.bias = config.design.attends == "position", config.bias
         self.none = folded["w"]  # stands for what the architecture lacks
         self.kind = torch.float16 if precision == "fp16" else torch.float32
@@ -128,7 +133,7 @@ class _Step:
 
     def run(self) -> tuple[Tensor, Tensors]:
         states, pairs, errors, read = self._forward()
-        return self.loss, read | self._backward(states, pairs, errors)
+        return self.loss, read | self._backward(states, pairs, errors, states[-1])
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
@@ -172,6 +177,7 @@ class _Step:
         loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
         states, pairs = [self.x], []
         for index in range(config.layers):
+            first, last = self._ends(index)
             h = new(*sides, self.n, config.width, dtype=self.kind)
             pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
             layers.layer_forward[grid](
@@ -193,8 +199,9 @@ class _Step:
                 lists=self.lists,
                 BIAS=self.bias,
                 POSITIONAL=self.positional,
-                FIRST=index == 0,
-                LAST=index == config.layers - 1,
+                CAUSAL=config.causal,
+                FIRST=first,
+                LAST=last,
                 **dict.fromkeys(("a_pointer", "m_pointer", "r_pointer"), self.none)
                 | dict.fromkeys(("m_stride", "r_stride"), 0)
                 | self._matrices(index),
@@ -202,10 +209,15 @@ class _Step:
                 **sizes,
             )
             states.append(h)
-        self.loss = loss.sum(dim=1)
+        self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
 
-    def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor) -> Tensors:
+    def _ends(self, index: int) -> tuple[bool, bool]:
+        """Whether a layer reads lists of numbers, and whether it goes on to errors."""
+        return self.lists_of_numbers and index == 0, self.lists_of_numbers and index == self.config.layers - 1
+
+    def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
+        """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
         count, width = self.config.layers, self.config.width
         heads = 1 if self.positional else 2
         backward = "positional" if self.positional else "attention"
@@ -225,9 +237,9 @@ class _Step:
             dm_first, dm = sums(*of_first, self.d_in, 2, self.d_in), sums(*of_inner, width, 2, width)
             dr_first, dr = sums(*of_first, 2, self.d_in), sums(*of_inner, 2, width)
 
-        dz = states[-1]  # a placeholder: the last layer makes its dz from the errors
         for index in reversed(range(count)):
             first, s = index == 0, states[index]
+            reads_lists, last = self._ends(index)
             given = {
                 "s_pointer": s,
                 "dz_pointer": dz,
@@ -236,17 +248,17 @@ class _Step:
                 "loss_pointer": self.loss,
                 "w_pointer": self.w,
                 "lists": self.lists,
-                "LAST": index == count - 1,
+                "LAST": last,
             }
             inputs: dict[str, Any] = {
                 "x_pointer": self.x,
                 "encoding_pointer": self.encoding,
                 "x_stride": self.x.stride(0),
-                "FIRST": first,
+                "FIRST": reads_lists,
             }
             inputs |= {"BIAS": self.bias} | self._width_in(index)
             summed = {"du_pointer": du_first if first else du[index - 1], "dc_pointer": dc[index]}
-            before = dz if first else torch.empty_like(s)
+            before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
             if self.positional:
                 weights[weights_grid](dk_pointer=dk[index], **summed, **given, **inputs, **matrices, **weights_sizes)
@@ -265,3 +277,64 @@ class _Step:
         if self.positional:
             return gradients | {"K": dk}
         return gradients | {"M.first": dm_first, "M": dm} | ({"m.first": dr_first, "m": dr} if self.bias else {})
+
+
+Finish = Callable[
+    [Float[Tensor, "M b N V"]], Float[Tensor, " M"]
+]  # from what the readout gives to a loss of each member
+
+
+def token_loss_and_gradients(
+    folded: Tensors,
+    features: Float[Tensor, "M b N d_in"],
+    finish: Finish,
+    config: ModelConfig,
+    precision: str,
+    programs: int | None = None,
+) -> tuple[Float[Tensor, " M"], Tensors]:
+    """The same for networks of tokens: any features and any loss. The kernels do the layers, autograd what comes after them."""
+    return _TokenStep(folded, features, finish, config, precision, programs).differentiate()
+
+
+class _TokenStep(_Step):
+    def __init__(
+        self,
+        folded: Tensors,
+        features: Tensor,
+        finish: Finish,
+        config: ModelConfig,
+        precision: str,
+        programs: int | None,
+    ):
+        self.members, self.lists, self.n, self.d_in = features.shape
+        self.folded, self.config, self.precision, self.programs, self.finish = (
+            folded,
+            config,
+            precision,
+            programs,
+            finish,
+        )
+        self.positional, self.bias, self.lists_of_numbers = config.design.attends == "position", config.bias, False
+        self.kind = torch.float16 if precision == "fp16" else torch.float32
+        self.w = self.none = folded["w"].contiguous()
+        # The first layer reads features as others read states: from memory, padded for the matrix units.
+        self.x = F.pad(features, (0, self._width_in(0)["D"] - self.d_in)).to(self.kind)
+        self.y = self.encoding = self.none
+
+    def differentiate(self) -> tuple[Tensor, Tensors]:
+        states, pairs, errors, _ = self._forward()
+        leaves = {"h": states[-1].float(), "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
+        leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+        out = torch.bmm(leaves["h"].flatten(1, 2), leaves["w"])
+        out = (out + leaves["b"] if self.bias else out).unflatten(1, (self.lists, self.n))
+        loss = self.finish(out)
+        found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+        gradients = _summed(self._backward(states, pairs, errors, self._scaled(found.pop("h"), states[-1])), self.n)
+        return loss.detach(), gradients | found
+
+    def _scaled(self, dh: Float[Tensor, "M b N W"], h: Tensor) -> Tensor:
+        """dz of the last layer in the unit that the kernels read off the loss, which is then not the true one."""
+        dz = dh.where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
+        self.loss = dz.square().sum(dim=(1, 2, 3)) / (self.lists * (self.n - 1))
+        dz = dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None, None]
+        return (dz.clamp(-65504, 65504) if self.precision == "fp16" else dz).to(self.kind)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posattn.folding import Fold, Tensors, folded_forward, folds
+from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
 from posattn.tokens import relative_numbers
@@ -230,7 +230,9 @@ class Program:
         assert self.kernels is not None and self.precision is not None
         from posattn.kernels.folds import RowsFold, serves  # needs Triton, which is there if the kernels are
 
-        rows, length, key = parameters.flat[members], x.shape[-1], (members.start, members.stop)
+        rows, length = parameters.flat[members], x.shape[-1]
+        if self._transformer.vocabulary.words:
+            return self._fused_tokens(parameters, members, x, y)
         if length not in self._encodings:
             positions, p = self._positions(length), self._encodings_of(length)
             self._encodings[length] = p, input_encoding(p, positions, self._transformer)
@@ -240,13 +242,35 @@ class Program:
             fold = RowsFold(rows, parameters.starts, self._transformer, p)
             loss, parts = self.kernels.loss_and_parts(fold.folded, *given)
             return loss, *fold.adjoint(parts)
-        if key not in self._layered:
-            self._layered[key] = Layered(parameters, members)
-        layered = self._layered[key]
+        layered = self._layered_of(parameters, members)
         prepared = self._fold(layered.gather(rows), length)
         loss, gradients = self.kernels.loss_and_gradients(prepared.tensors, *given)
         found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
+
+    def _fused_tokens(
+        self, parameters: Parameters, members: slice, x: Shaped[Tensor, "m b k"], y: Shaped[Tensor, "m b out"]
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
+        assert self.kernels is not None
+        config, layered = self._transformer, self._layered_of(parameters, members)
+        prepared = self._fold(layered.gather(parameters.flat[members]), x.shape[-1])
+        x, mean = relative_numbers(x) if config.relative else (x, None)
+
+        def finish(out: Tensor) -> Tensor:
+            answers = answers_of(out, config)
+            return self.loss(answers if mean is None else answers * mean, y) / (x.shape[1] * y.shape[-1])
+
+        loss, gradients = self.kernels.token_loss_and_gradients(
+            prepared.tensors, self._features(x), finish, config, self.precision
+        )
+        found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
+        return loss, found, torch.linalg.vector_norm(found, dim=1)
+
+    def _layered_of(self, parameters: Parameters, members: slice) -> Layered:
+        key = (members.start, members.stop)
+        if key not in self._layered:
+            self._layered[key] = Layered(parameters, members)
+        return self._layered[key]
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         length = x.shape[-1]
@@ -286,6 +310,4 @@ def _kernels(config: NetworkConfig, device: torch.device, precision: str) -> Mod
         from posattn.kernels import fused
     except ImportError:  # no Triton: the plain path serves
         return None
-    if not isinstance(config, ModelConfig) or config.vocabulary.words or config.causal:
-        return None  # they are for lists of numbers
-    return fused if fused.supported(config, precision) else None
+    return fused if isinstance(config, ModelConfig) and fused.supported(config, precision) else None
