@@ -124,6 +124,19 @@ def test_relative_networks_scale_with_their_numbers(arch):
     assert model(nothing).isfinite().all()
 
 
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_relative_networks_obey_the_law_of_scale(arch):
+    """MSE(c) = (c² + 1) MSE(1) on prompts of one kind, at any quality of training: here with random weights."""
+    model, task = Transformer(ModelConfig(23, arch, tokens="prompts", relative=True)), posattn.task("mixed-sum")
+
+    def error(scale):
+        x, y = task.sample(4000, scale=scale, domain="ood", seed=1)
+        with torch.no_grad():
+            return (model(x) - y).square().mean().item()
+
+    assert error(3.0) / error(1.0) == pytest.approx(3**2 + 1, rel=0.1)
+
+
 def test_far_out_every_positional_network_forgets_the_words():
     """f(c v, t) / c tends to the network without biases on the numbers alone, whatever the words t say."""
     model = Transformer(ModelConfig(5, tokens="prompts")).double()

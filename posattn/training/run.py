@@ -73,6 +73,8 @@ class Run:
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
+        if self.task.TOKENS != "none":
+            raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
         device = self.parameters.flat.device
         predict = predictor(self.parameters)
         table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)

@@ -186,6 +186,11 @@ def test_a_network_whose_relus_are_off_is_called_dead(monkeypatch, hops):
     assert posattn.train("khop", LETTERS, **QUICK).status == ["dead"] and hops.status == ["ok", "ok"]
 
 
+def test_other_distributions_are_for_lists(hops):
+    with pytest.raises(UsageError, match=r"^the task khop has no lists of numbers"):
+        hops.evaluate_shifts()
+
+
 def test_answers_stand_beside_the_truth(hops, prompts):
     said = answer_tokens(hops, 1, "1abcabdac").splitlines()
     assert said[0] == "input  1abcabdac" and said[2] == "true    ~~~bc~ba"
