@@ -255,7 +255,10 @@ def reproduce(
     precision: Annotated[
         str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Train this series now; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Train this series now; may be given several times. With all: where there is one."),
+    ] = None,
     runs: Annotated[int | None, typer.Option(help="Train this many runs of every point now (default: all).")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
@@ -300,9 +303,15 @@ def reproduce(
         ):
             if value != default:
                 raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
+    labels = {line.label for each in chosen for line in each.grid.series}
+    for label in only or ():
+        if label not in labels:
+            raise UsageError(f"only is {label!r}; {name} has {', '.join(sorted(labels))}.")
     for each in chosen:
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
-        _reproduce(each, scale, folder, Store(store), runner, precision, only or (), runs)
+        lines = [line.label for line in each.grid.series if line.label in (only or ())]
+        if lines or not only:
+            _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs)
 
 
 def _reproduce(

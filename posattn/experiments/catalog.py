@@ -4,7 +4,7 @@ from typing import Any
 
 from posattn.baselines import GraphConfig
 from posattn.experiments.attention import AttentionStudy
-from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.declaration import BY_DISTRIBUTION, BY_STAGE, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import FineTuned, Scales, Shifts
 from posattn.tasks import task
 from posattn.training.recipe import recipe
@@ -137,7 +137,7 @@ _LIST = (
         "V matrices fine-tuned at scale 10, relative errors",
         Grid(("sum", "min", "sort"), THREE),
         FineTuned(),
-        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
+        BY_STAGE,
         published="fine-tune",
     ),
     Experiment(
@@ -186,7 +186,7 @@ _LIST = (
         "error on lists from other distributions",
         Grid(FIVE_TASKS, EIGHT),
         Shifts(),
-        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
+        BY_DISTRIBUTION,
     ),
     Experiment(
         "khop-samples",

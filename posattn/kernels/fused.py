@@ -6,6 +6,7 @@ activations pass through memory; everything within a layer stays on chip.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ _SINGLE = _Tuning(2, 1)
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
-    """Two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
+    """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
     In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens.
     """
@@ -52,7 +53,7 @@ def supported(config: ModelConfig, precision: str) -> bool:
         and folds(config)
         and config.heads == 2
         and config.positions <= layers.ROWS
-        and config.width in (16, 32, 64)
+        and config.width <= 64
         and config.input_dim <= 64
     )
 
@@ -71,8 +72,9 @@ def loss_and_gradients(
     The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
     as many as an H200 runs at once.
     """
-    loss, parts = loss_and_parts(folded, x, y, encoding, config, precision, programs)
-    return loss, _summed(parts, x.shape[-1] + 1)
+    wide = replace(config, width=_padded(config.width))
+    loss, parts = loss_and_parts(_widened(folded, wide.width), x, y, encoding, wide, precision, programs)
+    return loss, _narrowed(_summed(parts, x.shape[-1] + 1), config.width)
 
 
 def loss_and_parts(
@@ -84,12 +86,41 @@ def loss_and_parts(
     precision: str,
     programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same with the parts that the gradients are sums of, along an axis after the members'.
+    """The same for a width of 16, 32 or 64, with the parts that the gradients are sums of, along an axis after the members'.
 
     For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks also add up: A stands in every one of the matrix
     that the kernels apply.
     """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
+
+
+def _padded(width: int) -> int:
+    """Columns that the matrix units take for so many."""
+    return max(_NARROWEST, 2 ** (width - 1).bit_length())
+
+
+_HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "w": (-2,)}  # axes of hidden units
+
+
+def _widened(folded: Tensors, width: int) -> Tensors:
+    """The same network with more hidden units, whose weights are zero."""
+    wide = dict(folded)
+    for name in _HIDDEN.keys() & folded.keys():
+        for axis in _HIDDEN[name]:
+            value = wide[name]
+            missing = list(value.shape)
+            missing[axis] = width - value.shape[axis]
+            wide[name] = torch.cat([value, value.new_zeros(missing)], dim=axis) if missing[axis] else value
+    return wide
+
+
+def _narrowed(gradients: Tensors, width: int) -> Tensors:
+    """The gradients of the first ``width`` hidden units."""
+    narrow = dict(gradients)
+    for name in _HIDDEN.keys() & gradients.keys():
+        for axis in _HIDDEN[name]:
+            narrow[name] = narrow[name].narrow(axis, 0, width)
+    return narrow
 
 
 def _summed(parts: Tensors, n: int) -> Tensors:
@@ -150,7 +181,7 @@ class _Step:
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
         wide = self.d_in if index == 0 else self.config.width
-        return {"D_IN": wide, "D": max(_NARROWEST, 2 ** (wide - 1).bit_length())}
+        return {"D_IN": wide, "D": _padded(wide)}
 
     def _of_layer(self, name: str, index: int) -> Tensor:
         """A folded tensor of one layer, or a stand-in."""
@@ -279,9 +310,7 @@ class _Step:
         return gradients | {"M.first": dm_first, "M": dm} | ({"m.first": dr_first, "m": dr} if self.bias else {})
 
 
-Finish = Callable[
-    [Float[Tensor, "M b N V"]], Float[Tensor, " M"]
-]  # from what the readout gives to a loss of each member
+Finish = Callable[[Tensor], Tensor]  # from what the readout gives, (M, b, N, V), to every member's loss
 
 
 def token_loss_and_gradients(
@@ -293,7 +322,10 @@ def token_loss_and_gradients(
     programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
     """The same for networks of tokens: any features and any loss. The kernels do the layers, autograd what comes after them."""
-    return _TokenStep(folded, features, finish, config, precision, programs).differentiate()
+    wide = replace(config, width=_padded(config.width))
+    step = _TokenStep(_widened(folded, wide.width), features, finish, wide, precision, programs)
+    loss, gradients = step.differentiate()
+    return loss, _narrowed(gradients, config.width)
 
 
 class _TokenStep(_Step):

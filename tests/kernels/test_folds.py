@@ -98,5 +98,6 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
 def test_what_the_kernels_serve():
     assert serves(ModelConfig(8)) and serves(ModelConfig(8, "standard")) and serves(ModelConfig(8, embed=32))
     assert not serves(ModelConfig(8, embed=16))
+    assert not serves(ModelConfig(8, width=48))
     assert not serves(ModelConfig(8, "standard", d_k=65))
     assert not serves(ModelConfig(8, embed=128))

@@ -21,10 +21,10 @@ from posattn.training.workers import Workers
 ARCHS = ["positional", "scale-exact", "misaligned", "standard", "no-encoding", "positional-input"]
 
 
-def problem(arch, n, layer_count, lists, members=2):
+def problem(arch, n, layer_count, lists, members=2, width=16):
     """Folded tensors of lively random networks, an input and targets."""
     torch.manual_seed(0)
-    config = ModelConfig(n, arch, layers=layer_count, embed=16, width=16)
+    config = ModelConfig(n, arch, layers=layer_count, embed=16, width=width)
     models = [Transformer(config) for _ in range(members)]
     for model in models:
         for name, value in model.named_parameters():
@@ -55,7 +55,15 @@ def by_autograd(config, folded, x, y, p):
 @pytest.mark.parametrize(("n", "layer_count", "lists", "programs"), [(4, 2, 29, 4), (8, 1, 9, 64), (6, 3, 16, 1)])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists, programs):
-    config, *given = problem(arch, n, layer_count, lists)
+    assert_equal_to_autograd(*problem(arch, n, layer_count, lists), programs=programs)
+
+
+@pytest.mark.parametrize(("arch", "width"), [("positional", 2), ("standard", 2), ("standard", 19)])
+def test_hidden_layers_of_other_widths_are_padded(arch, width):
+    assert_equal_to_autograd(*problem(arch, 4, 2, 29, width=width), programs=4)
+
+
+def assert_equal_to_autograd(config, *given, programs):
     loss, gradients = by_kernels(config, *given, "fp32", programs)
     expected_loss, expected = by_autograd(config, *given)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
@@ -160,4 +168,5 @@ def test_what_the_kernels_serve():
     assert not fused.supported(ModelConfig(8, "rope-only"), "tf32")
     assert not fused.supported(ModelConfig(8, heads=4), "tf32")
     assert not fused.supported(ModelConfig(layers.ROWS), "tf32")
-    assert not fused.supported(ModelConfig(8, width=48), "tf32")
+    assert fused.supported(ModelConfig(8, "standard", width=2), "tf32")
+    assert not fused.supported(ModelConfig(8, width=65), "tf32")

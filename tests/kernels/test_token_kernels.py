@@ -46,7 +46,7 @@ CASES = [
     ("khop", {"arch": "standard", "tied": True, "layers": 1}),
     ("khop", {"arch": "scale-exact", "tied": True}),
     ("mixed-sum", {"arch": "standard"}),
-    ("mixed-multitask", {"relative": True, "layers": 2}),
+    ("mixed-multitask", {"relative": True, "layers": 2, "width": 10}),  # padded to 16
 ]
 
 
