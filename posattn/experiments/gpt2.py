@@ -70,9 +70,7 @@ def compare(
         if not (out / f"trial-{seed}.csv").exists():
             _trial(what, seed, out, device, announce)
     trials = [pd.read_csv(path) for path in sorted(out.glob("trial-*.csv"))]
-    others = [
-        run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=run.spec.model.arch) for run in beside
-    ]
+    others = [run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=_called(run)) for run in beside]
     rows = pd.concat([*trials, *others], ignore_index=True)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     report.write_tables(out, what.experiment, figures.medians(rows, SHOWN))
@@ -85,6 +83,11 @@ def _beside(folder: Path, task: str) -> Run:
     if tasks != {task}:
         raise UsageError(f"against is {str(folder)!r}, a run of {', '.join(sorted(tasks))}; it must be one of {task}.")
     return run
+
+
+def _called(run: Run) -> str:
+    relative = getattr(run.spec.model, "relative", False)
+    return f"{run.spec.model.arch}, relative" if relative else run.spec.model.arch
 
 
 def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announce: Callable[[str], None]) -> None:
