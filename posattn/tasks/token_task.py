@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import Any
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -62,5 +63,6 @@ class TokenTask(Task):
         """The text of a sequence of tokens."""
 
     def decode(self, tokens: Shaped[Tensor, "*batch n"]) -> Any:
-        """The characters: a text for one sequence, a list of texts for several."""
-        return self.spell(tokens) if tokens.ndim == 1 else [self.decode(row) for row in tokens]
+        """The characters: a text for one sequence, a list of texts for several. Plain Python lists will do."""
+        x = torch.as_tensor(tokens)
+        return self.spell(x) if x.ndim == 1 else [self.decode(row) for row in x]
