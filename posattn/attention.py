@@ -31,6 +31,19 @@ def attention_weights(
     return logits.where(mask, torch.finfo(logits.dtype).min).softmax(dim=-1) * mask
 
 
+def causal_mask(positions: Int64[Tensor, " n"]) -> Bool[Tensor, "n n"]:
+    """Whether a position (row) may attend to another (column): to itself and to those before it."""
+    return positions[:, None] >= positions
+
+
+def softmax(logits: Float[Tensor, "*lead n n"], causal: bool) -> Float[Tensor, "*lead n n"]:
+    """Over all positions, or those up to the row's own."""
+    if not causal:
+        return logits.softmax(dim=-1)
+    mask = causal_mask(torch.arange(logits.shape[-1], device=logits.device))
+    return logits.where(mask, -math.inf).softmax(dim=-1)
+
+
 def split_heads(x: Float[Tensor, "*batch n Hd"], heads: int) -> Float[Tensor, "*batch {heads} n d"]:
     """(..., n, H d) to (..., H, n, d)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)

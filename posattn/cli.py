@@ -7,19 +7,21 @@ import sys
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from posattn.console import console, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
+from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
 from posattn.training import RECIPES, Run, files, load, pick_device, train
+from posattn.training.answers import answer_tokens
+from posattn.training.scores import scores_of
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
@@ -86,7 +88,7 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a fini
 def train_command(
     name: TaskName,
     arch: Annotated[str, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)}.")] = "positional",
-    n: Annotated[int, typer.Option(help="Length of the lists.")] = 8,
+    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
     epochs: Annotated[
@@ -98,13 +100,16 @@ def train_command(
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
-    layers: Annotated[int | None, typer.Option(help="Layers (default floor(log2 n) + 1).")] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own).")
+    ] = None,
     heads: Annotated[int, typer.Option(help="Attention heads a layer.")] = 2,
-    embed: Annotated[int, typer.Option(help="Width of the state between layers.")] = 64,
-    width: Annotated[int, typer.Option(help="Hidden width of the MLPs.")] = 64,
+    embed: Annotated[int | None, typer.Option(help="Width of the state (default 64, or the token task's own).")] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden width of the MLPs (default 64 or the task's own).")] = None,
     encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
     encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
     no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
+    tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
@@ -118,12 +123,10 @@ def train_command(
 
     Example: posattn train sort --members 10 --out runs/sort
     """
-    changes: dict[str, Any] = {} if layers is None else {"layers": layers}
-    if encoding_dim is not None:
-        changes["encoding_dim"] = encoding_dim
-    if no_bias:
-        changes["bias"] = False
-    config = ModelConfig(n, arch, heads=heads, embed=embed, width=width, encoding=encoding, **changes)
+    given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim}
+    given |= {"bias": False if no_bias else None, "tied": tied or None}
+    network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
+    config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
     known = (folder / "weights.json").exists()
     run = train(
@@ -155,14 +158,18 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         member = run.spec.members[index]
         numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
-    _console().print(table)
-    print(f"Next: posattn evaluate {folder} --scales 1:10")
+    console().print(table)
+    scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
+    print(f"Next: posattn evaluate {folder} --scales {scales}")
 
 
 @app.command()
 def evaluate(
     run: RunFolder,
-    scales: Annotated[str, typer.Option(help="Scale factors: 1:10, or 1,2,5; 1 is the training range.")] = "1:10",
+    scales: Annotated[
+        str | None,
+        typer.Option(help="Scale factors: 1:10 (default; 1,2 for khop), or 1,2,5; 1 is the training range."),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Test lists a scale factor.")] = 1000,
     each: Annotated[
         bool, typer.Option("--each", help="A row for every network instead of the median over them.")
@@ -170,16 +177,21 @@ def evaluate(
     csv: Annotated[Path | None, typer.Option(help="Also write every network's numbers to this CSV file.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
-    """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor."""
+    """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor.
+
+    Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
+    """
+    factors = None if scales is None else parse_scales(scales)
     trained = load(run, device)
-    table = trained.evaluate(parse_scales(scales), samples)
+    table = trained.evaluate(factors, samples)
     if csv is not None:
         files.write(csv, table.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
-    keys = ["task", "scale"] if not each else ["member", "task", "seed", "scale"]
+    score = scores_of(trained.task.name)
+    keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")
-    _print_frame(shown[[*keys, "mse", "mse/c²", "rounding", "closeness"]], f"{run} ({kind})")
+    print_frame(shown[[*keys, *score.metrics]], f"{run} ({kind})")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks trained: {', '.join(failed)}.")
@@ -188,13 +200,22 @@ def evaluate(
 @app.command(context_settings={"ignore_unknown_options": True})  # a list may begin with a minus sign
 def predict(
     run: RunFolder,
-    numbers: Annotated[str, typer.Argument(metavar="LIST", help="Numbers with commas between them: 3.2,1.5,-0.5,2.")],
+    numbers: Annotated[
+        str,
+        typer.Argument(
+            metavar="LIST",
+            help="Numbers with commas between them: 3.2,1.5,-0.5,2. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
+        ),
+    ],
     member: Annotated[int, typer.Option(help="Which network of the run to ask.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
-    values = parse_list(numbers)
     trained = load(run, device)
+    if trained.task.TOKENS != "none":
+        print(answer_tokens(trained, member, numbers))
+        return
+    values = parse_list(numbers)
     if len(values) < trained.spec.model.n and not trained.spec.variable_length:
         warnings.warn(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
@@ -207,7 +228,7 @@ def predict(
     table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
     for index, (given, said, right) in enumerate(zip(values, answer, truth, strict=True)):
         table.add_row(str(index + 1), f"{given:g}", f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
-    _console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -263,6 +284,7 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Train this series now; may be given several times. With all: where there is one."),
     ] = None,
+    runs: Annotated[int | None, typer.Option(help="Train this many runs of every point now (default: all).")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
@@ -278,7 +300,7 @@ def reproduce(
         for row in EXPERIMENTS.values():
             cells = row.cells(scale)
             table.add_row(row.name, row.reference, row.title, str(len(cells)), in_words(seconds(cells, place)))
-        _console().print(table)
+        console().print(table)
         print("Times are estimates for each experiment alone; runs that several share are trained once.")
         return
     if name.endswith(SUFFIXES):
@@ -314,7 +336,7 @@ def reproduce(
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
         lines = [line.label for line in each.grid.series if line.label in (only or ())]
         if lines or not only:
-            _reproduce(each, scale, folder, Store(store), runner, precision, lines)
+            _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs)
 
 
 def _reproduce(
@@ -325,13 +347,14 @@ def _reproduce(
     engine: "AnyEngine",
     precision: str | None,
     only: Collection[str],
+    runs: int | None,
 ) -> None:
     from posattn.experiments import report
     from posattn.experiments import reproduce as run_experiment
 
-    outcome = run_experiment(experiment, scale, folder, store, engine, precision, only)
+    outcome = run_experiment(experiment, scale, folder, store, engine, precision, only, runs)
     for title, table in report.pivots(outcome.table, experiment.shown):
-        _print_frame(table.reset_index(), title)
+        print_frame(table.reset_index(), title)
     ended = outcome.rows.drop_duplicates("run")["status"]
     if failed := int((ended != "ok").sum()):
         print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
@@ -351,46 +374,4 @@ def report(
     print(f"Page: {out}")
 
 
-def parse_scales(text: str) -> list[float]:
-    """``1:10`` is 1, 2, ..., 10; ``1:10:3`` is 1, 4, 7, 10; commas join several."""
-    factors: list[float] = []
-    for part in text.split(","):
-        try:
-            ends = [float(end) for end in part.split(":")]
-        except ValueError:
-            ends = []
-        start, stop, step = (
-            (*ends, *(ends[:1] if len(ends) == 1 else ()), 1.0)[:3] if 1 <= len(ends) <= 3 else (0, 0, 0)
-        )
-        if not (0 < start <= stop < float("inf") and step > 0):
-            raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
-        if (stop - start) / step > 1000:
-            raise UsageError(f"scales has {part!r}; it must be at most 1000 numbers.")
-        factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
-    return factors
-
-
-def parse_list(text: str) -> list[float]:
-    """Finite numbers with commas between them."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = [float("nan")]
-    if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
-        raise UsageError(
-            f"the list is {text!r}; it must be finite numbers with commas between them, such as 3.2,1.5,-0.5."
-        )
-    return values
-
-
-def _print_frame(frame: pd.DataFrame, title: str) -> None:
-    table = Table(title=title)
-    for column in frame.columns:
-        table.add_column(str(column), justify="right")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
-    _console().print(table)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 120)
+app.command("gpt2")(gpt2_command)

@@ -22,10 +22,11 @@ import math
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.attention import merge_heads, split_heads
+from posattn.attention import merge_heads, softmax, split_heads
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 
@@ -55,7 +56,8 @@ def fold(stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N
 
     ``U.first`` (M, d_in, H+1, w) and ``U`` (L-1, M, w, H+1, w), with U_0 first; ``c`` (L, M, 1, w); ``A`` (L, M, H, N, N),
     or ``M.first`` (M, d_in, H, d_in), ``M`` (L-1, M, w, H, w), ``m.first`` (M, H, d_in) and ``m`` (L-1, M, H, w);
-    ``w`` (M, w, 1) and ``b`` (M, 1, 1) of the readout. Without biases there are no c, m and b.
+    ``w`` (M, w, V) and ``b`` (M, 1, V) of the readout, V = 1 for numbers. Without biases there are no c, m and b, and a tied
+    decoder has only the b that W_2 gives it.
     """
     return Fold(stacked, config, p).folded
 
@@ -167,7 +169,7 @@ class Fold:
         names = ("layers.attention.W_Q", "layers.attention.W_K")
         self.queries, self.keys = (split_heads(self._features(name), self.config.heads) for name in names)
         self.queries = self.queries / math.sqrt(self.config.d_k)
-        return {"A": (self.queries @ self.keys.mT).softmax(dim=-1)}
+        return {"A": softmax(self.queries @ self.keys.mT, self.config.causal)}
 
     def _positional_adjoint(self, gradient: Float[Tensor, "L M H N N"], found: Tensors) -> None:
         a = self.folded["A"]
@@ -241,24 +243,35 @@ class Fold:
 
     # --- the readout, encoder and W_2 --------------------------------------------------------------------------------------
 
+    def _decoder(self) -> Float[Tensor, "M d V"]:
+        """The decoder's matrix; where it is tied, the vectors that embed words, which are single characters then."""
+        words = len(self.config.vocabulary.words)
+        return self._matrix("encoder")[:, :words].mT if self.config.tied else self._matrix("decoder")
+
     def _readout(self) -> Tensors:
-        decoder = self._matrix("decoder")
+        decoder = self._decoder()
         folded = {"w": self.last @ decoder}
         if self.config.bias:
-            folded["b"] = self._row("layers.W_2")[-1] @ decoder + self._row("decoder")
+            row = self._row("layers.W_2")[-1] @ decoder
+            folded["b"] = row if self.config.tied else row + self._row("decoder")
         return folded
 
     def _maps_adjoint(self, first: Tensor, inner: Tensor, gradients: Mapping[str, Tensor], found: Tensors) -> None:
-        decoder, dw = self._matrix("decoder"), gradients["w"]
+        decoder, dw = self._decoder(), gradients["w"]
         found["encoder.weight"] = first[:, : self.d_in].mT
         found["layers.W_2.weight"] = torch.cat([inner[..., : self.config.width, :].mT, (decoder @ dw.mT)[None]])
-        found["decoder.weight"] = dw.mT @ self.last
+        by_word = dw.mT @ self.last  # (M, V, d)
         if self.config.bias:
             db = gradients["b"]
             found["encoder.bias"] = first[:, self.d_in]
             found["layers.W_2.bias"] = torch.cat([inner[..., self.config.width, :], (db @ decoder.mT)[None, :, 0]])
-            found["decoder.weight"] = found["decoder.weight"] + db @ self._row("layers.W_2")[-1]
-            found["decoder.bias"] = db[..., 0]
+            by_word = by_word + db.mT @ self._row("layers.W_2")[-1]
+        if self.config.tied:
+            found["encoder.weight"] = found["encoder.weight"] + F.pad(by_word.mT, (0, self.d_in - by_word.shape[1]))
+            return
+        found["decoder.weight"] = by_word
+        if self.config.bias:
+            found["decoder.bias"] = db[:, 0]
 
 
 def _by_layer(folded: Tensors, name: str) -> list[tuple[Tensor, ...]]:
@@ -268,10 +281,17 @@ def _by_layer(folded: Tensors, name: str) -> list[tuple[Tensor, ...]]:
 
 def folded_forward(
     folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
-) -> Float[Tensor, "M b k"]:
+) -> Float[Tensor, "M b *out"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
     run = _positional_forward if config.design.attends == "position" else _self_attention_forward
-    return run(folded, features, config)
+    return answers_of(run(folded, features, config), config)
+
+
+def answers_of(out: Float[Tensor, "M b N V"], config: ModelConfig) -> Float[Tensor, "M b *out"]:
+    """The answers among what the readout gives at all positions."""
+    if not config.vocabulary.words:
+        return out[..., :-1, 0]
+    return out[:, :, -1] if config.vocabulary.numbers else out[:, :, :-1]
 
 
 def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
@@ -287,8 +307,8 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
             # A_h s for all lists at once: (N, N) times (N, b d)
             z = torch.baddbmm(z, torch.bmm(a_h, by_position).view(by_entry.shape), u_h)
         s = torch.relu_(z).view(members, n, b, config.width)
-    out = _affine(s.view(members, n * b, config.width), folded["w"], folded.get("b")).view(members, n, b)
-    return out[:, :-1].transpose(1, 2)
+    out = _affine(s.view(members, n * b, config.width), folded["w"], folded.get("b"))
+    return out.view(members, n, b, -1).transpose(1, 2)
 
 
 def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
@@ -305,11 +325,11 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
         z = _affine(by_entry, u[0], c).view(members * b, n, config.width)
         for m_h, m_row_h, u_h in zip(m, m_row, u[1:], strict=True):
             queries = _affine(by_entry, m_h, m_row_h).view(by_list.shape)
-            weights = torch.bmm(queries, by_list.mT).softmax(dim=-1)
+            weights = softmax(torch.bmm(queries, by_list.mT), config.causal)
             z = torch.baddbmm(z, weights, torch.bmm(by_entry, u_h).view(z.shape))
         s = torch.relu_(z).view(members, b, n, config.width)
-    out = _affine(s.view(members, b * n, config.width), folded["w"], folded.get("b")).view(members, b, n)
-    return out[..., :-1]
+    out = _affine(s.view(members, b * n, config.width), folded["w"], folded.get("b"))
+    return out.view(members, b, n, -1)
 
 
 def _affine(x: Float[Tensor, "M rows d"], matrix: Float[Tensor, "M d e"], row: Float[Tensor, "M 1 e"] | None) -> Tensor:
@@ -330,6 +350,8 @@ class Frozen(nn.Module):
     def __init__(self, model: Transformer, length: int | None = None):
         super().__init__()
         config = model.config
+        if config.vocabulary.words:
+            raise UsageError(f"tokens is {config.tokens!r}; only networks of lists of numbers can be frozen.")
         if config.design.attends != "position":
             raise UsageError(
                 f"the attention of the {config.arch} architecture depends on the input; it cannot be frozen."

@@ -348,3 +348,37 @@ def test_on_a_terminal_there_is_a_bar_with_loss_and_rate(tmp_path):
 
 def test_the_description_of_a_run_is_json_for_other_programs(run):
     assert json.loads((run[0] / "run.json").read_text())["format"] == 1
+
+
+# Tasks of tokens.
+
+
+def test_the_commands_take_sequences_of_letters(posattn_command, tmp_path):
+    small = ["--n", 6, "--layers", 1, "--embed", 8, "--width", 8, *SMALL[-7:]]
+    code, shown, said = posattn_command("train", "khop", *small, "--tied", "--arch", "standard", "--out", "run")
+    assert (code, said) == (0, "") and "Next: posattn evaluate run --scales 1,2" in shown
+    model = posattn.load(tmp_path / "run").spec.model
+    assert (model.tokens, model.causal, model.tied, model.n, model.embed) == ("letters", True, True, 6, 8)
+    code, shown, _ = posattn_command("evaluate", "run", "--samples", 20)
+    assert code == 0 and "accuracy_found" in shown
+    for scale in (1, 2):
+        assert [row for row in ("all", "0", "1", "2", "3") if not re.search(rf"│ +{scale} │ +{row} │", shown)] == []
+    code, shown, _ = posattn_command("predict", "run", "1abcab")
+    assert code == 0 and "input  1abcab" in shown and "true    ~~~bc" in shown
+    code, _, said = posattn_command("predict", "run", "1abzab")
+    assert (code, said[:47]) == (2, "posattn: character 4 of the sequence is 'z'; it")
+    code, _, said = posattn_command("predict", "run", "1abcabcabc")
+    assert code == 2 and "this model takes 1 to 6" in said
+
+
+def test_the_commands_take_prompts(posattn_command, tmp_path):
+    code, _, said = posattn_command("train", "mixed-max", "--layers", 1, *SMALL[-7:], "--out", "run")
+    assert (code, said) == (0, "") and posattn.load(tmp_path / "run").spec.model.embed == 32
+    code, shown, _ = posattn_command("evaluate", "run", "--scales", "1,10", "--samples", 20)
+    assert code == 0 and "mape" in shown and "closeness" in shown
+    x, y = task("mixed-max").sample(1, seed=3)
+    prompt = task("mixed-max").decode(x[0])
+    code, shown, _ = posattn_command("predict", "run", prompt)
+    assert code == 0 and f"true   {y.item():.2f}" in shown
+    code, _, said = posattn_command("predict", "run", prompt.replace("Find max", "Find min"))
+    assert (code, said) == (2, "posattn: the prompt's query asks for 'min'; the task mixed-max answers max.\n")

@@ -5,7 +5,7 @@ A Python block may be left out with a comment on the line above it: ``<!-- skip:
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,16 +123,28 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     """The names and lists that a command line gives exist in the package's tables."""
     if command == "train":
         assert given["name"] in TASKS, place
-        posattn.ModelConfig(given["n"], given["arch"], encoding=given["encoding"])
+        network = TASKS[given["name"]].NETWORK | ({} if given["n"] is None else {"n": given["n"]})
+        posattn.ModelConfig(**network, arch=given["arch"], encoding=given["encoding"])
         assert given["recipe"] in RECIPES, place
     elif command == "evaluate":
-        assert cli.parse_scales(given["scales"]), place
+        assert given["scales"] is None or cli.parse_scales(given["scales"]), place
+    elif command == "gpt2":
+        assert posattn.task(given["name"]).TOKENS == "prompts" and cli.parse_scales(given["scales"]), place
     elif command == "predict":
-        assert cli.parse_list(given["numbers"]), place
+        readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
+        assert any(reads(reader, given["numbers"]) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
         own = given["name"].endswith((".py", ".toml"))
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
         assert given["scale"] in SCALES, place
+
+
+def reads(reader: Callable[[str], object], text: str) -> bool:
+    try:
+        reader(text)
+    except posattn.UsageError:
+        return False
+    return True
 
 
 def test_make_targets_exist() -> None:

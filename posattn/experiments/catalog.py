@@ -1,9 +1,12 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
+from typing import Any
+
 from posattn.baselines import GraphConfig
 from posattn.experiments.attention import AttentionStudy
 from posattn.experiments.declaration import BY_DISTRIBUTION, BY_STAGE, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import FineTuned, Scales, Shifts
+from posattn.tasks import task
 from posattn.training.recipe import recipe
 
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
@@ -28,6 +31,37 @@ def _graph(kind: str, graph: str, positions: bool) -> Series:
 def _of_width(width: int, layers: int) -> Series:
     return Series(f"standard, width {width}, {layers} layer{'s' if layers > 1 else ''}",
                   {"arch": "standard", "width": width, "layers": layers})  # fmt: skip
+
+
+FOUR_MIXED = ("mixed-min", "mixed-sum", "mixed-multitask", "mixed-max")
+
+
+def _of_task(name: str, variant: str) -> tuple[Series, ...]:
+    """The paper's two networks for a task of tokens, and both again with ``variant`` set."""
+    own = {field: value for field, value in task(name).NETWORK.items() if field != "n"}
+    again = tuple(Series(f"{line.label}, {variant}", {**line.settings, variant: True}) for line in series(*_TWO, **own))
+    return (*series(*_TWO, **own), *again)
+
+
+_TWO = ("positional", "standard")
+LETTERS = _of_task("khop", "tied")  # tied: can name letters that training never showed
+PROMPTS = _of_task("mixed-min", "relative")  # relative: answers scale with the numbers; see docs/tokens.md
+
+
+def _hops(title: str, hops: str, metric: str, split: str = "test") -> View:
+    return View(title, {"split": split, "hops": hops}, metric)
+
+
+_HOPS = (
+    _hops("training", "all", "cross_entropy", "train"),
+    _hops("test", "all", "cross_entropy"),
+    _hops("without '~'", "all", "accuracy_found"),
+    *(_hops(f"without '~', k = {k}", k, "accuracy_found") for k in "0123"),
+)
+_SMALLER: dict[str, Any] = {
+    "quick": (5000, 20, 100, 2),
+    "smoke": (60, 2, 30, 1),
+}  # a sequence of 30 costs what ten lists of 8 do
 
 
 _LIST = (
@@ -153,6 +187,43 @@ _LIST = (
         Grid(FIVE_TASKS, EIGHT),
         Shifts(),
         BY_DISTRIBUTION,
+    ),
+    Experiment(
+        "khop-samples",
+        "Figures 3, 29",
+        "k-hop induction heads against training sequences",
+        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=tuple(range(5000, 50_001, 5000)), **_SMALLER),
+        Scales((1, 2), train=True),
+        Lines("samples", _HOPS, ("domain",)),
+    ),
+    Experiment(
+        "khop-layers",
+        "Figures 3, 5, 30",
+        "k-hop induction heads against layers",
+        Grid(("khop",), LETTERS, n=(30,), layers=(1, 2, 3, 4, 6, 8, 12), samples=(50_000,), **_SMALLER),
+        Scales((1, 2), train=True),
+        Lines("layers", _HOPS, ("domain",)),
+    ),
+    Experiment(
+        "mixed-scale",
+        "Figure 6",
+        "mixed-type prompts against the scale of the values",
+        Grid(FOUR_MIXED, PROMPTS, n=(23,), samples=(50_000,), recipe=recipe("paper", batch=1024)),
+        shown=Lines(views=(View("", {"split": "test"}), View("", {"split": "test"}, "mape"))),
+    ),
+    Experiment(
+        "mixed-samples",
+        "Figures 31-33",
+        "mixed-type prompts against training prompts",
+        Grid(
+            FOUR_MIXED,
+            PROMPTS,
+            n=(23,),
+            samples=tuple(range(5000, 50_001, 5000)),
+            recipe=recipe("paper", batch=1024),
+        ),
+        Scales((1, 10), train=True),
+        Lines("samples", (_TRAINING, _INSIDE, View("scale 10", {"split": "test", "scale": 10}))),
     ),
 )
 

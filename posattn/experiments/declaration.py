@@ -13,7 +13,7 @@ from posattn.errors import UsageError, choice
 from posattn.experiments.measures import Measure, Scales
 from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec
-from posattn.training.network import NetworkConfig
+from posattn.training.network import NetworkConfig, reading
 from posattn.training.recipe import recipe
 
 SCALES = ("smoke", "quick", "paper")
@@ -27,9 +27,10 @@ class Series:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
     kind: Callable[..., NetworkConfig] = ModelConfig
 
-    def config(self, n: int) -> NetworkConfig:
+    def config(self, n: int, layers: int | None = None) -> NetworkConfig:
+        """The network for lists of n; ``layers`` in place of its own."""
         try:
-            return self.kind(n=n, **self.settings)
+            return self.kind(n=n, **(dict(self.settings) if layers is None else {**self.settings, "layers": layers}))
         except TypeError as error:
             raise UsageError(
                 f"the series {self.label!r} has settings that its network does not take: {error}."
@@ -63,7 +64,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every task with every series, list length, number of training lists and seed."""
+    """Every task with every series, list length, number of layers, number of training lists and seed."""
 
     tasks: tuple[str, ...]
     series: tuple[Series, ...]
@@ -72,6 +73,9 @@ class Grid:
     seeds: int = 10
     recipe: Recipe = field(default_factory=Recipe)
     variable_length: bool = False
+    layers: tuple[int, ...] = ()  # none: what the series have
+    quick: tuple[int, int, int, int] = (10_000, 50, 250, 3)  # lists, epochs, batch and seeds of that scale
+    smoke: tuple[int, int, int, int] = (200, 3, 100, 2)
 
     def at(self, scale: str) -> "Grid":
         """The grid at a scale; nothing becomes larger than it was declared.
@@ -81,31 +85,33 @@ class Grid:
         """
         if choice("scale", scale, SCALES) == "paper":
             return self
-        samples, epochs, batch, seeds = (200, 3, 100, 2) if scale == "smoke" else (10_000, 50, 250, 3)
+        samples, epochs, batch, seeds = self.smoke if scale == "smoke" else self.quick
         samples, epochs = min(samples, *self.samples[-1:]), min(epochs, self.recipe.epochs)
         batch = min(batch, self.recipe.batch)
-        few = self.samples if len(self.samples) == 1 else self.samples[:2] if scale == "smoke" else self.samples[:3]
-        lists = (samples,) if len(few) == 1 else tuple(samples * own // max(few) for own in few)
+        few = 2 if scale == "smoke" else 3
+        own_samples = self.samples[:few]
+        lists = tuple(samples * own // max(own_samples) for own in own_samples)
         return replace(
             self,
             tasks=self.tasks[:1],
-            n=self.n[:2] if scale == "smoke" else self.n[:3],
+            n=self.n[:few],
+            layers=tuple(dict.fromkeys(min(own, few) for own in self.layers[:few])),
             samples=lists,
             seeds=min(seeds, self.seeds),
             recipe=recipe("tuned", epochs=epochs, batch=batch),
         )
 
     def cells(self) -> list[Cell]:
-        points = product(self.series, self.n, self.samples, self.tasks, range(self.seeds))
+        points = product(self.series, self.n, self.layers or (None,), self.samples, self.tasks, range(self.seeds))
         return [
             Cell(
                 line.label,
-                line.config(n),
+                reading(line.config(n, layers), task),
                 recipe(self.recipe, samples=samples),
                 Member(task, seed, self.recipe.lr),
                 self.variable_length,
             )
-            for line, n, samples, task, seed in points
+            for line, n, layers, samples, task, seed in points
         ]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pandas as pd
 import torch
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import SCALES, Cell, Experiment
@@ -104,11 +104,12 @@ def reproduce(
     engine: AnyEngine,
     precision: str | None = None,
     only: Collection[str] = (),
+    runs: int | None = None,
 ) -> Outcome:
     """Runs ``experiment`` at ``scale`` into the folder ``out``; called again, it goes on or does nothing.
 
-    ``only`` names the series to train now; those whose rows are there already are drawn too. Without a ``precision`` rows of
-    any will do, and what is lacking is trained in fp32.
+    ``only`` names the series to train now, and ``runs`` how many of every point; what has rows already is drawn too. Without a
+    ``precision`` rows of any will do, and what is lacking is trained in fp32.
     """
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
     labels = dict.fromkeys(cell.label for cell in cells)
@@ -118,7 +119,9 @@ def reproduce(
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
-    _complete([cell for cell in cells if not only or cell.label in only], measure, store, engine, precision)
+    seeds = experiment.grid.seeds if runs is None else whole("runs", runs)
+    chosen = [cell for cell in cells if (not only or cell.label in only) and cell.member.seed < seeds]
+    _complete(chosen, measure, store, engine, precision)
     rows, described = held(experiment, scale, store, precision)
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     drawn = _draw(rows, experiment, out)

@@ -9,15 +9,18 @@ import torch
 
 from posattn.experiments.declaration import Cell
 from posattn.folding import folds
+from posattn.model import ModelConfig
+from posattn.tasks import TASKS
 from posattn.training import Member, Trainer
 from posattn.training.network import NetworkConfig
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
-_LISTS = 200  # timed at once
+_ENTRIES = 1800  # timed at once: 200 lists of 8 numbers
 # Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
+_GPU_RATE = 5e13  # operations a second of networks of tokens, through the kernels: likewise a guess
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:
@@ -32,23 +35,37 @@ def seconds(cells: Iterable[Cell], device: torch.device) -> float:
 
 @cache
 def _on_cpu(model: NetworkConfig) -> float:
-    """Seconds a list, with as many members as keep all cores busy."""
+    """Seconds a list, with as many members as keep all cores busy, on any task that the network can read."""
+    task = next(name for name, row in TASKS.items() if getattr(model, "tokens", "none") == row.TOKENS)
+    lists = max(20, _ENTRIES // (model.n + 1))
     with Workers() as workers:
-        team = [Member("sum", seed, 1e-4) for seed in range(workers.threads)]
-        plan = recipe("paper", samples=3 * _LISTS, batch=_LISTS, epochs=1)
+        team = [Member(task, seed, 1e-4) for seed in range(workers.threads)]
+        plan = recipe("paper", samples=3 * lists, batch=lists, epochs=1)
         steps = Trainer(model, plan, team, torch.device("cpu"), workers).steps()
         next(steps)
         start = time.perf_counter()
         for _ in steps:
             pass
-        return (time.perf_counter() - start) / (2 * _LISTS * len(team))
+        return (time.perf_counter() - start) / (2 * lists * len(team))
 
 
 def _on_gpu(model: NetworkConfig) -> float:
+    if isinstance(model, ModelConfig) and model.vocabulary.words:
+        return operations(model) / _GPU_RATE
     if not folds(model):
         return _GPU_UNFOLDED
     entries = (model.n + 1) * getattr(model, "layers", 4) / 36
     return _GPU[model.design.attends] * entries  # type: ignore[attr-defined]
+
+
+def operations(model: ModelConfig) -> float:
+    """Floating-point operations of one list in training: two a multiplication, backwards twice what forwards takes."""
+    d, d_k, heads, positions = model.embed, model.d_k, model.heads, model.positions
+    # A of P is computed once for all lists.
+    features = {"position": 0, "input": d, "both": d + model.encoding_dim}[model.design.attends]
+    linear = 2 * features * heads * d_k + 2 * d * d + 2 * d * model.width + model.width * d
+    mixing = positions * (d + (heads * d_k if features else 0))
+    return 6.0 * positions * (model.layers * (linear + mixing) + model.input_dim * d)
 
 
 def in_words(duration: float) -> str:

@@ -32,6 +32,7 @@ _AXES = {
     "scale": "scale of the numbers (1 is the training range)",
     "samples": "training lists",
     "n": "numbers in a list",
+    "layers": "layers",
     "distribution": "",
 }
 _METRICS = {
@@ -42,10 +43,15 @@ _METRICS = {
     "relative": "squared error / variance of answers",
     "rounding": "share right after rounding",
     "closeness": "share within 5%",
+    "mape": "mean absolute percentage error / 100",
+    "unparsed": "answers that are no number",
+    "cross_entropy": "cross-entropy",
+    "accuracy": "share of letters right",
+    "accuracy_found": "share of letters right",
 }
 _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
-_LOGARITHMIC = ("mse", "mse_over_c2", "relative")
+_LOGARITHMIC = ("mse", "mse_over_c2", "relative", "mape", "cross_entropy")
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
@@ -126,7 +132,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             title = ", ".join(_titled(name, value) for name, value in zip(shown.columns, column, strict=True))
             axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
             axes.set_yscale("log" if view.metric in _LOGARITHMIC else "linear")
-            if shown.x != "scale" and not bars:
+            if shown.x not in ("scale", "layers") and not bars:
                 axes.set_xscale("log")
         for axes in row if bars else row[:1]:
             axes.set_ylabel(_METRICS.get(view.metric, view.metric))
@@ -222,6 +228,8 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
 def _titled(column: str, value: object) -> str:
     if value in TASKS:
         return TASKS[str(value)].title
+    if column == "domain":
+        return {"id": "in distribution", "ood": "out of distribution"}[str(value)]
     return f"{value}" if isinstance(value, str) else f"{column} {value:g}"
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from posattn.experiments import figures
 from posattn.experiments.declaration import Bars, Experiment, Lines
+from posattn.tasks import task
 from posattn.training import files
 
 _STYLE = """
@@ -36,6 +37,17 @@ _SHIFTS = (
     "Models are trained on one distribution of lists and tested on it and on others. The relative error is the squared error "
     "over the variance of the answers: 1 is what the best constant has. "
 )
+_KINDS = {
+    "letters": (
+        "Models are trained on sequences of the letters a-e (scale 1) and tested on these and on sequences of f-j (scale 2, "
+        "out of distribution). Lines are medians over runs, bands the 10th to 90th percentile. "
+    ),
+    "prompts": (
+        "Models are trained on prompts with identifiers 1 to 20 and values in [0, 5] (scale 1) and tested on these and, at "
+        "scale c, on identifiers 21 to 40, other irrelevant elements and values in [0, 5c]. Lines are medians over runs, bands "
+        "the 10th to 90th percentile. "
+    ),
+}
 _EXACT = "The scale-exact Transformer is the positional one without biases."
 
 
@@ -48,13 +60,18 @@ def write(
     described: list[dict[str, Any]],
 ) -> Path:
     """Writes tables and page, and returns the page's path."""
-    tables = list(pivots(summary, experiment.shown))
-    files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
-    files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
+    write_tables(out, experiment, summary)
     body = section(experiment, scale, summary, drawn, described)
     path = out / f"{experiment.name}.html"
     files.write(path, page(experiment.name, body).encode())
     return path
+
+
+def write_tables(out: Path, experiment: Experiment, summary: pd.DataFrame) -> None:
+    """The medians as Markdown and LaTeX."""
+    tables = list(pivots(summary, experiment.shown))
+    files.write(out / f"{experiment.name}.md", "".join(_markdown(*table) for table in tables).encode())
+    files.write(out / f"{experiment.name}.tex", "".join(_latex(*table) for table in tables).encode())
 
 
 def page(title: str, body: str) -> str:
@@ -97,11 +114,12 @@ def section(
         ]
         for about in described
     ]
+    exact = _EXACT if any(cell.model.arch == "scale-exact" for cell in cells) else ""
     numbered = experiment.reference.startswith(("Figure", "Table"))
     reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
         f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}{_EXACT}</p>",
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}{exact}</p>",
         *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
@@ -117,7 +135,7 @@ def section(
 def _explained(experiment: Experiment) -> str:
     shown = experiment.shown
     if not isinstance(shown, Bars):
-        return _LINES + (_DOTTED if experiment.published else "")
+        return _KINDS.get(task(experiment.grid.tasks[0]).TOKENS, _LINES) + (_DOTTED if experiment.published else "")
     return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS + (_HOLLOW if experiment.published else "")
 
 

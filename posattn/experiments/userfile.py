@@ -15,7 +15,8 @@ from posattn.experiments.measures import FineTuned, Measure, Scales, Shifts
 from posattn.model import ARCHITECTURES
 from posattn.tasks import TASKS
 from posattn.training.recipe import RECIPES, recipe
-from posattn.training.run import METRICS, ROW_COLUMNS
+from posattn.training.run import ROW_COLUMNS
+from posattn.training.scores import row_metrics, scores_of
 
 SUFFIXES = (".py", ".toml")
 _MEASURES = {"scales": (Scales, Lines()), "fine-tuned": (FineTuned, BY_STAGE), "shifts": (Shifts, BY_DISTRIBUTION)}
@@ -47,6 +48,7 @@ def _check(path: Path, experiment: Experiment) -> None:
     if len(set(labels)) < len(labels):
         raise UsageError(f"{path} has two series of one label; every label must be its own.")
     experiment.cells("paper")  # every network of the grid can be configured
+    columns = (*ROW_COLUMNS, *scores_of(experiment.grid.tasks[0]).by)
     if isinstance(experiment.measure, (Scales, FineTuned, Shifts)):
         whole("measure.samples", experiment.measure.samples)
     if isinstance(experiment.measure, Shifts) and not experiment.measure.names:
@@ -63,11 +65,11 @@ def _check(path: Path, experiment: Experiment) -> None:
         for factor in experiment.measure.factors:
             positive("measure.factors", factor)
         for view in experiment.shown.views:
-            choice("figure.views.metric", view.metric, METRICS)
+            choice("figure.views.metric", view.metric, row_metrics(experiment.grid.tasks[0]))
             for column in view.where:
-                choice("figure.views.where", column, ROW_COLUMNS)
+                choice("figure.views.where", column, columns)
         for column in experiment.shown.columns:
-            choice("figure.columns", column, ROW_COLUMNS)
+            choice("figure.columns", column, columns)
 
 
 def _from_python(path: Path) -> Experiment:
@@ -108,7 +110,7 @@ def _from_toml(path: Path) -> Experiment:
 
 def _grid(path: Path, content: Mapping[str, Any]) -> Grid:
     given = _taken(path, "", content, "grid", dict)
-    _known(path, "grid", given, ("tasks", "archs", "n", "samples", "seeds", "variable_length"))
+    _known(path, "grid", given, ("tasks", "archs", "n", "layers", "samples", "seeds", "variable_length"))
     tasks = _taken(path, "grid", given, "tasks", list)
     for task in tasks:
         choice("grid.tasks", task, TASKS)
@@ -131,6 +133,7 @@ def _grid(path: Path, content: Mapping[str, Any]) -> Grid:
         _taken(path, "grid", given, "seeds", int, 10),
         plan,
         _taken(path, "grid", given, "variable_length", bool, False),
+        tuple(_taken(path, "grid", given, "layers", list, [])),
     )
 
 
@@ -174,7 +177,7 @@ def _figure(path: Path, given: Mapping[str, Any]) -> Lines:
             )
         )
     return Lines(
-        choice("figure.x", _taken(path, "figure", given, "x", str, default.x), ("scale", "samples", "n")),
+        choice("figure.x", _taken(path, "figure", given, "x", str, default.x), ("scale", "samples", "n", "layers")),
         tuple(views) or default.views,
         tuple(_taken(path, "figure", given, "columns", list, list(default.columns))),
     )

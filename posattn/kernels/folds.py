@@ -382,7 +382,7 @@ def unfold_rest(
 def serves(config: ModelConfig) -> bool:
     """Whether the kernels fold the architecture, given that those of ``layers`` run it; larger ones do not fit on chip."""
     sizes = config.embed in (32, 64) and config.width in (16, 32, 64)
-    return sizes and config.d_k <= 64 and config.encoding_dim <= 64
+    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal
 
 
 class RowsFold:

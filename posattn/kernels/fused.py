@@ -5,10 +5,12 @@ activations pass through memory; everything within a layer stays on chip.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -42,8 +44,10 @@ _SINGLE = _Tuning(2, 1)
 def supported(config: ModelConfig, precision: str) -> bool:
     """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
-    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there.
+    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens.
     """
+    if config.vocabulary.words and precision == "fp32":
+        return False
     return (
         (precision in ("fp16", "tf32") or (precision == "fp32" and config.design.attends == "position"))
         and folds(config)
@@ -68,7 +72,7 @@ def loss_and_gradients(
     The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
     as many as an H200 runs at once.
     """
-    wide = replace(config, width=max(_NARROWEST, 2 ** (config.width - 1).bit_length()))
+    wide = replace(config, width=_padded(config.width))
     loss, parts = loss_and_parts(_widened(folded, wide.width), x, y, encoding, wide, precision, programs)
     return loss, _narrowed(_summed(parts, x.shape[-1] + 1), config.width)
 
@@ -88,6 +92,11 @@ def loss_and_parts(
     that the kernels apply.
     """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
+
+
+def _padded(width: int) -> int:
+    """Columns that the matrix units take for so many."""
+    return max(_NARROWEST, 2 ** (width - 1).bit_length())
 
 
 _HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "w": (-2,)}  # axes of hidden units
@@ -147,6 +156,7 @@ class _Step:
         self.encoding = encoding.contiguous()
         self.members, self.lists, k = x.shape
         self.n, self.d_in = k + 1, config.input_dim
+        self.lists_of_numbers = True
         self.positional, self.bias = config.design.attends == "position", config.bias
         self.none = folded["w"]  # stands for what the architecture lacks
         self.kind = torch.float16 if precision == "fp16" else torch.float32
@@ -154,7 +164,7 @@ class _Step:
 
     def run(self) -> tuple[Tensor, Tensors]:
         states, pairs, errors, read = self._forward()
-        return self.loss, read | self._backward(states, pairs, errors)
+        return self.loss, read | self._backward(states, pairs, errors, states[-1])
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
@@ -171,7 +181,7 @@ class _Step:
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
         wide = self.d_in if index == 0 else self.config.width
-        return {"D_IN": wide, "D": max(_NARROWEST, 2 ** (wide - 1).bit_length())}
+        return {"D_IN": wide, "D": _padded(wide)}
 
     def _of_layer(self, name: str, index: int) -> Tensor:
         """A folded tensor of one layer, or a stand-in."""
@@ -198,6 +208,7 @@ class _Step:
         loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
         states, pairs = [self.x], []
         for index in range(config.layers):
+            first, last = self._ends(index)
             h = new(*sides, self.n, config.width, dtype=self.kind)
             pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
             layers.layer_forward[grid](
@@ -219,8 +230,9 @@ class _Step:
                 lists=self.lists,
                 BIAS=self.bias,
                 POSITIONAL=self.positional,
-                FIRST=index == 0,
-                LAST=index == config.layers - 1,
+                CAUSAL=config.causal,
+                FIRST=first,
+                LAST=last,
                 **dict.fromkeys(("a_pointer", "m_pointer", "r_pointer"), self.none)
                 | dict.fromkeys(("m_stride", "r_stride"), 0)
                 | self._matrices(index),
@@ -228,10 +240,15 @@ class _Step:
                 **sizes,
             )
             states.append(h)
-        self.loss = loss.sum(dim=1)
+        self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
 
-    def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor) -> Tensors:
+    def _ends(self, index: int) -> tuple[bool, bool]:
+        """Whether a layer reads lists of numbers, and whether it goes on to errors."""
+        return self.lists_of_numbers and index == 0, self.lists_of_numbers and index == self.config.layers - 1
+
+    def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
+        """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
         count, width = self.config.layers, self.config.width
         heads = 1 if self.positional else 2
         backward = "positional" if self.positional else "attention"
@@ -251,9 +268,9 @@ class _Step:
             dm_first, dm = sums(*of_first, self.d_in, 2, self.d_in), sums(*of_inner, width, 2, width)
             dr_first, dr = sums(*of_first, 2, self.d_in), sums(*of_inner, 2, width)
 
-        dz = states[-1]  # a placeholder: the last layer makes its dz from the errors
         for index in reversed(range(count)):
             first, s = index == 0, states[index]
+            reads_lists, last = self._ends(index)
             given = {
                 "s_pointer": s,
                 "dz_pointer": dz,
@@ -262,17 +279,17 @@ class _Step:
                 "loss_pointer": self.loss,
                 "w_pointer": self.w,
                 "lists": self.lists,
-                "LAST": index == count - 1,
+                "LAST": last,
             }
             inputs: dict[str, Any] = {
                 "x_pointer": self.x,
                 "encoding_pointer": self.encoding,
                 "x_stride": self.x.stride(0),
-                "FIRST": first,
+                "FIRST": reads_lists,
             }
             inputs |= {"BIAS": self.bias} | self._width_in(index)
             summed = {"du_pointer": du_first if first else du[index - 1], "dc_pointer": dc[index]}
-            before = dz if first else torch.empty_like(s)
+            before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
             if self.positional:
                 weights[weights_grid](dk_pointer=dk[index], **summed, **given, **inputs, **matrices, **weights_sizes)
@@ -291,3 +308,65 @@ class _Step:
         if self.positional:
             return gradients | {"K": dk}
         return gradients | {"M.first": dm_first, "M": dm} | ({"m.first": dr_first, "m": dr} if self.bias else {})
+
+
+Finish = Callable[[Tensor], Tensor]  # from what the readout gives, (M, b, N, V), to every member's loss
+
+
+def token_loss_and_gradients(
+    folded: Tensors,
+    features: Float[Tensor, "M b N d_in"],
+    finish: Finish,
+    config: ModelConfig,
+    precision: str,
+    programs: int | None = None,
+) -> tuple[Float[Tensor, " M"], Tensors]:
+    """The same for networks of tokens: any features and any loss. The kernels do the layers, autograd what comes after them."""
+    wide = replace(config, width=_padded(config.width))
+    step = _TokenStep(_widened(folded, wide.width), features, finish, wide, precision, programs)
+    loss, gradients = step.differentiate()
+    return loss, _narrowed(gradients, config.width)
+
+
+class _TokenStep(_Step):
+    def __init__(
+        self,
+        folded: Tensors,
+        features: Tensor,
+        finish: Finish,
+        config: ModelConfig,
+        precision: str,
+        programs: int | None,
+    ):
+        self.members, self.lists, self.n, self.d_in = features.shape
+        self.folded, self.config, self.precision, self.programs, self.finish = (
+            folded,
+            config,
+            precision,
+            programs,
+            finish,
+        )
+        self.positional, self.bias, self.lists_of_numbers = config.design.attends == "position", config.bias, False
+        self.kind = torch.float16 if precision == "fp16" else torch.float32
+        self.w = self.none = folded["w"].contiguous()
+        # The first layer reads features as others read states: from memory, padded for the matrix units.
+        self.x = F.pad(features, (0, self._width_in(0)["D"] - self.d_in)).to(self.kind)
+        self.y = self.encoding = self.none
+
+    def differentiate(self) -> tuple[Tensor, Tensors]:
+        states, pairs, errors, _ = self._forward()
+        leaves = {"h": states[-1].float(), "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
+        leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+        out = torch.bmm(leaves["h"].flatten(1, 2), leaves["w"])
+        out = (out + leaves["b"] if self.bias else out).unflatten(1, (self.lists, self.n))
+        loss = self.finish(out)
+        found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+        gradients = _summed(self._backward(states, pairs, errors, self._scaled(found.pop("h"), states[-1])), self.n)
+        return loss.detach(), gradients | found
+
+    def _scaled(self, dh: Float[Tensor, "M b N W"], h: Tensor) -> Tensor:
+        """dz of the last layer in the unit that the kernels read off the loss, which is then not the true one."""
+        dz = dh.where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
+        self.loss = dz.square().sum(dim=(1, 2, 3)) / (self.lists * (self.n - 1))
+        dz = dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None, None]
+        return (dz.clamp(-65504, 65504) if self.precision == "fp16" else dz).to(self.kind)

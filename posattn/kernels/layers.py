@@ -175,7 +175,8 @@ def layer_forward(
     w_pointer, b_pointer, y_pointer, error_pointer, loss_pointer, dw_pointer, db_pointer,
     x_stride, y_stride, u_stride, m_stride, r_stride, lists,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """h = relu(s U_0 + Σ_h A_h s U_h + c); the last layer goes on to the outputs h w + b and their errors.
 
@@ -195,6 +196,8 @@ def layer_forward(
         m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
         m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
         same = (row // N)[:, None] == (row // N)[None, :]
+        if CAUSAL:
+            same = same & (row[:, None] >= row[None, :])
         r_1 = tl.zeros((D,), tl.float32)
         r_2 = tl.zeros((D,), tl.float32)
         if BIAS:

@@ -3,8 +3,17 @@
 ``task("sort").sample(1000, n=8, scale=3.0, seed=0)`` gives inputs and targets; ``TASKS`` is the table behind the names.
 """
 
+from posattn.tasks.khop import KHOP
+from posattn.tasks.mixed import MIXED, MixedTask
 from posattn.tasks.numeric import TASKS, Task, register, task
 from posattn.tasks.sampling import Seeds, sample_bounds, sample_lists
 from posattn.tasks.shifts import SHIFTS, sample_shift
+from posattn.tasks.token_task import TokenTask
 
-__all__ = ["SHIFTS", "TASKS", "Seeds", "Task", "register", "sample_bounds", "sample_lists", "sample_shift", "task"]
+for row in (KHOP, *MIXED):
+    register(row)
+
+__all__ = [
+    "SHIFTS", "TASKS", "MixedTask", "Seeds", "Task", "TokenTask", "register", "sample_bounds", "sample_lists", "sample_shift",
+    "task",
+]  # fmt: skip

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Float32
@@ -41,6 +42,13 @@ class Task:
     title: str
     target: Target
     rounding_step: float = 1.0
+
+    # What training needs to know of a task of this kind: its loss, the vocabulary of its tokens, the scales it is tested
+    # at, and the settings of its experiments' network.
+    LOSS: ClassVar[str] = "squared-error"
+    TOKENS: ClassVar[str] = "none"
+    SCALES: ClassVar[tuple[float, ...]] = tuple(range(1, 11))
+    NETWORK: ClassVar[dict[str, Any]] = {"n": 8}
 
     def sample(
         self,

@@ -12,7 +12,7 @@ a leading members axis when several seeds are given.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float32, Int64
@@ -41,7 +41,7 @@ def sample_bounds(
     c = positive("scale", scale)
     keys = _keys(seed, split, n, c, integers, "bounds", device)
     u, v, w = streams.uniform(keys, 3 * whole("count", count)).unflatten(-1, (count, 3)).unbind(-1)
-    first, second = (_within(v, c), _within(w, c)) if c <= 1 else _not_both_inside(u, v, w, c)
+    first, second = (_within(v, c), _within(w, c)) if c <= 1 else not_both_inside(u, v, w, c, _within, _outside)
     return torch.minimum(first, second), torch.maximum(first, second)
 
 
@@ -83,8 +83,13 @@ def _outside(u: Tensor, c: float) -> Tensor:
     return torch.copysign((centred.abs() + 2).clamp(_PAST_2, max(2 * c, _PAST_2)), centred)
 
 
-def _not_both_inside(u: Tensor, v: Tensor, w: Tensor, c: float) -> tuple[Tensor, Tensor]:
+Place = Callable[[Tensor, float], Tensor]  # from u and c to a bound
+
+
+def not_both_inside(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside: Place) -> tuple[Tensor, Tensor]:
     """Two bounds on [-2c, 2c] given that not both lie in I = [-2, 2]: what rejection would give, without its loop.
+
+    ``within`` and ``outside`` say where: uniform on the whole, and on what is outside I, of any interval c times as long as I.
 
     A bound lies in I with probability 1/c, both with 1/c^2, so the condition holds with probability 1 - 1/c^2. It holds
     whenever the first bound is outside, hence
@@ -94,21 +99,31 @@ def _not_both_inside(u: Tensor, v: Tensor, w: Tensor, c: float) -> tuple[Tensor,
     uniform outside.
     """
     first_outside = u < c / (c + 1)
-    first = torch.where(first_outside, _outside(v, c), _within(v, 1.0))
-    second = torch.where(first_outside, _within(w, c), _outside(w, c))
+    first = torch.where(first_outside, outside(v, c), within(v, 1.0))
+    second = torch.where(first_outside, within(w, c), outside(w, c))
     return first, second
 
 
 def _keys(
     seed: Seeds, split: str, n: int, c: float, integers: bool, part: str, device: Device
 ) -> Int64[Tensor, "*members"]:
-    """The stream of every seed for one part of the lists; an int gives one key without an axis."""
-    if not isinstance(split, str) or not split:
-        raise UsageError(f"split is {split!r}; it must be a name such as train, validation or test.")
-    purpose = ("lists", split, whole("n", n), repr(c), "integers" if integers else "reals", part)
+    """The stream of every seed for one part of the lists."""
+    kind = "integers" if integers else "reals"
+    return keys_of(seed, device, "lists", named_split(split), whole("n", n), repr(c), kind, part)
+
+
+def keys_of(seed: Seeds, device: Device, *purpose: str | int) -> Int64[Tensor, "*members"]:
+    """The stream of every seed for a purpose; an int gives one key without an axis."""
     seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
     if not isinstance(seeds, (list, tuple, range)):
         return torch.tensor(streams.stream(whole("seed", seeds, least=0), *purpose), device=device)
     if not seeds:
         raise UsageError(f"seed is {seed!r}; it must be a whole number or at least one of them.")
     return torch.tensor([streams.stream(whole("seed", each, least=0), *purpose) for each in seeds], device=device)
+
+
+def named_split(split: object) -> str:
+    """``split`` if it is a name."""
+    if not isinstance(split, str) or not split:
+        raise UsageError(f"split is {split!r}; it must be a name such as train, validation or test.")
+    return split

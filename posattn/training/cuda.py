@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.errors import UsageError
@@ -30,7 +30,7 @@ class CudaTrainer(Trainer):
             self._end_epoch()
             yield
 
-    def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> None:
+    def _step(self, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"]) -> None:
         if self.program.kernels is None:
             super()._step(x, y)
             return

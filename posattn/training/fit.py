@@ -13,13 +13,16 @@ import torch
 
 from posattn.errors import UsageError, whole
 from posattn.model import ModelConfig
+from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
-from posattn.training.network import NetworkConfig
+from posattn.training.losses import surprise
+from posattn.training.network import NetworkConfig, reading
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
 from posattn.training.run import Run, hardware, load, pick_device, predictor, save
+from posattn.training.scores import scores_of
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Member, Trainer
 from posattn.training.workers import Workers
@@ -50,7 +53,8 @@ def train(
 
     Args:
         task: a task's name, or one for each member.
-        config: the network; the paper's positional Transformer for lists of 8 by default.
+        config: the network; by default the paper's positional Transformer for the task, for lists of 8 where it has lists.
+            One that says nothing of tokens reads those of the task.
         samples, epochs, batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
         recipe: ``paper``, ``tuned`` or a :class:`Recipe`.
@@ -90,9 +94,10 @@ def _spec(
     for field, values in (("lr", rates), ("task", tasks)):
         if len(values) != members:
             raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
-    model = ModelConfig(n=8) if config is None else config
+    model = ModelConfig(**task(tasks[0]).NETWORK) if config is None else config
     if not callable(getattr(model, "build", None)):
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
+    model = reading(model, tasks[0])
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     return RunSpec(model, own, team, variable_length, precision)
 
@@ -220,10 +225,18 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float) -> Run:
     own, predict = [(member.task, member.seed) for member in spec.members], predictor(trainer.parameters)
     x, y = metrics.draw(own, 1000, spec.model.n, 1.0, "validation", device=trainer.device)
     out = predict(x)
+    words = out.ndim > y.ndim  # a logit for every word
     # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
-    dead = (out - out.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2)) <= 1e-6 * y.std(dim=(1, 2))
+    moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
+    dead = moved <= 1e-6 * (1 if words else y.std(dim=(1, 2)))
     samples = max(1000, len(spec.lengths))
-    errors = metrics.evaluate(predict, own, spec.lengths, [1.0], samples, "validation", trainer.device)["mse"].tolist()
+    if words:
+        errors = surprise(out, y).double().mean(dim=(1, 2)).tolist()
+    else:
+        score = scores_of(spec.members[0].task)
+        errors = score.evaluate(predict, own, spec.lengths, [1.0], samples, "validation", trainer.device)[
+            "mse"
+        ].tolist()
     status = [
         "diverged" if not alive or not math.isfinite(loss) else "dead" if gone else "ok"
         for alive, loss, gone in zip(trainer.alive.tolist(), errors, dead.tolist(), strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from posattn.errors import UsageError, positive, whole
 from posattn.tasks import Task, sample_shift, task
 
-Predict = Callable[[Float[Tensor, "M b k"]], Float[Tensor, "M b k"]]
+Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
 
 
 def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:

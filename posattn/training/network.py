@@ -1,13 +1,14 @@
 """What the trainer asks of a network's configuration: that it builds the network and describes itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import nn
 
 from posattn.errors import UsageError
 from posattn.model import ModelConfig
+from posattn.tasks import task
 
 
 class NetworkConfig(Protocol):
@@ -46,6 +47,12 @@ def network_from_dict(fields: dict[str, Any]) -> NetworkConfig:
     if kind not in _KINDS:
         raise UsageError(f"the model's kind is {kind!r}; import the module that registers it first.")
     return _KINDS[kind](**own)
+
+
+def reading(model: NetworkConfig, name: str) -> NetworkConfig:
+    """``model`` for the task of that name: a Transformer that says nothing of tokens reads those of the task."""
+    needed = {field: value for field, value in task(name).NETWORK.items() if field in ("tokens", "causal")}
+    return replace(model, **needed) if isinstance(model, ModelConfig) and model.tokens == "none" else model
 
 
 @dataclass(frozen=True)

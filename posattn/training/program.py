@@ -11,13 +11,15 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posattn.folding import Fold, Tensors, folded_forward, folds
+from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
+from posattn.tokens import relative_numbers
+from posattn.training.losses import Loss, squared_error
 from posattn.training.network import NetworkConfig
 
 Shapes = dict[str, torch.Size]
@@ -105,8 +107,8 @@ class Parameters:
         """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
         if not stacked:
             return torch.cat([value.flatten(1) for value in tensors], dim=1)
-        count = len(self._outer["encoder"])
-        first, layers, last = tensors[:count], tensors[count:-count], tensors[-count:]
+        count, end = len(self._outer["encoder"]), len(tensors) - len(self._outer["decoder"])
+        first, layers, last = tensors[:count], tensors[count:end], tensors[end:]
         body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
         return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
 
@@ -164,10 +166,15 @@ class Program:
     """
 
     def __init__(
-        self, config: NetworkConfig, device: torch.device, folded: bool | None = None, precision: str | None = None
+        self,
+        config: NetworkConfig,
+        device: torch.device,
+        folded: bool | None = None,
+        precision: str | None = None,
+        loss: Loss = squared_error,
     ):
         """``precision`` asks for the fused kernels, where there are a GPU, Triton and a kernel for the architecture."""
-        self.config, self.device, self.precision = config, device, precision
+        self.config, self.device, self.precision, self.loss = config, device, precision, loss
         self.folded = folds(config) if folded is None else folded
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = _blank_model(config).to(device)
@@ -194,22 +201,25 @@ class Program:
 
         return Prepared(fold.folded, adjoint)
 
-    def predict(self, tensors: Tensors, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
+    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if self.folded:
-            return folded_forward(tensors, self._features(x), self._transformer)
+            if not self._transformer.relative:
+                return folded_forward(tensors, self._features(x), self._transformer)
+            x, mean = relative_numbers(x)
+            return folded_forward(tensors, self._features(x), self._transformer) * mean
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._plain({name: value[0] for name, value in tensors.items()}, x[0])[None]
         return vmap(self._plain)(tensors, x)
 
     def gradient(
-        self, tensors: Tensors, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"], lists: int
+        self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
     ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
-        """The squared error of a part of a batch of ``lists``, and its gradient for every prepared tensor.
+        """The loss of a part of a batch of ``lists``, and its gradient for every prepared tensor.
 
         Losses and gradients of the parts add up to those of the batch's mean.
         """
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
-        loss = (self.predict(leaves, x) - y).square().sum(dim=(1, 2)) / (lists * y.shape[-1])
+        loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
         found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         return loss.detach(), list(found)
 
@@ -220,7 +230,9 @@ class Program:
         assert self.kernels is not None and self.precision is not None
         from posattn.kernels.folds import RowsFold, serves  # needs Triton, which is there if the kernels are
 
-        rows, length, key = parameters.flat[members], x.shape[-1], (members.start, members.stop)
+        rows, length = parameters.flat[members], x.shape[-1]
+        if self._transformer.vocabulary.words:
+            return self._fused_tokens(parameters, members, x, y)
         if length not in self._encodings:
             positions, p = self._positions(length), self._encodings_of(length)
             self._encodings[length] = p, input_encoding(p, positions, self._transformer)
@@ -230,17 +242,40 @@ class Program:
             fold = RowsFold(rows, parameters.starts, self._transformer, p)
             loss, parts = self.kernels.loss_and_parts(fold.folded, *given)
             return loss, *fold.adjoint(parts)
-        if key not in self._layered:
-            self._layered[key] = Layered(parameters, members)
-        layered = self._layered[key]
+        layered = self._layered_of(parameters, members)
         prepared = self._fold(layered.gather(rows), length)
         loss, gradients = self.kernels.loss_and_gradients(prepared.tensors, *given)
         found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
+    def _fused_tokens(
+        self, parameters: Parameters, members: slice, x: Shaped[Tensor, "m b k"], y: Shaped[Tensor, "m b out"]
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
+        assert self.kernels is not None
+        config, layered = self._transformer, self._layered_of(parameters, members)
+        prepared = self._fold(layered.gather(parameters.flat[members]), x.shape[-1])
+        x, mean = relative_numbers(x) if config.relative else (x, None)
+
+        def finish(out: Tensor) -> Tensor:
+            answers = answers_of(out, config)
+            return self.loss(answers if mean is None else answers * mean, y) / (x.shape[1] * y.shape[-1])
+
+        loss, gradients = self.kernels.token_loss_and_gradients(
+            prepared.tensors, self._features(x), finish, config, self.precision
+        )
+        found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
+        return loss, found, torch.linalg.vector_norm(found, dim=1)
+
+    def _layered_of(self, parameters: Parameters, members: slice) -> Layered:
+        key = (members.start, members.stop)
+        if key not in self._layered:
+            self._layered[key] = Layered(parameters, members)
+        return self._layered[key]
+
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         length = x.shape[-1]
-        return input_features(x, self._encodings_of(length), self._positions(length), self._transformer)
+        table = self.skeleton.get_buffer("table")
+        return input_features(x, self._encodings_of(length), self._positions(length), self._transformer, table)
 
     def _plain(self, parameters: Tensors, x: Tensor) -> Tensor:
         # functional_call swaps parameters into the module, so every thread needs a module of its own.

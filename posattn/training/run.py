@@ -14,13 +14,14 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posattn.errors import UsageError
-from posattn.tasks import SHIFTS
+from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
+from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
 from posattn.training.spec import RunSpec
 from posattn.training.workers import Workers
 
@@ -48,23 +49,32 @@ class Run:
         tasks = ", ".join(dict.fromkeys(member.task for member in self.spec.members))
         return f"Run({tasks}; {self.spec.model.arch}, n={self.spec.model.n}, {len(self)} members)"
 
-    def predict(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "M *batch k"]:
-        """Every member's answer to the same lists, which may be plain Python lists."""
-        x = torch.as_tensor(x, dtype=torch.float32, device=self.parameters.flat.device)
+    def predict(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "M *answers"]:
+        """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them."""
+        kind = torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
+        x = torch.as_tensor(x, dtype=kind, device=self.parameters.flat.device)
         with torch.no_grad():
             return torch.stack([self.model(member)(x) for member in range(len(self))])
 
-    def evaluate(
-        self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"
-    ) -> pd.DataFrame:
-        """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``."""
-        device = self.parameters.flat.device
-        predict = predictor(self.parameters)
-        table = metrics.evaluate(predict, self._members(), self.spec.lengths, scales, samples, split, device)
+    @property
+    def task(self) -> Task:
+        """The first member's task; all are of one kind."""
+        return task(self.spec.members[0].task)
+
+    def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
+        """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``.
+
+        Tasks of tokens have metrics of their own (``posattn.training.scores``). Scales are 1 to 10 by default, or the task's.
+        """
+        device, factors = self.parameters.flat.device, self.task.SCALES if scales is None else scales
+        predict, score = predictor(self.parameters), scores_of(self.task.name)
+        table = score.evaluate(predict, self._members(), self.spec.lengths, factors, samples, split, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
+        if self.task.TOKENS != "none":
+            raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
         device = self.parameters.flat.device
         predict = predictor(self.parameters)
         table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)
@@ -75,8 +85,10 @@ class Run:
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""
-        kept = table.rename(columns={"mse/c²": "mse_over_c2"})
-        return self.described(kept.melt(["member", "scale"], METRICS, "metric", "value"), experiment, split)
+        name = self.task.name
+        kept = table.rename(columns=ROW_NAMES)
+        own = kept.melt(["member", "scale", *scores_of(name).by], row_metrics(name), "metric", "value")
+        return self.described(own, experiment, split)
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
@@ -106,7 +118,6 @@ class Run:
         return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
 
 
-METRICS = ("mse", "mse_over_c2", "rounding", "closeness")  # of ``evaluate``, as rows call them
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),
@@ -122,7 +133,7 @@ def predictor(parameters: Parameters) -> metrics.Predict:
     program = Program(parameters.config, device)
     groups = [slice(k, k + 1) for k in range(members)] if device.type == "cpu" else [slice(0, members)]
 
-    def predict(x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b k"]:
+    def predict(x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         def part(group: slice) -> Tensor:
             with torch.no_grad():
                 prepared = program.prepare(parameters, group, x.shape[-1]).tensors

@@ -27,8 +27,16 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, PRECISIONS)
+        reads = getattr(self.model, "tokens", "none")
         for member in self.members:
-            task(member.task)
+            own = task(member.task)
+            if reads != own.TOKENS:
+                needed = f"tokens={own.TOKENS!r}" + (" and causal=True" if own.NETWORK.get("causal") else "")
+                raise UsageError(
+                    f"tokens of the model is {reads!r}; the task {own.name} needs a ModelConfig with {needed}."
+                )
+            if self.variable_length and own.TOKENS != "none":
+                raise UsageError(f"variable_length is True; the task {own.name} has one length only.")
         if self.variable_length and self.recipe.samples < self.model.n:
             raise UsageError(
                 f"samples is {self.recipe.samples}; lists of 1 to {self.model.n} numbers need at least {self.model.n}."

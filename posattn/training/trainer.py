@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.folding import Tensors
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
+from posattn.training.losses import loss_of
 from posattn.training.network import NetworkConfig
 from posattn.training.program import Parameters, Program
 from posattn.training.recipe import Recipe
@@ -39,8 +40,8 @@ class Member:
 class Block:
     """Training lists of one length for all members, and the streams that shuffle them."""
 
-    x: Float[Tensor, "M S k"]
-    y: Float[Tensor, "M S k"]
+    x: Shaped[Tensor, "M S k"]
+    y: Shaped[Tensor, "M S out"]
     keys: Tensor
 
     def order(self, epoch: int) -> Tensor:
@@ -70,7 +71,7 @@ class Trainer:
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
-        self.program = Program(config, device, folded, precision)
+        self.program = Program(config, device, folded, precision, loss_of([member.task for member in members]))
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)
         self.first_moment = torch.zeros_like(self.parameters.flat)
@@ -121,7 +122,7 @@ class Trainer:
             yield
         self._end_epoch()
 
-    def _step(self, x: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> None:
+    def _step(self, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"]) -> None:
         """One step of every member: fold, the gradient of each tile, then back through the fold and the update."""
         lists, length = x.shape[1:]
 

@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
 
@@ -162,3 +163,64 @@ def test_a_member_that_does_not_fit_alone_is_an_error_in_one_sentence(monkeypatc
             next(made.steps())
     for name, value in state(made).items():
         assert torch.equal(value, before[name]), name  # the state is as it was
+
+
+TOKENS = [
+    ("khop", {"n": 6}),
+    ("khop", {"n": 6, "arch": "standard", "tied": True}),
+    ("khop", {"n": 6, "arch": "rope-only"}),  # does not fold: vmap
+    ("mixed-multitask", {"relative": True}),
+    ("mixed-sum", {"arch": "standard"}),
+]
+
+
+def token_trainer(kind, workers, name, settings):
+    network = posattn.task(name).NETWORK | {"embed": 8, "width": 8, "layers": 2} | settings
+    plan = recipe("paper", samples=50, batch=20, epochs=3)
+    made = kind(posattn.ModelConfig(**network), plan, [Member(name, seed, 1e-3) for seed in (3, 4)], CPU, workers)
+    if kind is CudaTrainer:
+        made.groups, made.tile = [slice(0, 2)], 20  # all members in one unit, as on a GPU
+        Graph.work = staticmethod(made._epoch)
+    return made
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize(("name", "settings"), TOKENS)
+def test_tokens_train_by_epochs_as_by_steps(name, settings):
+    with Workers(1) as workers:
+        plain, graphed = (token_trainer(kind, workers, name, settings) for kind in (Trainer, CudaTrainer))
+        for each in (plain, graphed):
+            for _ in each.steps():
+                pass
+    torch.testing.assert_close(graphed.history, plain.history, rtol=1e-4, atol=1e-5)
+
+
+class HostQuestions(TorchDispatchMode):
+    """Notes operations for which a GPU would wait for the host, or that a graph cannot record."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.asked = 0, []
+
+    def __torch_dispatch__(self, operation, types, given=(), named=None):
+        self.seen += 1
+        name = operation.overloadpacket.__name__
+        by_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in given[1])
+        if by_mask or name in ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "_unique2", "bincount"):
+            self.asked.append(name)
+        return operation(*given, **(named or {}))
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize(("name", "settings"), TOKENS)
+def test_an_epoch_of_tokens_asks_the_host_nothing(name, settings):
+    with Workers(1) as workers:
+        made = token_trainer(CudaTrainer, workers, name, settings)
+        made._record_what_fits()
+        made._shuffle()
+        with HostQuestions() as questions:
+            made._epoch()
+    assert questions.seen > 100 and questions.asked == []
+    with HostQuestions() as questions:
+        torch.ones(3)[torch.ones(3) > 0].sum().item()
+    assert questions.asked == ["index", "_local_scalar_dense"]

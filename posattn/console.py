@@ -1,0 +1,55 @@
+"""What commands read and print: lists of numbers and scales in, tables out."""
+
+import sys
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from posattn.errors import UsageError
+
+
+def parse_scales(text: str) -> list[float]:
+    """``1:10`` is 1, 2, ..., 10; ``1:10:3`` is 1, 4, 7, 10; commas join several."""
+    factors: list[float] = []
+    for part in text.split(","):
+        try:
+            ends = [float(end) for end in part.split(":")]
+        except ValueError:
+            ends = []
+        start, stop, step = (
+            (*ends, *(ends[:1] if len(ends) == 1 else ()), 1.0)[:3] if 1 <= len(ends) <= 3 else (0, 0, 0)
+        )
+        if not (0 < start <= stop < float("inf") and step > 0):
+            raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
+        if (stop - start) / step > 1000:
+            raise UsageError(f"scales has {part!r}; it must be at most 1000 numbers.")
+        factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
+    return factors
+
+
+def parse_list(text: str) -> list[float]:
+    """Finite numbers with commas between them."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = [float("nan")]
+    if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
+        raise UsageError(
+            f"the list is {text!r}; it must be finite numbers with commas between them, such as 3.2,1.5,-0.5."
+        )
+    return values
+
+
+def print_frame(frame: pd.DataFrame, title: str) -> None:
+    table = Table(title=title)
+    for column in frame.columns:
+        table.add_column(str(column), justify="right")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
+    console().print(table)
+
+
+def console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 120)

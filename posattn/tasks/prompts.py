@@ -1,0 +1,171 @@
+"""Prompts of mixed type in the paper's notation, ``['Cat2', 3.45, 'Cat+7', ..., 'Find min of Cat5, Cat8, Cat11 and Cat20']``.
+
+How a prompt is laid out for a network, which the paper leaves open: a position is an element of the list, and the query at its
+end is the word asked for and its categories, a position each. So n = 2 · 8 + 2 + 1 + 4 = 23 whatever the identifiers and
+their digits, every position has one meaning as far as the prompt allows, and attention by position alone can serve. The
+characters of an element are embedded at places of their own (``posattn/tokens.py``). Find, of and and, which never change, are
+left out.
+
+``parse`` is strict: whatever is not such a prompt gets a sentence with the place of the error.
+"""
+
+import math
+import re
+from typing import NamedTuple, NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn.errors import UsageError
+from posattn.tokens import IDENTIFIERS, TYPES, VOCABULARIES, category, word_code, word_index
+
+CATEGORIES, QUERIED, IRRELEVANT = 8, 4, 2  # n, k and m of Appendix D.3
+ELEMENTS = 2 * CATEGORIES + IRRELEVANT  # before the query
+POSITIONS = ELEMENTS + 1 + QUERIED
+WORDS = VOCABULARIES["prompts"]
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_TEXT = re.compile(r"'([^']*)'")
+_CATEGORY = re.compile(r"Cat([+\-_*]?)([1-9]\d*)")
+_ASKED = [r"Cat([1-9]\d*)"] * QUERIED
+_QUERY = re.compile(f"Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {_ASKED[-1]}")
+
+
+def write(x: Float[Tensor, " n"], digits: int = 1) -> str:
+    """The prompt that ``x`` stands for; numbers with two decimals and at least ``digits`` digits before the point."""
+    values, words = x.tolist(), [WORDS.words[index].replace(" ", "") for index in word_index(x).tolist()]
+    elements = [
+        f"{value:0{digits + 3}.2f}" if value >= 0 else f"'{word}'" for value, word in zip(values, words, strict=True)
+    ]
+    kind, *asked = words[ELEMENTS:]
+    return f"[{', '.join(elements[:ELEMENTS])}, 'Find {kind} of {', '.join(asked[:-1])} and {asked[-1]}']"
+
+
+class _Element(NamedTuple):
+    """A piece of a prompt: its number in the list, the character at which it begins, its source and what it says."""
+
+    number: int
+    place: int
+    source: str
+    said: str | float
+
+    def refuse(self, wanted: str) -> NoReturn:
+        raise UsageError(f"element {self.number} of the prompt (character {self.place}) is {self.source}; {wanted}.")
+
+
+def parse(prompt: str) -> Float[Tensor, " n"]:
+    """The prompt as a network reads it."""
+    *listed, query = _elements(prompt)
+    kind, *asked = _read_query(query)
+    codes, known = _read_list(listed)
+    for index, identifier in enumerate(asked):
+        if identifier in asked[:index]:
+            query.refuse(f"it must not ask for Cat{identifier} twice")
+        if identifier not in known:
+            query.refuse(f"Cat{identifier} must be among the categories of the list")
+    codes += [_code(kind.ljust(6)), *(_code(category(int(identifier))) for identifier in asked)]
+    return torch.tensor(codes, dtype=torch.float32)
+
+
+def _elements(prompt: str) -> list[_Element]:
+    """The list's elements, each text in quotes or a number."""
+    if not prompt.startswith("["):
+        raise UsageError(f"the prompt begins with {prompt[:1]!r}; it must begin with '['.")
+    found: list[_Element] = []
+    place = 1
+    while True:
+        place += len(prompt[place:]) - len(prompt[place:].lstrip(" "))
+        text, number = _TEXT.match(prompt, place), _NUMBER.match(prompt, place)
+        match = text or number
+        if match is None:
+            element = f"{_at(prompt, place)}, element {len(found) + 1}"
+            raise UsageError(f"{element}; it must be text in single quotes or a number such as 3.45.")
+        said = match.group(1) if text else float(match.group())
+        found.append(_Element(len(found) + 1, place + 1, match.group(), said))
+        place = match.end()
+        if prompt[place : place + 1] == "]":
+            break
+        if prompt[place : place + 1] != ",":
+            raise UsageError(f"{_at(prompt, place)}, after element {len(found)}; it must be a comma or ']'.")
+        place += 1
+    if prompt[place + 1 :].strip():
+        raise UsageError(f"{_at(prompt, place + 1)}, after the list; it must end there.")
+    return found
+
+
+def _at(prompt: str, place: int) -> str:
+    """What a prompt has at a place, in words."""
+    found = repr(prompt[place : place + 8]) if place < len(prompt) else "nothing"
+    return f"the prompt has {found} at character {place + 1}"
+
+
+def _read_list(listed: list[_Element]) -> tuple[list[float], set[str]]:
+    """The codes of the elements before the query, and the identifiers of the categories."""
+    codes: list[float] = []
+    known: set[str] = set()
+    waiting: _Element | None = None  # the category whose value comes next
+    irrelevant: list[tuple[_Element, str]] = []
+    for element in listed:
+        if isinstance(element.said, float):
+            if waiting is None:
+                element.refuse("there must be a category before it whose value it is")
+            if not element.said <= torch.finfo(torch.float32).max:
+                element.refuse("it must be a number that float32 can hold")
+            codes.append(element.said)
+            waiting = None
+            continue
+        sign, identifier = _read_category(element)
+        if sign:
+            irrelevant.append((element, identifier))
+        else:
+            if waiting is not None:
+                element.refuse(f"the value of {waiting.source} must come before it")
+            if identifier in known:
+                element.refuse("no category may come twice")
+            known.add(identifier)
+            waiting = element
+        codes.append(_code(category(int(identifier), sign or " ")))
+    if waiting is not None:
+        waiting.refuse("its value must come after it")
+    _count(len(known), CATEGORIES, "categories with a value")
+    _count(len(irrelevant), IRRELEVANT, "irrelevant elements such as 'Cat+7'")
+    for element, identifier in irrelevant:
+        if identifier not in known:
+            element.refuse("its identifier must be that of a category in the list")
+    return codes, known
+
+
+def _read_category(element: _Element) -> tuple[str, str]:
+    """Sign and identifier of an element of text."""
+    match = _CATEGORY.fullmatch(str(element.said))
+    if match is None:
+        element.refuse(
+            "it must be a category such as 'Cat5', or irrelevant structure such as 'Cat+7', 'Cat-7', 'Cat_7' or 'Cat*7'"
+        )
+    if len(match.group(2)) > 2 or int(match.group(2)) not in IDENTIFIERS:
+        element.refuse(f"identifiers must be {IDENTIFIERS[0]} to {IDENTIFIERS[-1]}")
+    return match.group(1), match.group(2)
+
+
+def _read_query(query: _Element) -> list[str]:
+    """What is asked for, and the identifiers of which categories."""
+    match = _QUERY.fullmatch(query.said) if isinstance(query.said, str) else None
+    if match is None:
+        query.refuse("the last must be a query such as 'Find min of Cat5, Cat8, Cat11 and Cat20', of min, max or sum")
+    return list(match.groups())
+
+
+def _count(found: int, wanted: int, what: str) -> None:
+    if found != wanted:
+        raise UsageError(f"the prompt has {found} {what}; it must have {wanted}.")
+
+
+def _code(word: str) -> float:
+    return float(word_code(torch.tensor(WORDS.index[word])))
+
+
+def number_in(text: str) -> float:
+    """The first number in a text; not a number where there is none."""
+    match = _NUMBER.search(text)
+    return float(match.group()) if match else math.nan

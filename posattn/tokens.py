@@ -1,0 +1,115 @@
+"""Tokens: the words that a network reads instead of numbers or among them, and the characters they are spelled with.
+
+The embedding of a word is the sum of one vector for each of its characters at its place, so a word of one character has a
+vector of its own. As numbers a word is a row of ``Vocabulary.table``, ones at its (place, character) pairs, and an embedding
+layer is a linear map of such rows: no lookup has to be differentiated.
+
+A sequence of tokens is a tensor of indices into ``words``. Where numbers stand among the tokens, the tensor is one of floats:
+a number v ≥ 0 is v, and the word with index t is -1 - t.
+
+Letters: V words, C (place, character) pairs, k positions of a sequence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """words: of equally many characters each, with a space where there is none. numbers: whether numbers stand among them."""
+
+    words: tuple[str, ...]
+    numbers: bool = False
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {word: index for index, word in enumerate(self.words)}
+
+    @cached_property
+    def characters(self) -> tuple[tuple[int, str], ...]:
+        """The (place, character) pairs that occur, place by place, in the order of the words."""
+        places = range(len(self.words[0]) if self.words else 0)
+        return tuple(dict.fromkeys((place, word[place]) for place in places for word in self.words))
+
+    def table(self) -> Float[Tensor, "V C"]:
+        pairs = [float(word[place] == character) for word in self.words for place, character in self.characters]
+        return torch.tensor(pairs).view(len(self.words), len(self.characters))
+
+    @property
+    def features(self) -> int:
+        """How many numbers describe a position: one for each pair, and the number itself where there may be one."""
+        return len(self.characters) + self.numbers
+
+
+def token_features(
+    x: Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"], table: Float[Tensor, "V C"], numbers: bool
+) -> Float[Tensor, "*batch k F"]:
+    """What an encoder reads of a sequence: the pairs of each word; with ``numbers`` then the number, 0 for a word."""
+    if not numbers:
+        return table[x]
+    if not len(table):
+        return x[..., None]
+    spelled = table[word_index(x)] * (x < 0)[..., None]
+    return torch.cat([spelled, x.clamp_min(0)[..., None]], dim=-1)
+
+
+def relative_numbers(x: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch 1"]]:
+    """A sequence with its numbers divided by their mean, and the mean; words stay. Where all are 0, the mean counts as 1."""
+    number = x >= 0
+    mean = x.where(number, 0).sum(dim=-1, keepdim=True) / number.sum(dim=-1, keepdim=True).clamp_min(1)
+    mean = mean.where(mean > 0, 1)
+    return torch.where(number, x / mean, x), mean
+
+
+def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
+    """An embedding layer's standard normal vectors for characters and encodings; a linear layer's law for numbers."""
+    nn.init.normal_(encoder.weight)
+    if words.numbers:
+        nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
+    if encoder.bias is not None:
+        nn.init.uniform_(encoder.bias, -1, 1) if words.numbers else nn.init.zeros_(encoder.bias)
+
+
+def word_code(index: Tensor) -> Tensor:
+    """How words stand among numbers."""
+    return -1.0 - index
+
+
+def word_index(x: Float[Tensor, "*batch k"]) -> Int64[Tensor, "*batch k"]:
+    """The words that stand among numbers; 0 where a number is."""
+    return (-1 - x).clamp_min(0).long()
+
+
+# k-hop induction heads (Appendix D.2): a hop count, letters in distribution and out of it, 'none', and the blank.
+HOPS = "0123"
+ALPHABETS = {"id": "abcde", "ood": "fghij"}
+NONE, BLANK = "~", " "
+
+# Mixed-type inputs (Appendix D.3): categories, irrelevant structure, and what may be asked for. Identifiers end at the right
+# edge, so that each digit, and the sign before them, has a place of its own.
+IDENTIFIERS = range(1, 41)
+SIGNS = {"id": "+-", "ood": "_*"}
+TYPES = ("min", "max", "sum")
+
+
+def category(identifier: int, sign: str = " ") -> str:
+    """A word such as ``'Cat  5'``, ``'Cat+ 7'`` or ``'Cat*24'``; read without its spaces."""
+    return f"Cat{sign}{identifier:>2}"
+
+
+def _categories(signs: Sequence[str]) -> list[str]:
+    return [category(identifier, sign) for sign in signs for identifier in IDENTIFIERS]
+
+
+VOCABULARIES: dict[str, Vocabulary] = {
+    "none": Vocabulary((), numbers=True),  # a list of numbers
+    "letters": Vocabulary((*HOPS, *ALPHABETS["id"], *ALPHABETS["ood"], NONE, BLANK)),
+    "prompts": Vocabulary(
+        (*_categories((" ", *SIGNS["id"], *SIGNS["ood"])), *(name.ljust(6) for name in TYPES)), numbers=True
+    ),
+}

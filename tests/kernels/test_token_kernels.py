@@ -1,0 +1,93 @@
+"""The GPU kernels on networks of tokens, run by Triton's interpreter on the CPU, equal the plain path."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
+pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+
+import posattn
+from posattn.kernels import fused
+from posattn.training.losses import loss_of
+from posattn.training.program import Parameters, Program
+
+CPU = torch.device("cpu")
+
+
+def problem(name, **settings):
+    """Two lively networks of a task, and sequences for each, which do not fill the last tile."""
+    task = posattn.task(name)
+    network = task.NETWORK | {"embed": 16, "width": 16, "layers": 3} | ({"n": 10} if name == "khop" else {}) | settings
+    config = posattn.ModelConfig(**network)
+    flat = Parameters.initial(config, [0, 1], CPU).flat
+    flat += 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))  # no bias at zero
+    x, y = task.sample(6 if name == "khop" else 3, n=config.n, seed=[0, 1])
+    return config, Parameters(config, flat), x, y, Program(config, CPU, loss=loss_of([name]))
+
+
+def plain(parameters, x, y, program):
+    prepared = program.prepare(parameters, slice(0, 2), x.shape[-1])
+    loss, gradients = program.gradient(prepared.tensors, x, y, x.shape[1])
+    return loss, parameters.flatten(prepared.adjoint(gradients), program.folded)
+
+
+def by_kernels(parameters, x, y, program, precision):
+    program.kernels, program.precision = fused, precision
+    loss, rows, norm = program.fused_gradient(parameters, slice(0, 2), x, y)
+    torch.testing.assert_close(norm, rows.norm(dim=1))
+    return loss, rows
+
+
+CASES = [
+    ("khop", {}),
+    ("khop", {"arch": "standard"}),
+    ("khop", {"arch": "standard", "tied": True, "layers": 1}),
+    ("khop", {"arch": "scale-exact", "tied": True}),
+    ("mixed-sum", {"arch": "standard"}),
+    ("mixed-multitask", {"relative": True, "layers": 2, "width": 10}),  # padded to 16
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_loss_and_gradients_equal_the_plain_path(name, settings):
+    config, *given = problem(name, **settings)
+    expected_loss, expected = plain(*given)
+    loss, rows = by_kernels(*given, "fp32")
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    for key, found in Parameters(config, rows).named().items():
+        right = Parameters(config, expected).named()[key]
+        if key.endswith("W_K.bias"):  # zero but for rounding
+            continue
+        assert (found - right).norm() <= 2e-4 * right.norm() and right.norm() > 0, key
+
+
+@pytest.mark.parametrize(("name", "settings"), [CASES[0], CASES[1]])
+def test_half_precision_is_off_by_parts_in_a_thousand(name, settings):
+    _, *given = problem(name, **settings)
+    expected_loss, expected = plain(*given)
+    loss, rows = by_kernels(*given, "fp16")
+    torch.testing.assert_close(loss, expected_loss, rtol=2e-3, atol=0)
+    assert 0 < (rows - expected).norm() / expected.norm() < 2e-2
+
+
+def test_which_networks_the_kernels_serve():
+    khop = posattn.task("khop").NETWORK
+    for arch in ("positional", "standard"):
+        for tied in (False, True):
+            config = posattn.ModelConfig(**khop, arch=arch, tied=tied)
+            assert [fused.supported(config, precision) for precision in ("fp16", "tf32", "fp32")] == [True, True, False]
+    assert fused.supported(posattn.ModelConfig(**posattn.task("mixed-min").NETWORK, arch="standard"), "fp16")
+    assert not fused.supported(posattn.ModelConfig(64, tokens="letters", causal=True), "fp16")  # longer than a tile
+
+
+def test_lists_of_numbers_may_be_causal_too():
+    """Their fold has no kernels of its own; the layers' kernels see the mask."""
+    config = posattn.ModelConfig(5, "standard", causal=True, embed=32, width=16, layers=2)
+    parameters, program = Parameters.initial(config, [0, 1], CPU), Program(config, CPU)
+    x, y = posattn.task("sum").sample(7, n=5, seed=[0, 1])
+    expected_loss, expected = plain(parameters, x, y, program)
+    loss, rows = by_kernels(parameters, x, y, program, "fp32")
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    assert (rows - expected).norm() <= 2e-4 * expected.norm()

@@ -1,0 +1,197 @@
+"""Tokens as configuration of the same Transformer: what it reads, what it answers, what the causal mask keeps from whom."""
+
+import pytest
+import torch
+
+import posattn
+from posattn.errors import UsageError
+from posattn.model import ModelConfig, Transformer
+from posattn.tokens import VOCABULARIES, token_features, word_code, word_index
+
+LETTERS, PROMPTS = VOCABULARIES["letters"], VOCABULARIES["prompts"]
+
+
+def letters(n=7, **changes):
+    return Transformer(ModelConfig(n, tokens="letters", causal=True, embed=6, width=5, layers=3, **changes)).double()
+
+
+def sequences(count=11, n=7):
+    return posattn.task("khop").sample(count, n=n, seed=1)[0]
+
+
+@pytest.mark.parametrize("name", ["letters", "prompts"])
+def test_a_word_is_known_by_its_characters(name):
+    words = VOCABULARIES[name]
+    table = words.table()
+    assert table.shape == (len(words.words), len(words.characters))
+    assert (table.sum(dim=1) == len(words.words[0])).all() and (table.sum(dim=0) > 0).all()
+    assert len(table.unique(dim=0)) == len(words.words)
+    assert [words.index[word] for word in words.words] == list(range(len(words.words)))
+
+
+def test_the_table_of_single_characters_is_the_identity():
+    assert torch.equal(LETTERS.table(), torch.eye(16)) and "".join(LETTERS.words) == "0123abcdefghij~ "
+
+
+def test_words_of_one_digit_share_the_characters_that_they_share():
+    table = PROMPTS.table()
+    one, two, noise = (table[PROMPTS.index[word]] for word in ("Cat  5", "Cat 25", "Cat+ 5"))
+    assert (one * two).sum() == 5 and (one * noise).sum() == 5 and (two * noise).sum() == 4
+
+
+def test_numbers_and_words_stand_beside_each_other():
+    words = torch.tensor([0, 17, len(PROMPTS.words) - 1])
+    x = torch.cat([word_code(words), torch.tensor([0.0, 3.45])])
+    assert torch.equal(word_index(x)[:3], words)
+    read = token_features(x, PROMPTS.table(), numbers=True)
+    assert torch.equal(read[:3, :-1], PROMPTS.table()[words]) and (read[:3, -1] == 0).all()
+    assert (read[3:, :-1] == 0).all() and read[3:, -1].tolist() == x[3:].tolist()
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard", "input-regularized", "no-encoding", "rope-only"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_letters_give_a_logit_for_every_word_and_look_back_only(arch, tied):
+    model, x = letters(arch=arch, tied=tied), sequences()
+    out = model(x)
+    assert out.shape == (11, 7, 16)
+    for place in range(7):
+        changed = x.clone()
+        changed[:, place] = (x[:, place] + 1) % 16
+        moved = (model(changed) - out).abs().amax(dim=(0, 2))
+        assert (moved[:place] == 0).all() and (moved[place:] > 0).all()
+    torch.testing.assert_close(model(x[:, :4]), out[:, :4])  # a shorter sequence is the beginning of a longer one
+
+
+def test_attention_is_zero_after_a_position_and_sums_to_one():
+    a = letters().attention()
+    assert a.shape == (3, 2, 8, 8) and (a.triu(1) == 0).all()
+    torch.testing.assert_close(a.sum(dim=-1), torch.ones_like(a[..., 0]))
+    assert letters(arch="standard").attention(sequences()).shape == (3, 11, 2, 8, 8)
+
+
+def test_the_encoder_is_an_embedding_layer():
+    model, x = letters(arch="no-encoding"), sequences()
+    embedding = torch.nn.Embedding.from_pretrained(model.encoder.weight.mT.detach())
+    torch.testing.assert_close(model.states(x)[0][:, :-1], embedding(x) + model.encoder.bias)
+    # torch.nn.Embedding's law for words and positions, torch.nn.Linear's for a number
+    wide = Transformer(ModelConfig(30, "standard", tokens="letters", embed=600)).encoder
+    assert wide.weight.std().item() == pytest.approx(1, abs=0.02) and (wide.bias == 0).all()
+    number = Transformer(ModelConfig(23, "standard", tokens="prompts", embed=600)).encoder.weight
+    column = number[:, len(PROMPTS.characters)]
+    assert 0.95 < column.abs().max() <= 1 < number.abs().max()
+
+
+def test_tied_words_are_decoded_by_the_vectors_that_embed_them():
+    model, x = letters(tied=True), sequences()
+    state = model.states(x)[-1][:, :-1]
+    torch.testing.assert_close(model(x), state @ model.encoder.weight)
+    assert not [name for name, _ in model.named_parameters() if name.startswith("decoder")]
+    model(x)[..., 4].sum().backward()
+    assert model.encoder.weight.grad[:, 4].abs().sum() > 0
+
+
+def test_untied_networks_cannot_name_letters_that_training_lacks_and_tied_ones_can():
+    """No gradient raises the logit of f-j on sequences of a-e; the vectors of a tied network are read as well."""
+    model, x = letters(), sequences()
+    loss = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), posattn.task("khop").target(x).flatten())
+    loss.backward()
+    unseen = slice(9, 14)  # f-j
+    assert (model.encoder.weight.grad[:, unseen] == 0).all() and (model.decoder.bias.grad[unseen] > 0).all()
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_prompts_give_one_number(arch):
+    model = Transformer(ModelConfig(5, arch, tokens="prompts", embed=6, width=5)).double()
+    x = torch.tensor([[-1.0, 3.2, -5.0, 0.5, -203.0], [-2.0, 0.0, -6.0, 1.5, -201.0]]).double()
+    out = model(x)
+    assert out.shape == (2, 1)
+    for place in range(5):
+        changed = x.clone()
+        changed[:, place] = 2.0 if place in (1, 3) else -77.0
+        assert ((model(changed) - out).abs() > 0).all()
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_relative_networks_scale_with_their_numbers(arch):
+    config = ModelConfig(5, arch, tokens="prompts", embed=6, width=5, relative=True)
+    model, plain = Transformer(config).double(), Transformer(ModelConfig(5, arch, tokens="prompts")).double()
+    x = torch.tensor([-1.0, 3.2, -5.0, 0.5, -203.0]).double()
+    for c in (1e-3, 7.0, 1e4):
+        times_c = torch.where(x >= 0, c * x, x)
+        torch.testing.assert_close(model(times_c), c * model(x), rtol=1e-9, atol=0)
+        assert not torch.allclose(plain(times_c), c * plain(x), rtol=1e-2)
+    nothing = torch.where(x >= 0, 0, x)
+    assert model(nothing).isfinite().all()
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_relative_networks_obey_the_law_of_scale(arch):
+    """MSE(c) = (c² + 1) MSE(1) on prompts of one kind, at any quality of training: here with random weights."""
+    model, task = Transformer(ModelConfig(23, arch, tokens="prompts", relative=True)), posattn.task("mixed-sum")
+
+    def error(scale):
+        x, y = task.sample(4000, scale=scale, domain="ood", seed=1)
+        with torch.no_grad():
+            return (model(x) - y).square().mean().item()
+
+    assert error(3.0) / error(1.0) == pytest.approx(3**2 + 1, rel=0.1)
+
+
+def test_far_out_every_positional_network_forgets_the_words():
+    """f(c v, t) / c tends to the network without biases on the numbers alone, whatever the words t say."""
+    model = Transformer(ModelConfig(5, tokens="prompts")).double()
+    x = torch.tensor([[-1.0, 3.2, -5.0, 0.5, -203.0], [-9.0, 3.2, -2.0, 0.5, -201.0]]).double()
+    near, far = (model(torch.where(x >= 0, c * x, x))[:, 0] / c for c in (1.0, 1e6))
+    assert 0 < 1e4 * (far[0] - far[1]).abs() < (near[0] - near[1]).abs() and far.abs().min() > 1e-3
+
+
+def test_parameter_counts_worked_by_hand():
+    def count(model):
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    # A layer: Q and K 2 · (31 · 62 + 62), V and O 2 · (60² + 60), MLP 120 · 64 + 64 + 64 · 60 + 60.
+    layer = 2 * (31 * 62 + 62) + 2 * (60 * 60 + 60) + 120 * 64 + 64 + 64 * 60 + 60
+    outer = 16 * 60 + 60 + 60 * 16 + 16
+    khop = posattn.task("khop").NETWORK
+    assert count(Transformer(ModelConfig(**khop))) == outer + 8 * layer
+    assert count(Transformer(ModelConfig(**khop, tied=True))) == 16 * 60 + 60 + 8 * layer
+
+
+def test_configurations_of_numbers_say_nothing_of_tokens():
+    """A run is known by these fields, and runs from before there were tokens must still be found."""
+    config = ModelConfig(8)
+    assert not {"tokens", "causal", "tied"} & set(config.to_dict()) and ModelConfig(**config.to_dict()) == config
+    config = ModelConfig(30, tokens="letters", causal=True, tied=True)
+    assert {"tokens", "causal", "tied"} <= set(config.to_dict()) and ModelConfig(**config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tokens": "words"}, "tokens is 'words'; it must be one of none, letters, prompts."),
+        ({"tied": True}, "tied is True; a network whose tokens are 'none' answers no words."),
+        ({"tied": True, "tokens": "prompts"}, "tied is True; a network whose tokens are 'prompts' answers no words."),
+        (
+            {"tokens": "letters", "relative": True},
+            "relative is True; a network whose tokens are 'letters' reads no numbers among words.",
+        ),
+        (
+            {"tokens": "letters", "arch": "positional-input"},
+            "tokens is 'letters'; the positional-input architecture reads numbers only.",
+        ),
+    ],
+)
+def test_bad_configurations_are_one_sentence(changes, sentence):
+    with pytest.raises(UsageError) as error:
+        ModelConfig(8, **changes)
+    assert str(error.value) == sentence
+
+
+def test_causal_is_true_or_false(unchecked):
+    with pytest.raises(UsageError, match=r"^causal is 1; it must be True or False\.$"):
+        ModelConfig(8, causal=1)
+
+
+def test_networks_of_tokens_are_not_frozen():
+    with pytest.raises(UsageError, match=r"^tokens is 'letters'; only networks of lists of numbers can be frozen\.$"):
+        posattn.Frozen(letters())
