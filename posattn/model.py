@@ -12,7 +12,8 @@ X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) t
 Defaults are those of the published runs: 84,577 parameters positional and 150,273 standard at n = 8.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int64
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, whole
+from posattn.memory import memory_cells, within_bounds
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,15 @@ class ModelConfig:
         encoding_dim: its dimension d_P.
         d_k: query and key width of a head; d_P if attention is positional, else ``embed``.
         bias: False removes every bias; ``positional`` without biases is ``scale-exact``.
+
+    What only compiled programs use (:mod:`posattn.compiler`), which are for lists of exactly n:
+        inputs, outputs: numbers at each position; more than one makes them vectors, (..., n, inputs).
+        numbered: the position's number is appended to its input (the node identifier of Lemma B.2).
+        spare: blank positions between the list and the scratchpad.
+        d_v: value width of a head; embed / heads by default.
+        mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default.
+        hardmax: hardmax (Eq. 6) in place of softmax.
+        bounds: smallest and largest value of each input; others are refused.
     """
 
     n: int
@@ -74,6 +85,14 @@ class ModelConfig:
     encoding_dim: int = None  # type: ignore[assignment]
     d_k: int = None  # type: ignore[assignment]
     bias: bool = None  # type: ignore[assignment]
+    inputs: int = 1
+    outputs: int = 1
+    numbered: bool = False
+    spare: int = 0
+    d_v: int | None = None
+    mlp: tuple[tuple[int, ...], ...] | None = None
+    hardmax: bool = False
+    bounds: tuple[tuple[float, float], ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
@@ -89,7 +108,7 @@ class ModelConfig:
         self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
         for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
-        if self.embed % self.heads:
+        if self.d_v is None and self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
         self._fill("bias", self.design.biases)
         if not isinstance(self.bias, bool):
@@ -109,33 +128,48 @@ class ModelConfig:
 
     @property
     def positions(self) -> int:
-        """N: the list and the scratchpad."""
-        return self.n + 1
+        """N: the list and the scratchpad, and between them what is spare."""
+        return self.n + self.spare + 1
 
     @property
     def input_dim(self) -> int:
         """Width of what the encoder reads at each position."""
         if self.design.diagonal_input:
             return self.positions
-        return 1 + self.encoding_dim * self.design.encoded_input
+        return self.inputs + self.numbered + self.encoding_dim * self.design.encoded_input
+
+    @property
+    def compiled(self) -> bool:
+        """Whether any field says what only compiled programs have."""
+        return any(getattr(self, name) != default for name, default in _COMPILED.items())
 
     def build(self) -> "Transformer":
         return Transformer(self)
 
     def to_dict(self) -> dict[str, object]:
-        return asdict(self)
+        """All fields, without those of compiled programs that are at their defaults."""
+        return {name: value for name, value in asdict(self).items() if name not in _COMPILED or value != _COMPILED[name]}
+
+
+_FIRST_COMPILED = [field.name for field in fields(ModelConfig)].index("inputs")
+_COMPILED = {field.name: field.default for field in fields(ModelConfig)[_FIRST_COMPILED:]}
 
 
 class Layer(nn.Module):
     """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X)."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, index: int = 0):
         super().__init__()
         d, self.attends = config.embed, config.design.attends
         d_features = {"input": d, "position": config.encoding_dim, "both": d + config.encoding_dim}[self.attends]
-        self.attention = Attention(d, d_features, config.d_k, config.heads, config.bias, config.design.rotary)
-        self.W_1 = nn.Linear(2 * d, config.width, bias=config.bias)
-        self.W_2 = nn.Linear(config.width, d, bias=config.bias)
+        self.attention = Attention(
+            d, d_features, config.d_k, config.heads, config.bias, config.design.rotary, config.d_v, config.hardmax
+        )
+        hidden = (config.width,) if config.mlp is None else config.mlp[index]
+        self.W_1 = nn.Linear(2 * d, hidden[0], bias=config.bias)
+        # Between W_1 and W_2 there is nothing but in deeper MLPs, which only compiled programs have.
+        self.between = nn.ModuleList(nn.Linear(a, b, bias=config.bias) for a, b in pairwise(hidden))
+        self.W_2 = nn.Linear(hidden[-1], d, bias=config.bias)
 
     def weights(
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
@@ -151,13 +185,17 @@ class Layer(nn.Module):
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
     ) -> Float[Tensor, "*batch n d"]:
         attended = self.attention.mix(self.weights(x, p, positions), x)
-        return self.W_2(torch.relu(self.W_1(torch.cat([attended, x], dim=-1))))
+        hidden = torch.relu(self.W_1(torch.cat([attended, x], dim=-1)))
+        for linear in self.between:
+            hidden = torch.relu(linear(hidden))
+        return self.W_2(hidden)
 
 
 class Transformer(nn.Module):
     """Lists of numbers in, lists of numbers out: (..., k) to (..., k) for any k up to ``config.n``.
 
-    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one.
+    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one. A compiled
+    program may take vectors, (..., n, inputs), and give vectors, (..., n, outputs).
     """
 
     P: Tensor
@@ -166,16 +204,17 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.decoder = nn.Linear(config.embed, 1, bias=config.bias)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
+        self.decoder = nn.Linear(config.embed, config.outputs, bias=config.bias)
         p = ENCODINGS[config.encoding].matrix(config.positions, config.encoding_dim)
         self.register_buffer("P", p, persistent=False)
 
-    def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+    def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*answers"]:
         z, p, positions = self._encode(x)
         for layer in self.layers:
             z = layer(z, p, positions)
-        return self.decoder(z)[..., :-1, 0]
+        y = self.decoder(z)[..., : -1 - self.config.spare, :]
+        return y[..., 0] if self.config.outputs == 1 else y
 
     def attention(
         self, x: Float[Tensor, "*batch k"] | None = None, *, length: int | None = None
@@ -186,9 +225,10 @@ class Transformer(nn.Module):
         if x is not None and length is not None:
             raise UsageError("attention takes x or length, not both.")
         if x is None:
-            x = self.P.new_zeros(self.config.n if length is None else length)
+            words = (self.config.inputs,) * (self.config.inputs > 1)
+            x = self.P.new_zeros(self.config.n if length is None else length, *words)
         *states, _ = self.states(x)
-        positions = positions_of(x.shape[-1], self.config, x.device)
+        positions = positions_of(self._length(x), self.config, x.device)
         maps = []
         for layer, z in zip(self.layers, states, strict=True):
             assert isinstance(layer, Layer)
@@ -205,15 +245,25 @@ class Transformer(nn.Module):
 
     def _encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
-        positions = positions_of(x.shape[-1], self.config, x.device)
+        if self.config.bounds is not None:
+            x = within_bounds(x, self.config.n, self.config.bounds).to(self.P.dtype)
+        positions = positions_of(self._length(x), self.config, x.device)
         p = self.P[positions]
         return self.encoder(input_features(x, p, positions, self.config)), p, positions
+
+    def _length(self, x: Tensor) -> int:
+        """How many positions an input fills: vectors have one axis more."""
+        return x.shape[-1 if self.config.inputs == 1 else -2]
 
 
 def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
     """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
+    if config.compiled and length != config.n:
+        raise UsageError(f"the list has {length} numbers; this compiled program takes {config.n}.")
     if not 1 <= length <= config.n:
         raise UsageError(f"the list has {length} numbers; this model takes 1 to {config.n}.")
+    if config.spare:
+        return torch.arange(config.positions, device=device)
     return torch.cat([torch.arange(length, device=device), torch.full((1,), config.n, device=device)])
 
 
@@ -221,6 +271,8 @@ def input_features(
     x: Float[Tensor, "*batch k"], p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
 ) -> Float[Tensor, "*batch N d_in"]:
     """What the encoder reads: each number, or number and encoding, or Diag(X); the scratchpad holds 0."""
+    if config.compiled:
+        return memory_cells(x, positions, config.inputs, config.numbered)
     value = torch.cat([x, torch.zeros_like(x[..., :1])], dim=-1)[..., None]
     if config.design.diagonal_input:
         unit = torch.nn.functional.one_hot(positions, config.positions)

@@ -1,0 +1,281 @@
+"""Expressions to ReLU layers, exactly: local functions as the MLP of Eq. 1 (Lemma B.2's φ).
+
+Every expression is an affine combination of *units*: inputs of the MLP, or ReLUs of such combinations. With B no smaller
+than |x| and bits c that are 0 or 1,
+
+    min(a, b)  =  a - relu(a - b)
+    [a > b]    =  relu(2(a - b) - 1/2) - relu(2(a - b) - 3/2)         for integers: flat for a quarter around each of them
+    c x        =  relu(x - B(1-c)) - relu(-x - B(1-c))                exact in floating point: where c = 1 nothing is added
+    t(i)       =  t(0) + Σ_j (second difference of t at j) relu(i - j)        a table read by the machine's number
+
+A unit stands in the hidden layer after the last of what it reads. What is needed later is carried on: a number that
+cannot be negative by relu(x), another by relu(x) and relu(-x).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posattn.compiler.analysis import SLACK, Analysis, gate_bound
+from posattn.compiler.expressions import (
+    Array,
+    Assume,
+    ByMachine,
+    Cell,
+    Expression,
+    Fitted,
+    Greater,
+    Linear,
+    Me,
+    Relu,
+    Select,
+    Smaller,
+    Sort,
+    Sorted,
+    comparators,
+)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Σ coefficient · unit + constant. ``lo`` is a lower bound if one is known to be at least 0."""
+
+    terms: dict[int, float]
+    constant: float = 0.0
+
+    def plus(self, other: "Affine", factor: float = 1.0) -> "Affine":
+        terms = dict(self.terms)
+        for unit, weight in other.terms.items():
+            terms[unit] = terms.get(unit, 0.0) + factor * weight
+        return Affine({unit: weight for unit, weight in terms.items() if weight}, self.constant + factor * other.constant)
+
+    def times(self, factor: float) -> "Affine":
+        return Affine({}, 0.0).plus(self, factor)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """relu(reads), in hidden layer ``level``; an input has level 0 and reads nothing."""
+
+    level: int
+    reads: Affine | None = None
+    negative: bool = False  # an input that can be below 0
+
+
+class Lowering:
+    """Expressions over the inputs of one MLP, turned into units."""
+
+    def __init__(self, analysis: Analysis):
+        self.analysis = analysis
+        self.units: list[Unit] = [Unit(0, negative=known.lo < 0) for known in analysis.cells]
+        self.me = len(self.units)
+        self.units.append(Unit(0))
+        self._same: dict[tuple[object, float], int] = {}
+        self._done: dict[Expression, Affine] = {}
+        self._sorts: dict[Sort, list[list[Affine]]] = {}
+
+    def relu(self, x: Affine) -> Affine:
+        """relu(x) as a unit; equal units are one."""
+        if not x.terms:
+            return Affine({}, max(x.constant, 0.0))
+        if x.constant == 0 and len(x.terms) == 1:
+            ((unit, weight),) = x.terms.items()
+            if weight > 0 and self.units[unit].level:
+                return x  # a ReLU is not negative
+        key = (frozenset(x.terms.items()), x.constant)
+        if key not in self._same:
+            self._same[key] = len(self.units)
+            self.units.append(Unit(1 + self.level(x), x))
+        return Affine({self._same[key]: 1.0})
+
+    def held(self, x: Affine, signed: bool) -> Affine:
+        """``x`` in at most two units, so that carrying it on is cheap: x = relu(x) - relu(-x)."""
+        if len(x.terms) <= 1 + signed and not (x.terms and x.constant):
+            return x
+        return self.relu(x).plus(self.relu(x.times(-1.0)), -1.0) if signed else self.relu(x)
+
+    def gate(self, closed: Affine, x: Affine, bound: float, signed: bool) -> Affine:
+        """``x`` where the bit ``closed`` is 0, and 0 where it is 1."""
+        if not closed.terms:
+            return Affine({}) if closed.constant else x
+        if not x.terms and not x.constant:
+            return x
+        # The bit in a unit of its own is exactly 0 or 1, so x passes an open gate without rounding.
+        closed = self.relu(closed)
+        x = self.held(x, signed)
+        passed = self.relu(x.plus(closed, -bound))
+        return passed.plus(self.relu(x.times(-1.0).plus(closed, -bound)), -1.0) if signed else passed
+
+    def level(self, x: Affine) -> int:
+        """The hidden layer from which on ``x`` can be read."""
+        return max((self.units[unit].level for unit in x.terms), default=0)
+
+    def affine(self, node: Expression) -> Affine:
+        if node not in self._done:
+            self._done[node] = self._lower(node)
+        return self._done[node]
+
+    def _lower(self, node: Expression) -> Affine:
+        affine, known = self.affine, self.analysis.known
+        known(node)  # checks what the node asks of its parts
+        match node:
+            case Cell(index):
+                return Affine({index: 1.0})
+            case Me():
+                return Affine({self.me: 1.0})
+            case Linear(terms, constant):
+                total = Affine({}, constant)
+                for term, weight in terms:
+                    total = total.plus(affine(term), weight)
+                return total
+            case Relu(x):
+                return affine(x) if known(x).lo >= 0 else self.relu(affine(x))
+            case Smaller(a, b):
+                return self._smaller(a, b)
+            case Greater(a, b):
+                return self._greater(a, b)
+            case Select(chosen, a, b):
+                return self._select(affine(chosen), (a, b), (affine(a), affine(b)))
+            case ByMachine(values):
+                return self._table(values)
+            case Assume(x):
+                return affine(x)
+            case Sorted(sort, place, field):
+                return self._sorted(sort)[place][field]
+            case Fitted():
+                return self._fitted(node)
+        raise TypeError(f"{type(node).__name__} is no expression")
+
+    def _smaller(self, a: Expression, b: Expression) -> Affine:
+        if self.analysis.known(a).hi <= self.analysis.known(b).lo:
+            return self.affine(a)
+        if self.analysis.known(b).hi <= self.analysis.known(a).lo:
+            return self.affine(b)
+        difference = self.affine(a).plus(self.affine(b), -1.0)
+        return self.affine(a).plus(self.relu(difference), -1.0)
+
+    def _greater(self, a: Expression, b: Expression) -> Affine:
+        one, other = self.analysis.known(a), self.analysis.known(b)
+        if one.lo > other.hi or one.hi <= other.lo:
+            return Affine({}, float(one.lo > other.hi))
+        return self._step(self.affine(a).plus(self.affine(b), -1.0))
+
+    def _step(self, difference: Affine) -> Affine:
+        """0 at integers up to 0, and 1 at those from 1 on."""
+        first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)))
+        return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5))), -1.0)
+
+    def _select(self, chosen: Affine, nodes: tuple[Expression, Expression], parts: tuple[Affine, Affine]) -> Affine:
+        total = Affine({})
+        for closed, node, part in zip((_not(chosen), chosen), nodes, parts, strict=True):
+            known = self.analysis.known(node)
+            self.analysis.margins.need(known.error, SLACK * known.size)
+            total = total.plus(self.gate(closed, part, gate_bound(known), known.lo < 0))
+        return total
+
+    def _table(self, values: tuple[float, ...]) -> Affine:
+        total, slope = Affine({}, values[0]), 0.0
+        for j, (here, following) in enumerate(zip(values, [*values[1:], values[-1]], strict=True)):
+            bend, slope = following - here - slope, following - here
+            if bend:
+                step = Affine({self.me: 1.0}, -float(j))
+                total = total.plus(self.relu(step) if j else step, bend)
+        return total
+
+    def _sorted(self, sort: Sort) -> list[list[Affine]]:
+        if sort not in self._sorts:
+            table = [[self.affine(part) for part in record] for record in sort.records]
+            fields = [self.analysis.known(Sorted(sort, 0, field)) for field in range(len(table[0]))]
+            for low, high in comparators(len(table)):
+                swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
+                for field, known in enumerate(fields):
+                    self.analysis.margins.need(known.error, SLACK * known.size)
+                    signed, bound = known.lo < 0, gate_bound(known)
+                    a, b = (self.held(table[place][field], signed) for place in (low, high))
+                    table[low][field], table[high][field] = (
+                        self.gate(swap, kept, bound, signed).plus(self.gate(_not(swap), other, bound, signed))
+                        for kept, other in ((a, b), (b, a))
+                    )
+            self._sorts[sort] = table
+        return self._sorts[sort]
+
+    def _fitted(self, node: Fitted) -> Affine:
+        fit = self.analysis.fit(node)
+        total = Affine({}, fit.constant)
+        for direction, offset, weight in zip(fit.directions.T, fit.offsets, fit.weights, strict=True):
+            inner = Affine({}, float(offset))
+            for argument, slope in zip(node.arguments, direction, strict=True):
+                inner = inner.plus(self.affine(argument), float(slope))
+            total = total.plus(self.relu(inner), float(weight))
+        return total
+
+
+def _not(bit: Affine) -> Affine:
+    return Affine({}, 1.0).plus(bit, -1.0)
+
+
+Maps = list[tuple[Array, Array]]  # (out, in) and (out,): the linear maps of an MLP, a ReLU between each two
+
+
+def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: Sequence[int], width: int) -> Maps:
+    """The MLP that computes ``expressions`` from an input of ``width``: ``columns`` are those of the cells and of the number."""
+    lowering = Lowering(analysis)
+    outputs = [lowering.affine(expression) for expression in expressions]
+    depth = max((lowering.level(output) for output in outputs), default=0)
+    # What is ready early and has many parts is carried on as one number.
+    outputs = [
+        lowering.held(output, analysis.known(expression).lo < 0) if lowering.level(output) < depth else output
+        for expression, output in zip(expressions, outputs, strict=True)
+    ]
+    return _assemble(lowering.units, outputs, columns, width)
+
+
+def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], width: int) -> Maps:
+    depth = max([1, *(units[unit].level for output in outputs for unit in output.terms)])
+    last = _last_uses(units, outputs, depth)
+    # The columns of every hidden layer: its own units, and what is carried through it.
+    vectors: list[dict[tuple[int, int], int]] = [{} for _ in range(depth + 1)]
+    for unit, until in last.items():
+        for level in range(units[unit].level, until):
+            vectors[level][unit, 1] = len(vectors[level])
+            if units[unit].negative and level:
+                vectors[level][unit, -1] = len(vectors[level])
+    vectors[0] = {(unit, 1): column for unit, column in enumerate(columns)}
+    maps = []
+    for level in range(1, depth + 1):
+        weight, bias = np.zeros((len(vectors[level]), width)), np.zeros(len(vectors[level]))
+        for (unit, sign), row in vectors[level].items():
+            if units[unit].level == level:
+                bias[row] = _write(weight[row], units[unit].reads, vectors[level - 1])
+            else:
+                weight[row, vectors[level - 1][unit, sign if level > 1 else 1]] = sign if level == 1 else 1
+        maps.append((weight, bias))
+        width = len(vectors[level])
+    weight, bias = np.zeros((len(outputs), width)), np.zeros(len(outputs))
+    for row, output in enumerate(outputs):
+        bias[row] = _write(weight[row], output, vectors[depth])
+    return [*maps, (weight, bias)]
+
+
+def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int, int]:
+    """For every unit that is needed, the level of its last reader; the outputs are read at depth + 1."""
+    last: dict[int, int] = {}
+    for output in outputs:
+        last |= dict.fromkeys(output.terms, depth + 1)
+    for unit in reversed(range(len(units))):  # readers come after what they read
+        reads = units[unit].reads
+        if unit in last and reads is not None:
+            for read in reads.terms:
+                last[read] = max(last.get(read, 0), units[unit].level)
+    return last
+
+
+def _write(row: Array, affine: Affine | None, vector: dict[tuple[int, int], int]) -> float:
+    """Puts the coefficients into a row of weights and returns the bias."""
+    assert affine is not None
+    for unit, coefficient in affine.terms.items():
+        row[vector[unit, 1]] += coefficient
+        if (unit, -1) in vector:
+            row[vector[unit, -1]] -= coefficient
+    return affine.constant

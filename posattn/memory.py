@@ -1,0 +1,35 @@
+"""The input of a compiled program: X of Lemma B.2, whose row i is the memory of machine i.
+
+Letters: n machines, c numbers that a machine is given, N positions with spare machines and the sink.
+"""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn.functional import pad
+
+from posattn.errors import UsageError
+
+
+def within_bounds(x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...]) -> Float[Tensor, "*batch"]:
+    """``x`` if each of its c inputs lies within its bounds: the weights of a program are right for no others."""
+    c = len(bounds)
+    if c > 1 and (x.ndim < 2 or x.shape[-1] != c):
+        raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}, {c}).")
+    for place, (low, high) in enumerate(bounds):
+        numbers = x if c == 1 else x[..., place]
+        if numbers.numel() and not bool(((numbers >= low) & (numbers <= high)).all()):
+            found = f"{numbers.min().item():g} to {numbers.max().item():g}"
+            raise UsageError(f"input {place} has numbers from {found}; the program was compiled for {low:g} to {high:g}.")
+    return x
+
+
+def memory_cells(
+    x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int, numbered: bool
+) -> Float[Tensor, "*any N d_in"]:
+    """A machine's input and, if ``numbered``, its number in the last column; spare machines and the sink hold 0."""
+    words = x[..., None] if c == 1 else x
+    words = pad(words, (0, 0, 0, len(positions) - words.shape[-2]))
+    if not numbered:
+        return words
+    return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
