@@ -15,11 +15,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from posattn.compiler.command import register as register_compiler
+from posattn.compiler.saved import load
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
 from posattn.model import ARCHITECTURES, ModelConfig
-from posattn.tasks import TASKS, task
-from posattn.training import RECIPES, Run, files, load, pick_device, train
+from posattn.tasks import TASKS
+from posattn.training import RECIPES, Run, files, pick_device, train
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
@@ -78,6 +80,7 @@ def _options(
     pass
 
 
+register_compiler(app)
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 
@@ -178,7 +181,7 @@ def evaluate(
         print(f"Every network's numbers: {csv}")
     keys = ["task", "scale"] if not each else ["member", "task", "seed", "scale"]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
-    kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")
+    kind = trained.kind + (", each network" if each else f", median of {len(trained)}")
     _print_frame(shown[[*keys, "mse", "mse/c²", "rounding", "closeness"]], f"{run} ({kind})")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
@@ -195,18 +198,19 @@ def predict(
     """Ask a trained network about a list: its answer beside the true one."""
     values = parse_list(numbers)
     trained = load(run, device)
+    x = trained.as_input(values)
     if len(values) < trained.spec.model.n and not trained.spec.variable_length:
         warnings.warn(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
         )
     model = trained.model(member)
-    x = torch.tensor(values, device=trained.parameters.flat.device)
     with torch.no_grad():
         answer = model(x).tolist()
-    truth = task(trained.spec.members[member].task).target(x).tolist()
+    truth = trained.truth(x, member).tolist()
     table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
-    for index, (given, said, right) in enumerate(zip(values, answer, truth, strict=True)):
-        table.add_row(str(index + 1), f"{given:g}", f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
+    for index, (given, said, right) in enumerate(zip(x.tolist(), answer, truth, strict=True)):
+        given = " ".join(f"{number:g}" for number in given) if isinstance(given, list) else f"{given:g}"
+        table.add_row(str(index + 1), given, f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
     _console().print(table)
 
 

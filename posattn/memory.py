@@ -11,7 +11,9 @@ from torch.nn.functional import pad
 from posattn.errors import UsageError
 
 
-def within_bounds(x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...]) -> Float[Tensor, "*batch"]:
+def within_bounds(
+    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...]
+) -> Float[Tensor, "*batch"]:
     """``x`` if each of its c inputs lies within its bounds: the weights of a program are right for no others."""
     c = len(bounds)
     if c > 1 and (x.ndim < 2 or x.shape[-1] != c):
@@ -20,7 +22,9 @@ def within_bounds(x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float,
         numbers = x if c == 1 else x[..., place]
         if numbers.numel() and not bool(((numbers >= low) & (numbers <= high)).all()):
             found = f"{numbers.min().item():g} to {numbers.max().item():g}"
-            raise UsageError(f"input {place} has numbers from {found}; the program was compiled for {low:g} to {high:g}.")
+            raise UsageError(
+                f"input {place} has numbers from {found}; the program was compiled for {low:g} to {high:g}."
+            )
     return x
 
 

@@ -148,7 +148,9 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """All fields, without those of compiled programs that are at their defaults."""
-        return {name: value for name, value in asdict(self).items() if name not in _COMPILED or value != _COMPILED[name]}
+        return {
+            name: value for name, value in asdict(self).items() if name not in _COMPILED or value != _COMPILED[name]
+        }
 
 
 _FIRST_COMPILED = [field.name for field in fields(ModelConfig)].index("inputs")

@@ -14,7 +14,14 @@ from hypothesis import settings
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-CHECKED = ["posattn.attention", "posattn.baselines.gnn", "posattn.encodings", "posattn.folding", "posattn.memory", "posattn.model"]
+CHECKED = [
+    "posattn.attention",
+    "posattn.baselines.gnn",
+    "posattn.encodings",
+    "posattn.folding",
+    "posattn.memory",
+    "posattn.model",
+]
 
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn

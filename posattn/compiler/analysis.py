@@ -130,7 +130,8 @@ class Analysis:
                 self._check_comparison(known(a), known(b))
                 return Known(0.0, 1.0, True)
             case Select(chosen, a, b):
-                self.check_bit(known(chosen))
+                self._check_bit(known(chosen))
+                self._check_gates(known(a), known(b))
                 return known(a).join(known(b))
             case ByMachine(values):
                 return Known(min(values), max(values), all(value.is_integer() for value in values))
@@ -152,13 +153,22 @@ class Analysis:
         if not (a.integer and b.integer):
             raise UsageError(f"{self.place}a comparison is of numbers that need not be integers; compare integers.")
         if a.misfit + b.misfit > STEP_MARGIN:
-            raise UsageError(f"{self.place}a comparison is of fitted numbers with an error of {a.misfit + b.misfit:.2g}.")
+            raise UsageError(
+                f"{self.place}a comparison is of fitted numbers with an error of {a.misfit + b.misfit:.2g}."
+            )
         self.margins.need(a.error + b.error, STEP_MARGIN)
 
-    def check_bit(self, bit: Known) -> None:
+    def _check_bit(self, bit: Known) -> None:
         if not bit.integer or bit.lo < 0 or bit.hi > 1:
-            raise UsageError(f"{self.place}select was given a number in [{bit.lo:g}, {bit.hi:g}]; it needs a bit, 0 or 1.")
+            raise UsageError(
+                f"{self.place}select was given a number in [{bit.lo:g}, {bit.hi:g}]; it needs a bit, 0 or 1."
+            )
         self.margins.need(bit.error, SLACK)
+
+    def _check_gates(self, *passed: Known) -> None:
+        """A shut gate stays shut for what softmax may add to a value."""
+        for known in passed:
+            self.margins.need(known.error, SLACK * known.size)
 
     def _sorted(self, sort: Sort) -> list[Known]:
         """Of every field: a record may end in any place."""
@@ -171,6 +181,7 @@ class Analysis:
                 fields.append(joined)
             if len(comparators(len(sort.records))):
                 self._check_comparison(fields[sort.key], fields[sort.key])
+                self._check_gates(*fields)
             self.sorts[sort] = fields
         return self.sorts[sort]
 

@@ -33,7 +33,9 @@ class Expression:
 
     def __mul__(self, factor: float) -> "Expression":
         if isinstance(factor, Expression):
-            raise UsageError("two expressions are multiplied; only a constant factor is linear, so use select or fitted.")
+            raise UsageError(
+                "two expressions are multiplied; only a constant factor is linear, so use select or fitted."
+            )
         return linear((self, float(factor)))
 
     def __neg__(self) -> "Expression":
@@ -311,7 +313,9 @@ class _Evaluation:
             for low, high in comparators(len(sort.records)):
                 swap = (table[..., low, sort.key] > table[..., high, sort.key])[..., None]
                 pair = table[..., [low, high], :]
-                table[..., low, :], table[..., high, :] = (np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0))
+                table[..., low, :], table[..., high, :] = (
+                    np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0)
+                )
             self.done[sort] = table
         found: Array = self.done[sort]
         return found

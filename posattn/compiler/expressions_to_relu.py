@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posattn.compiler.analysis import SLACK, Analysis, gate_bound
+from posattn.compiler.analysis import Analysis, gate_bound
 from posattn.compiler.expressions import (
     Array,
     Assume,
@@ -39,7 +39,7 @@ from posattn.compiler.expressions import (
 
 @dataclass(frozen=True)
 class Affine:
-    """Σ coefficient · unit + constant. ``lo`` is a lower bound if one is known to be at least 0."""
+    """Σ coefficient · unit + constant."""
 
     terms: dict[int, float]
     constant: float = 0.0
@@ -48,7 +48,9 @@ class Affine:
         terms = dict(self.terms)
         for unit, weight in other.terms.items():
             terms[unit] = terms.get(unit, 0.0) + factor * weight
-        return Affine({unit: weight for unit, weight in terms.items() if weight}, self.constant + factor * other.constant)
+        return Affine(
+            {unit: weight for unit, weight in terms.items() if weight}, self.constant + factor * other.constant
+        )
 
     def times(self, factor: float) -> "Affine":
         return Affine({}, 0.0).plus(self, factor)
@@ -170,7 +172,6 @@ class Lowering:
         total = Affine({})
         for closed, node, part in zip((_not(chosen), chosen), nodes, parts, strict=True):
             known = self.analysis.known(node)
-            self.analysis.margins.need(known.error, SLACK * known.size)
             total = total.plus(self.gate(closed, part, gate_bound(known), known.lo < 0))
         return total
 
@@ -190,7 +191,6 @@ class Lowering:
             for low, high in comparators(len(table)):
                 swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
                 for field, known in enumerate(fields):
-                    self.analysis.margins.need(known.error, SLACK * known.size)
                     signed, bound = known.lo < 0, gate_bound(known)
                     a, b = (self.held(table[place][field], signed) for place in (low, high))
                     table[low][field], table[high][field] = (
@@ -219,7 +219,7 @@ Maps = list[tuple[Array, Array]]  # (out, in) and (out,): the linear maps of an 
 
 
 def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: Sequence[int], width: int) -> Maps:
-    """The MLP that computes ``expressions`` from an input of ``width``: ``columns`` are those of the cells and of the number."""
+    """The MLP that computes ``expressions``; the cells and the machine's number are ``columns`` of its ``width`` inputs."""
     lowering = Lowering(analysis)
     outputs = [lowering.affine(expression) for expression in expressions]
     depth = max((lowering.level(output) for output in outputs), default=0)

@@ -12,6 +12,7 @@ from posattn.compiler.programs import bitonic_steps, doublings
 
 Send = Callable[[Machine], list[Message]]
 
+
 def pick(inbox: Sequence[Received], kind: int) -> Received:
     """The message of a kind, of which there is at most one; its words without the kind."""
     hits = [both(box.present, equal(box.words[0], kind)) for box in inbox]
@@ -125,7 +126,10 @@ def list_ranking(machines: int, bound: float) -> MPC:
 
     jumps = len(doublings(machines))
     rounds = [begin, answer, *[ask, answer] * (jumps - 1)] if jumps else []
-    finish = lambda machine: [state(machine)[1] if jumps else as_expression(0.0)]  # noqa: E731
+
+    def finish(machine: Machine) -> list[Expression]:
+        return [state(machine)[1] if jumps else as_expression(0.0)]
+
     return MPC(machines, 6, (Known(0, nil, True),), tuple(rounds), finish, name="list-ranking")
 
 

@@ -156,5 +156,3 @@ def _address(to: float, machines: int, who: str) -> int:
     if not (float(to).is_integer() and 0 <= to < machines):
         raise UsageError(f"{who} sends to machine {to:g}; it must be 0 to {machines - 1}.")
     return int(to)
-
-

@@ -15,7 +15,6 @@ shorter ones are padded to B.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-
 from posattn.compiler.analysis import Analysis, Known
 from posattn.compiler.benes import Benes, size_for
 from posattn.compiler.expressions import (
@@ -93,6 +92,7 @@ def simulate(program: MPC) -> PCOC:
     """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory."""
     plan = layout(program)
     rounds: list[Round] = []
+    placing = {step: _placing(plan, step) for step in plan.network.steps}
     words = _input_knowledge(program)
     first, start_guard = _sending(plan, 0, words, _from_input) if program.rounds else (_no_rounds(program, plan), None)
     for r in range(len(program.rounds)):
@@ -100,7 +100,7 @@ def simulate(program: MPC) -> PCOC:
         for step in plan.network.steps:
             last = step == plan.network.steps[-1]
             if not last:
-                compute, guard = _placing(plan, step + 1), _within_half(plan)
+                compute, guard = placing[step + 1], _within_half(plan)
             elif r + 1 < len(program.rounds):
                 compute, guard = _sending(plan, r + 1, words, _from_tuples)
             else:
@@ -220,7 +220,9 @@ def _sending(
 
     def excess(memory: Memory) -> Expression:
         messages = plan.program.messages(r, view(plan, memory, words))
-        count = linear(*((_sent(plan, memory.me, sent), 1.0) for sent in messages), constant=-float(plan.program.places))
+        count = linear(
+            *((_sent(plan, memory.me, sent), 1.0) for sent in messages), constant=-float(plan.program.places)
+        )
         return count if view is _from_input else maximum(count, _held(plan, memory))
 
     return compute, excess

@@ -62,7 +62,9 @@ class PCOC:
         whole("machines", self.machines)
         whole("memory", self.memory)
         if not 1 <= len(self.inputs) <= self.memory:
-            raise UsageError(f"{self.name} has {len(self.inputs)} inputs a machine; its memory holds 1 to {self.memory}.")
+            raise UsageError(
+                f"{self.name} has {len(self.inputs)} inputs a machine; its memory holds 1 to {self.memory}."
+            )
         for position in self.outputs:
             _check(position, self.memory, f"{self.name} has output position {position}")
 
@@ -83,7 +85,9 @@ class PCOC:
                 for position in positions:
                     _check(position, self.memory, f"{where}, position {position}")
                     if table[i, position] != IDLE:
-                        raise UsageError(f"{where} at position {position}, where machine {table[i, position]} already sends.")
+                        raise UsageError(
+                            f"{where} at position {position}, where machine {table[i, position]} already sends."
+                        )
                     table[i, position] = sender
         sent = np.bincount(table[table != IDLE], minlength=self.machines)
         if sent.max() > self.memory:
@@ -93,12 +97,17 @@ class PCOC:
             )
         return table
 
+    def compute(self, r: int) -> Local:
+        """The computation after communication ``r``; r = 0 is the start."""
+        return self.start if r == 0 else self.rounds[r - 1].compute
+
     def local(self, r: int) -> list[Expression]:
-        """The s expressions of the computation after communication ``r``; r = 0 is the start."""
-        compute = self.start if r == 0 else self.rounds[r - 1].compute
-        found = [as_expression(value) for value in compute(Memory(self.memory))]
+        """The s expressions of that computation."""
+        found = [as_expression(value) for value in self.compute(r)(Memory(self.memory))]
         if len(found) != self.memory:
-            raise UsageError(f"{self.name}, round {r}: the computation gives {len(found)} words for {self.memory} positions.")
+            raise UsageError(
+                f"{self.name}, round {r}: the computation gives {len(found)} words for {self.memory} positions."
+            )
         return found
 
 

@@ -41,7 +41,9 @@ class Lowered:
     ranges: tuple[Known, ...]  # of the outputs
 
 
-def lower(program: PCOC, epsilon: float | None = None, values: str = "proved", temperature: float | None = None) -> Lowered:
+def lower(
+    program: PCOC, epsilon: float | None = None, values: str = "proved", temperature: float | None = None
+) -> Lowered:
     """The network that runs ``program``: with hardmax, or with softmax that moves no output by more than ``epsilon``.
 
     ``values`` says what W_V holds: ``proved``, the identity in every head (d_V = s + 1), or ``lean``, the head's own column
@@ -67,33 +69,37 @@ def lower(program: PCOC, epsilon: float | None = None, values: str = "proved", t
 
 def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
     """Every round's MLP, and what is known of the outputs."""
-    n, blank = program.machines + 1, Known(0.0, 0.0, True)
+    blank = Known(0.0, 0.0, True)
     sink = np.zeros(program.memory)
     cells = [known.join(blank) for known in program.inputs] + [blank] * (program.memory - len(program.inputs))
+    made: dict[object, Maps] = {}
     maps = []
     for r in range(len(program.rounds) + 1):
         # In the first layer attention is the identity, in the others it follows the oracle; both can leak.
         cells = [known.join(blank) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
-        place = f"{program.name}, round {r}: "
-        local = _with_blank_sink(program, r, sink)
-        analysis = Analysis(cells, program.machines, margins, place)
-        maps.append(relu_layers([*local, Me()], analysis, _columns(program.memory), 2 * (program.memory + 1)))
+        local = program.local(r)
+        erased = _heard_at_the_sink(program, r, local, sink)
+        local = [
+            select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
+        ]
+        analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ")
+        # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
+        key = (program.compute(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
+        if key not in made:
+            made[key] = relu_layers([*local, Me()], analysis, _columns(program.memory), 2 * (program.memory + 1))
+        maps.append(made[key])
         cells = [analysis.known(expression) for expression in local]
-        sink = _at(local, sink, n - 1)
+        sink = _at(local, sink, program.machines)
     return maps, [cells[position] for position in program.outputs]
 
 
-def _with_blank_sink(program: PCOC, r: int, sink: Array) -> list[Expression]:
-    """The local functions of round ``r``; where an idle machine will listen to the sink, the sink's value is erased."""
-    local = program.local(r)
+def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink: Array) -> list[bool]:
+    """The positions where the sink computes something while an idle machine will listen to it: there it is erased."""
     if r == len(program.rounds):
-        return local
-    heard = (program.sources[r] == IDLE).any(axis=0) & (_at(local, sink, program.machines) != 0)
-    return [
-        select(Me() < program.machines, expression, 0) if wanted else expression
-        for expression, wanted in zip(local, heard, strict=True)
-    ]
+        return [False] * program.memory
+    listened = (program.sources[r] == IDLE).any(axis=0)
+    return list((listened & (_at(local, sink, program.machines) != 0)).tolist())
 
 
 def _at(local: Sequence[Expression], memory: Array, machine: int) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Expression, Memory, by_machine, equal, maximum, minimum, select
-from posattn.compiler.pcoc import PCOC, Round
+from posattn.compiler.pcoc import PCOC, Local, Round
 
 Words = Sequence[Expression]
 Combine = Callable[[Words, Words], Words]
@@ -17,6 +17,11 @@ Combine = Callable[[Words, Words], Words]
 def doublings(machines: int) -> list[int]:
     """1, 2, 4, ... below the number of machines."""
     return [1 << r for r in range((machines - 1).bit_length())]
+
+
+def copies(count: int) -> Local:
+    """The start of a program that keeps its number and sends it on."""
+    return lambda memory: [memory[0]] * count
 
 
 # --- scans and trees (Figure 7, left) ---------------------------------------------------------------------------------
@@ -38,11 +43,12 @@ def scan(
                 joined = [select(memory.me >= reach, new, old) for new, old in zip(joined, mine, strict=True)]
             return [*joined, *joined]
 
-        return Round(lambda i: [(i, range(words)), *([(i - reach, range(words, 2 * words))] if i >= reach else [])], compute)
+        return Round(
+            lambda i: [(i, range(words)), *([(i - reach, range(words, 2 * words))] if i >= reach else [])], compute
+        )
 
     rounds = tuple(step(reach) for reach in doublings(machines))
-    start = lambda memory: [memory[0]] * (2 * words)  # noqa: E731
-    return PCOC(machines, 2 * words, (Known(-bound, bound),), rounds, (words - 1,), start, name=name)
+    return PCOC(machines, 2 * words, (Known(-bound, bound),), rounds, (words - 1,), copies(2 * words), name=name)
 
 
 def prefix_sum(machines: int, bound: float) -> PCOC:
@@ -65,10 +71,10 @@ def max_subarray(machines: int, bound: float) -> PCOC:
 
 def tree(name: str, machines: int, bound: float, combine: Combine) -> PCOC:
     """x_1 ∘ ... ∘ x_N at the last machine and 0 elsewhere: a binary tree whose root is the last machine."""
-    from_root = lambda i: machines - 1 - i  # noqa: E731
 
     def listens(i: int, reach: int) -> bool:
-        return from_root(i) % (2 * reach) == 0 and i >= reach
+        from_root = machines - 1 - i
+        return from_root % (2 * reach) == 0 and i >= reach
 
     def step(reach: int) -> Round:
         def compute(memory: Memory) -> list[Expression]:
@@ -81,7 +87,7 @@ def tree(name: str, machines: int, bound: float, combine: Combine) -> PCOC:
         return Round(lambda i: [(i, (0,)), *([(i - reach, (1,))] if listens(i, reach) else [])], compute)
 
     rounds = tuple(step(reach) for reach in doublings(machines))
-    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), lambda memory: [memory[0]] * 2, name=name)
+    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name=name)
 
 
 def tree_sum(machines: int, bound: float) -> PCOC:
@@ -121,16 +127,16 @@ def odd_even_sort(machines: int, bound: float) -> PCOC:
         return exchange(machines, partner, lambda i: i % 2 == parity)
 
     rounds = tuple(step(r % 2) for r in range(machines))
-    start = lambda memory: [memory[0]] * 2  # noqa: E731
-    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), start, name="odd-even-sort")
+    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name="odd-even-sort")
 
 
 def bitonic_rounds(machines: int, words: int = 1) -> tuple[Round, ...]:
     """Batcher's bitonic sort of 2^k machines, k (k + 1) / 2 rounds: partners differ in one bit."""
-    return tuple(
-        exchange(machines, lambda i, d=reach: i ^ d, lambda i, d=reach, b=block: not i & d if not i & b else bool(i & d), words)  # type: ignore[misc]
-        for block, reach in bitonic_steps(machines)
-    )
+
+    def step(block: int, reach: int) -> Round:
+        return exchange(machines, lambda i: i ^ reach, lambda i: bool(i & reach) == bool(i & block), words)
+
+    return tuple(step(block, reach) for block, reach in bitonic_steps(machines))
 
 
 def bitonic_steps(machines: int) -> list[tuple[int, int]]:

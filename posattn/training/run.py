@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.errors import UsageError
-from posattn.tasks import SHIFTS
+from posattn.tasks import SHIFTS, task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.spec import RunSpec
@@ -53,6 +53,23 @@ class Run:
         x = torch.as_tensor(x, dtype=torch.float32, device=self.parameters.flat.device)
         with torch.no_grad():
             return torch.stack([self.model(member)(x) for member in range(len(self))])
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameters.flat.device
+
+    @property
+    def kind(self) -> str:
+        """What tables call the networks."""
+        return self.spec.model.arch
+
+    def as_input(self, values: list[float]) -> Float[Tensor, " k"]:
+        """A list of numbers as the networks take it."""
+        return torch.tensor(values, device=self.device)
+
+    def truth(self, x: Float[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*batch k"]:
+        """The right answers to the task of a member."""
+        return task(self.spec.members[member].task).target(x)
 
     def evaluate(
         self, scales: Iterable[float] = range(1, 11), samples: int = 1000, split: str = "test"

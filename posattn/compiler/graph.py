@@ -1,0 +1,127 @@
+"""Communication as a picture: machines down, rounds from left to right, an arrow for every message (Figures 7 and 8).
+
+What a machine keeps for itself is drawn thin, what it receives from others thick.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from posattn.compiler.benes import size_for
+from posattn.compiler.library import program
+from posattn.compiler.mpc import MPC
+from posattn.compiler.mpc_to_pcoc import simulate
+from posattn.compiler.pcoc import IDLE, PCOC
+from posattn.compiler.saved import CompiledRun, load
+from posattn.errors import UsageError, whole
+from posattn.model import Layer, Transformer
+
+_LARGEST = 64  # machines beyond which a picture shows nothing
+_ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Arrows (r, j, i): in round r machine i receives from machine j. ``names`` are the machines'."""
+
+    title: str
+    names: tuple[str, ...]
+    rounds: int
+    arrows: frozenset[tuple[int, int, int]]
+
+
+def drawing_of(what: str, machines: int) -> str:
+    """The SVG of a program by name, of ``benes``, or of the network in a folder."""
+    if Path(what).exists():
+        run = load(what)
+        if not isinstance(run, CompiledRun):
+            raise UsageError(f"{what} holds a trained run, whose attention is no graph of single messages yet.")
+        return svg(network_graph(run.network, run.spec.program))
+    if what == "benes":
+        return svg(benes_graph(whole("machines", machines)))
+    built = program(what).build(whole("machines", machines), 1.0)
+    return svg(program_graph(simulate(built) if isinstance(built, MPC) else built))
+
+
+def program_graph(built: PCOC) -> Graph:
+    """Who sends to whom in a program, position by position laid over each other."""
+    arrows = {
+        (r, int(j), i)
+        for r, table in enumerate(built.sources)
+        for i, row in enumerate(table)
+        for j in np.unique(row[row != IDLE])
+    }
+    return Graph(built.name, _numbers(built.machines), len(built.rounds), frozenset(arrows))
+
+
+def network_graph(model: Transformer, title: str) -> Graph:
+    """The same from the attention of a compiled network: its heads attend to one position each. The sink is left out."""
+    arrows = set()
+    sink = model.config.positions - 1
+    for r, layer in enumerate(model.layers):
+        assert isinstance(layer, Layer)
+        for head in layer.attention.weights(model.P).argmax(dim=-1).tolist():
+            arrows |= {(r - 1, j, i) for i, j in enumerate(head) if r and sink not in (i, j)}
+    return Graph(title, _numbers(sink), len(model.layers) - 1, frozenset(arrows))
+
+
+def benes_graph(machines: int) -> Graph:
+    """Figure 8: the Beneš network on the next power of two."""
+    network = size_for(machines)
+    arrows = {(step - 1, i, j) for step, i, j in network.edges()}
+    names = tuple(str(i) for i in range(network.machines))
+    return Graph("Beneš network", names, len(network.steps), frozenset(arrows))
+
+
+def _numbers(machines: int) -> tuple[str, ...]:
+    """From 1 on, as the paper's Figure 7 counts."""
+    return tuple(str(i + 1) for i in range(machines))
+
+
+def svg(graph: Graph) -> str:
+    count = len(graph.names)
+    if count > _LARGEST:
+        raise UsageError(f"machines is {count}; a picture has room for {_LARGEST}.")
+    width, height = 2 * _MARGIN + _ACROSS * graph.rounds, 2 * _MARGIN + _DOWN * (count - 1) + 30
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11" text-anchor="middle">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 8 4 0 8z"/></marker></defs>',
+        f"<title>{escape(graph.title)}: {count} machines, {graph.rounds} rounds</title>",
+        '<rect width="100%" height="100%" fill="white"/>',
+        *(_arrow(*arrow) for arrow in sorted(graph.arrows)),
+        *_machines(graph),
+        *(f'<text x="{_x(r)}" y="{height - 12}" fill="#555">round {r}</text>' for r in range(graph.rounds + 1)),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _machines(graph: Graph) -> Iterable[str]:
+    for r in range(graph.rounds + 1):
+        for i, name in enumerate(graph.names):
+            yield f'<circle cx="{_x(r)}" cy="{_y(i)}" r="{_RADIUS}" fill="white" stroke="black"/>'
+            yield f'<text x="{_x(r)}" y="{_y(i) + 4}">{escape(name)}</text>'
+
+
+def _x(r: int) -> int:
+    return _MARGIN + _ACROSS * r
+
+
+def _y(i: int) -> int:
+    return _MARGIN + _DOWN * i
+
+
+def _arrow(r: int, sender: int, receiver: int) -> str:
+    across, down = _x(r + 1) - _x(r), _y(receiver) - _y(sender)
+    length = (across**2 + down**2) ** 0.5
+    dx, dy = _RADIUS * across / length, _RADIUS * down / length
+    look = 'stroke="#999"' if sender == receiver else 'stroke="#0072B2" stroke-width="1.8"'
+    return (
+        f'<line x1="{_x(r) + dx:.1f}" y1="{_y(sender) + dy:.1f}" x2="{_x(r + 1) - dx:.1f}" '
+        f'y2="{_y(receiver) - dy:.1f}" {look} marker-end="url(#tip)"/>'
+    )
