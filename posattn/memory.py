@@ -37,3 +37,12 @@ def memory_cells(
     if not numbered:
         return words
     return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
+
+
+def check_numbers(numbers: Float[Tensor, "*batch N"], rounds: int) -> None:
+    """Raises if a machine has overflowed: it then has no number but -1, less one for every round since."""
+    if bool((numbers < -0.5).any()):
+        since = numbers.min()
+        place = (numbers == since).nonzero()[0]
+        r = rounds + 1 + round(since.item())
+        raise UsageError(f"round {r}: machine {int(place[-1])} overflows; the program breaks the bound on its memory.")

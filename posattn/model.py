@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, whole
-from posattn.memory import memory_cells, within_bounds
+from posattn.memory import check_numbers, memory_cells, within_bounds
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,8 @@ class Transformer(nn.Module):
         z, p, positions = self._encode(x)
         for layer in self.layers:
             z = layer(z, p, positions)
+        if self.config.numbered:
+            check_numbers(z[..., -1], self.config.layers - 1)
         y = self.decoder(z)[..., : -1 - self.config.spare, :]
         return y[..., 0] if self.config.outputs == 1 else y
 

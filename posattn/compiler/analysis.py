@@ -93,10 +93,15 @@ class Margins:
 
 
 class Analysis:
-    """What is known of expressions over ``cells`` on machines 0 to ``last`` (the sink)."""
+    """What is known of expressions over ``cells`` on machines 0 to ``last`` (the sink).
 
-    def __init__(self, cells: Sequence[Known], last: int, margins: Margins | None = None, place: str = ""):
-        self.cells, self.last, self.place = cells, last, place
+    ``first`` is below 0 where an overflow may have taken a machine's number from it.
+    """
+
+    def __init__(
+        self, cells: Sequence[Known], last: int, margins: Margins | None = None, place: str = "", first: int = 0
+    ):
+        self.cells, self.first, self.last, self.place = cells, first, last, place
         self.margins = Margins() if margins is None else margins
         self.done: dict[Expression, Known] = {}
         self.sorts: dict[Sort, list[Known]] = {}
@@ -112,8 +117,8 @@ class Analysis:
         match node:
             case Cell(index):
                 return self.cells[index]
-            case Me():
-                return Known(0.0, float(self.last), True)
+            case Me(lost):
+                return Known(float(self.first * lost), float(self.last), True)
             case Linear(terms, offset):
                 total = constant(offset)
                 for term, weight in terms:

@@ -72,7 +72,12 @@ class Cell(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Me(Expression):
-    """The machine's number, the identifier in the last column of X."""
+    """The machine's number, the identifier in the last column of X.
+
+    After an overflow the machine has a number below 0; nothing but ``lost`` numbers reckons with that.
+    """
+
+    lost: bool = False
 
 
 @dataclass(frozen=True, eq=False)

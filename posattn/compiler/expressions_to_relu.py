@@ -72,7 +72,7 @@ class Lowering:
         self.analysis = analysis
         self.units: list[Unit] = [Unit(0, negative=known.lo < 0) for known in analysis.cells]
         self.me = len(self.units)
-        self.units.append(Unit(0))
+        self.units.append(Unit(0, negative=analysis.first < 0))
         self._same: dict[tuple[object, float], int] = {}
         self._done: dict[Expression, Affine] = {}
         self._sorts: dict[Sort, list[list[Affine]]] = {}

@@ -25,7 +25,7 @@ from posattn.compiler.expressions import (
     both,
     by_machine,
     linear,
-    maximum,
+    relu,
     select,
     sort_records,
 )
@@ -105,7 +105,7 @@ def simulate(program: MPC) -> PCOC:
                 compute, guard = _sending(plan, r + 1, words, _from_tuples)
             else:
                 compute, guard = _finishing(plan, words), _within_half(plan)
-            rounds.append(Round(_receive(plan, step), compute, guard, f"round {r + 1}, step {step}"))
+            rounds.append(Round(_receive(plan, step), compute, guard))
     return PCOC(
         machines=plan.network.machines,
         memory=plan.memory,
@@ -223,7 +223,7 @@ def _sending(
         count = linear(
             *((_sent(plan, memory.me, sent), 1.0) for sent in messages), constant=-float(plan.program.places)
         )
-        return count if view is _from_input else maximum(count, _held(plan, memory))
+        return count if view is _from_input else relu(count) + relu(_held(plan, memory))
 
     return compute, excess
 

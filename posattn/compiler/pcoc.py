@@ -25,13 +25,12 @@ IDLE = -1
 class Round:
     """``receive(i)``, the oracle: pairs (machine, its positions) that machine i receives. ``compute``: the new memory.
 
-    ``guard`` is a number that must not exceed 0, else the round has overflowed; ``label`` is for messages and pictures.
+    ``guard`` is a whole number that must not exceed 0, else the round has overflowed.
     """
 
     receive: Callable[[int], Iterable[tuple[int, Iterable[int]]]]
     compute: Local
     guard: Callable[[Memory], Expression] | None = None
-    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,15 @@ class PCOC:
         """The computation after communication ``r``; r = 0 is the start."""
         return self.start if r == 0 else self.rounds[r - 1].compute
 
+    def guard(self, r: int) -> Expression | None:
+        """What must not exceed 0 when that computation begins."""
+        found = self.start_guard if r == 0 else self.rounds[r - 1].guard
+        return None if found is None else found(Memory(self.memory))
+
+    @property
+    def guarded(self) -> bool:
+        return self.start_guard is not None or any(each.guard is not None for each in self.rounds)
+
     def local(self, r: int) -> list[Expression]:
         """The s expressions of that computation."""
         found = [as_expression(value) for value in self.compute(r)(Memory(self.memory))]
@@ -138,10 +146,10 @@ def states(program: PCOC, x: Array) -> list[Array]:
 
 
 def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
-    guard = program.rounds[r - 1].guard if r else program.start_guard
+    guard = program.guard(r)
     if guard is not None:
-        (excess,) = evaluate([guard(Memory(program.memory))], memory, me)
+        (excess,) = evaluate([guard], memory, me)
         if (excess > 0).any():
             i = int(np.argwhere(excess > 0)[0][-1])
-            raise UsageError(f"{program.name}, round {r}: machine {i} overflows by {excess.max():g} words.")
+            raise UsageError(f"{program.name}, round {r}: machine {i} overflows by {excess[..., i].max():g} words.")
     return np.stack(evaluate(program.local(r), memory, me), axis=-1)

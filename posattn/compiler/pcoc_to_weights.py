@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import Analysis, Known, Margins
-from posattn.compiler.expressions import Array, Expression, Me, evaluate, select
+from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, select
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.errors import UsageError, choice, positive
@@ -83,15 +83,28 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         local = [
             select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
         ]
-        analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ")
+        first = -len(program.rounds) - 1 if program.guarded else 0
+        analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
         # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
         key = (program.compute(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
-            made[key] = relu_layers([*local, Me()], analysis, _columns(program.memory), 2 * (program.memory + 1))
+            made[key] = relu_layers([*local, _number(program, r)], analysis, _columns(program.memory), 2 * (program.memory + 1))
         maps.append(made[key])
         cells = [analysis.known(expression) for expression in local]
         sink = _at(local, sink, program.machines)
     return maps, [cells[position] for position in program.outputs]
+
+
+def _number(program: PCOC, r: int) -> Expression:
+    """The machine's number. One that overflows has -1 instead, and one less after every round: so the model, which refuses
+    to answer then, can tell where and when it was."""
+    if not program.guarded:
+        return Me()
+    guard, number = program.guard(r), Me(lost=True)
+    counted = number - (number < 0)
+    if guard is None:
+        return counted
+    return select(both(guard > 0, number >= 0, number < program.machines), -1, counted)
 
 
 def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink: Array) -> list[bool]:
