@@ -215,7 +215,33 @@ def _not(bit: Affine) -> Affine:
     return Affine({}, 1.0).plus(bit, -1.0)
 
 
-Maps = list[tuple[Array, Array]]  # (out, in) and (out,): the linear maps of an MLP, a ReLU between each two
+Columns = dict[tuple[int, int], int]  # where a layer holds relu(x) (sign 1) and relu(-x) (sign -1) of a unit
+
+
+class Map:
+    """A linear map of an MLP, most of whose weights are 0: x to W x + b, with W given by its other entries."""
+
+    def __init__(self, rows: Sequence[Affine], columns: Columns, inputs: int):
+        self.shape = (len(rows), inputs)
+        self.bias: Array = np.array([affine.constant for affine in rows], dtype=float)
+        entries = [
+            (row, columns[unit, sign], sign * weight)
+            for row, affine in enumerate(rows)
+            for unit, weight in affine.terms.items()
+            for sign in (1, -1)
+            if (unit, sign) in columns
+        ]
+        self.indices = np.array([entry[:2] for entry in entries], dtype=np.int64).reshape(-1, 2)
+        self.values: Array = np.array([entry[2] for entry in entries], dtype=float)
+
+    def dense(self) -> Array:
+        """W, (out, in)."""
+        weight = np.zeros(self.shape)
+        weight[self.indices[:, 0], self.indices[:, 1]] = self.values
+        return weight
+
+
+Maps = list[Map]  # of an MLP, with a ReLU between each two
 
 
 def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: Sequence[int], width: int) -> Maps:
@@ -235,7 +261,7 @@ def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], 
     depth = max([1, *(units[unit].level for output in outputs for unit in output.terms)])
     last = _last_uses(units, outputs, depth)
     # The columns of every hidden layer: its own units, and what is carried through it.
-    vectors: list[dict[tuple[int, int], int]] = [{} for _ in range(depth + 1)]
+    vectors: list[Columns] = [{} for _ in range(depth + 1)]
     for unit, until in last.items():
         for level in range(units[unit].level, until):
             vectors[level][unit, 1] = len(vectors[level])
@@ -244,18 +270,10 @@ def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], 
     vectors[0] = {(unit, 1): column for unit, column in enumerate(columns)}
     maps = []
     for level in range(1, depth + 1):
-        weight, bias = np.zeros((len(vectors[level]), width)), np.zeros(len(vectors[level]))
-        for (unit, sign), row in vectors[level].items():
-            if units[unit].level == level:
-                bias[row] = _write(weight[row], units[unit].reads, vectors[level - 1])
-            else:
-                weight[row, vectors[level - 1][unit, sign if level > 1 else 1]] = sign if level == 1 else 1
-        maps.append((weight, bias))
-        width = len(vectors[level])
-    weight, bias = np.zeros((len(outputs), width)), np.zeros(len(outputs))
-    for row, output in enumerate(outputs):
-        bias[row] = _write(weight[row], output, vectors[depth])
-    return [*maps, (weight, bias)]
+        rows = [_read(units, unit, sign, level) for unit, sign in vectors[level]]
+        maps.append(Map(rows, vectors[level - 1], width))
+        width = len(rows)
+    return [*maps, Map(outputs, vectors[depth], width)]
 
 
 def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int, int]:
@@ -271,11 +289,7 @@ def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int
     return last
 
 
-def _write(row: Array, affine: Affine | None, vector: dict[tuple[int, int], int]) -> float:
-    """Puts the coefficients into a row of weights and returns the bias."""
-    assert affine is not None
-    for unit, coefficient in affine.terms.items():
-        row[vector[unit, 1]] += coefficient
-        if (unit, -1) in vector:
-            row[vector[unit, -1]] -= coefficient
-    return affine.constant
+def _read(units: list[Unit], unit: int, sign: int, level: int) -> Affine:
+    """What a column of hidden layer ``level`` is the ReLU of: its own unit's argument, or a number that is carried on."""
+    reads = units[unit].reads
+    return reads if units[unit].level == level and reads is not None else Affine({unit: float(sign)})

@@ -8,6 +8,7 @@ from statistics import median as middle
 import numpy as np
 
 from posattn.compiler import message_programs, programs
+from posattn.compiler.attention_program import SelfAttention
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
@@ -119,6 +120,12 @@ def _letters(random: np.random.Generator, count: int, machines: int, bound: floa
     return np.stack([first + steps.cumsum(axis=1) % 5, hops], axis=-1).astype(float)
 
 
+def _layer(tokens: int) -> SelfAttention:
+    """A layer of width 2 with some weights; tokens are numbers in [-1, 1]."""
+    w_q, w_k, w_v = np.random.default_rng(0).uniform(-0.5, 0.5, (3, 2, 2))
+    return SelfAttention(tokens, w_q, w_k, w_v)
+
+
 def _list_program(
     name: str,
     title: str,
@@ -148,6 +155,13 @@ _LIST = (
     ),
     Program("word-count", "sums of values by key", message_programs.word_count, _grouped_sums, _keys_and_values),
     Program("list-ranking", "distance from the end of a list", message_programs.list_ranking, _distances, _lists),
+    Program(
+        "self-attention",
+        "a self-attention layer, on N² machines",
+        lambda tokens, bound: _layer(tokens).program(),
+        lambda rows: _layer(len(rows)).answer(np.array(rows)).tolist(),
+        lambda random, count, tokens, bound: random.uniform(-1, 1, (count, tokens, 2)),
+    ),
     Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters),
 )
 

@@ -14,13 +14,12 @@ Send = Callable[[Machine], list[Message]]
 
 
 def pick(inbox: Sequence[Received], kind: int) -> Received:
-    """The message of a kind, of which there is at most one; its words without the kind."""
+    """The message of a kind, of which there is at most one; its words without the kind, or zeros."""
     hits = [both(box.present, equal(box.words[0], kind)) for box in inbox]
-    found = [
-        _sum(select(hit, word, 0) for hit, word in zip(hits, column, strict=True))
-        for column in zip(*(box.words[1:] for box in inbox), strict=True)
-    ]
-    return Received(either(*hits), tuple(found))
+    words = [as_expression(0.0)] * (len(inbox[0].words) - 1)
+    for hit, box in zip(hits, inbox, strict=True):
+        words = [select(hit, new, old) for new, old in zip(box.words[1:], words, strict=True)]
+    return Received(either(*hits), tuple(words))
 
 
 def _sum(parts: Iterable[Expression]) -> Expression:

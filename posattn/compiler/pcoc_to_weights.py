@@ -88,7 +88,9 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
         key = (program.compute(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
-            made[key] = relu_layers([*local, _number(program, r)], analysis, _columns(program.memory), 2 * (program.memory + 1))
+            made[key] = relu_layers(
+                [*local, _number(program, r)], analysis, _columns(program.memory), 2 * (program.memory + 1)
+            )
         maps.append(made[key])
         cells = [analysis.known(expression) for expression in local]
         sink = _at(local, sink, program.machines)
@@ -136,14 +138,14 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
         layers=len(maps),
         heads=s,
         embed=s + 1,
-        width=max(len(bias) for layer in maps for _, bias in layer[:-1]),
+        width=max(hidden.shape[0] for layer in maps for hidden in layer[:-1]),
         d_k=n,
         inputs=len(program.inputs),
         outputs=len(program.outputs),
         numbered=True,
         spare=program.spare,
         d_v=s + 1 if values == "proved" else 1,
-        mlp=tuple(tuple(len(bias) for _, bias in layer[:-1]) for layer in maps),
+        mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
         bounds=tuple((known.lo, known.hi) for known in program.inputs),
     )
@@ -156,10 +158,10 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
             model.decoder.weight[row, position] = 1.0
         for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
             assert isinstance(layer, Layer)
-            _write_attention(layer, _listens_to(program, index), 1.0 if temperature is None else temperature, values)
-            for linear, (weight, bias) in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
-                linear.weight.copy_(torch.from_numpy(weight))
-                linear.bias.copy_(torch.from_numpy(bias))
+            _write_attention(layer, listens_to(program, index), 1.0 if temperature is None else temperature, values)
+            for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
+                linear.weight.copy_(torch.from_numpy(own.dense()))
+                linear.bias.copy_(torch.from_numpy(own.bias))
     return model.eval()
 
 
@@ -172,7 +174,7 @@ def blank_transformer(config: ModelConfig) -> Transformer:
     return model
 
 
-def _listens_to(program: PCOC, layer: int) -> Array:
+def listens_to(program: PCOC, layer: int) -> Array:
     """(s, n): the position that each position attends to in each head. Layer 0 is the identity; the sink attends to itself."""
     sink = program.machines
     table: Any = np.broadcast_to(np.arange(sink)[:, None], (sink, program.memory))

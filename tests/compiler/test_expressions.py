@@ -18,8 +18,8 @@ A, B, C, I, J, K, L = MEMORY
 
 
 def network(maps, x):
-    for depth, (weight, bias) in enumerate(maps, start=1):
-        x = x @ weight.T + bias
+    for depth, own in enumerate(maps, start=1):
+        x = x @ own.dense().T + own.bias
         x = np.maximum(x, 0) if depth < len(maps) else x
     return x
 

@@ -58,7 +58,9 @@ def test_weights_are_those_of_the_proof(values):
     # Head 1 receives nothing, so all attend to the sink; in head 2 each machine attends to its left neighbour.
     assert pattern[0].argmax(dim=-1).tolist() == [5, 5, 5, 5, 5, 5]
     assert pattern[1].argmax(dim=-1).tolist() == [5, 0, 1, 2, 3, 5]
-    assert (pattern.sum(dim=-1).round(decimals=12) == 1).all() and set(pattern.round(decimals=12).unique().tolist()) == {0, 1}
+    assert (pattern.sum(dim=-1).round(decimals=12) == 1).all() and set(
+        pattern.round(decimals=12).unique().tolist()
+    ) == {0, 1}
     assert (attention.W_K.weight.view(s, n, n) == torch.eye(n)).all()
     if values == "proved":
         assert (attention.W_V.weight.view(s, s + 1, s + 1) == torch.eye(s + 1)).all()
