@@ -106,10 +106,16 @@ class ModelConfig:
                 f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}."
             )
         self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
-        for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
+        for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k", "inputs", "outputs"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
         if self.d_v is None and self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
+        if self.mlp is not None and (len(self.mlp) != self.layers or not all(self.mlp)):
+            raise UsageError(
+                f"mlp has {len(self.mlp)} rows; it must have hidden widths for each of {self.layers} layers."
+            )
+        if self.bounds is not None and len(self.bounds) != self.inputs:
+            raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
         self._fill("bias", self.design.biases)
         if not isinstance(self.bias, bool):
             raise UsageError(f"bias is {self.bias!r}; it must be True or False.")
@@ -239,7 +245,7 @@ class Transformer(nn.Module):
             maps.append(layer.weights(z, self.P[positions], positions))
         return torch.stack(maps)
 
-    def states(self, x: Float[Tensor, "*batch k"]) -> list[Float[Tensor, "*batch N d"]]:
+    def states(self, x: Float[Tensor, "*batch k"]) -> list[Float[Tensor, "*any N d"]]:
         """X before every layer, and after the last."""
         z, p, positions = self._encode(x)
         states = [z]
@@ -273,7 +279,7 @@ def positions_of(length: int, config: ModelConfig, device: torch.device | None =
 
 def input_features(
     x: Float[Tensor, "*batch k"], p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
-) -> Float[Tensor, "*batch N d_in"]:
+) -> Float[Tensor, "*any N d_in"]:
     """What the encoder reads: each number, or number and encoding, or Diag(X); the scratchpad holds 0."""
     if config.compiled:
         return memory_cells(x, positions, config.inputs, config.numbered)

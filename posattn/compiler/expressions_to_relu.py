@@ -12,7 +12,7 @@ A unit stands in the hidden layer after the last of what it reads. What is neede
 cannot be negative by relu(x), another by relu(x) and relu(-x).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,15 +45,20 @@ class Affine:
     constant: float = 0.0
 
     def plus(self, other: "Affine", factor: float = 1.0) -> "Affine":
-        terms = dict(self.terms)
-        for unit, weight in other.terms.items():
-            terms[unit] = terms.get(unit, 0.0) + factor * weight
-        return Affine(
-            {unit: weight for unit, weight in terms.items() if weight}, self.constant + factor * other.constant
-        )
+        return combined([(self, 1.0), (other, factor)])
 
     def times(self, factor: float) -> "Affine":
-        return Affine({}, 0.0).plus(self, factor)
+        return combined([(self, factor)])
+
+
+def combined(parts: Iterable[tuple[Affine, float]], constant: float = 0.0) -> Affine:
+    """Σ factor · part + constant."""
+    terms: dict[int, float] = {}
+    for part, factor in parts:
+        constant += factor * part.constant
+        for unit, weight in part.terms.items():
+            terms[unit] = terms.get(unit, 0.0) + factor * weight
+    return Affine({unit: weight for unit, weight in terms.items() if weight}, constant)
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,7 @@ class Lowering:
             case Me():
                 return Affine({self.me: 1.0})
             case Linear(terms, constant):
-                total = Affine({}, constant)
-                for term, weight in terms:
-                    total = total.plus(affine(term), weight)
-                return total
+                return combined(((affine(term), weight) for term, weight in terms), constant)
             case Relu(x):
                 return affine(x) if known(x).lo >= 0 else self.relu(affine(x))
             case Smaller(a, b):
@@ -176,13 +178,13 @@ class Lowering:
         return total
 
     def _table(self, values: tuple[float, ...]) -> Affine:
-        total, slope = Affine({}, values[0]), 0.0
+        parts, slope = [], 0.0
         for j, (here, following) in enumerate(zip(values, [*values[1:], values[-1]], strict=True)):
             bend, slope = following - here - slope, following - here
             if bend:
                 step = Affine({self.me: 1.0}, -float(j))
-                total = total.plus(self.relu(step) if j else step, bend)
-        return total
+                parts.append((self.relu(step) if j else step, bend))
+        return combined(parts, values[0])
 
     def _sorted(self, sort: Sort) -> list[list[Affine]]:
         if sort not in self._sorts:
@@ -202,13 +204,15 @@ class Lowering:
 
     def _fitted(self, node: Fitted) -> Affine:
         fit = self.analysis.fit(node)
-        total = Affine({}, fit.constant)
-        for direction, offset, weight in zip(fit.directions.T, fit.offsets, fit.weights, strict=True):
-            inner = Affine({}, float(offset))
-            for argument, slope in zip(node.arguments, direction, strict=True):
-                inner = inner.plus(self.affine(argument), float(slope))
-            total = total.plus(self.relu(inner), float(weight))
-        return total
+        # Every unit reads the arguments, so what has many parts is one number first.
+        signed = [self.analysis.known(argument).lo < 0 for argument in node.arguments]
+        arguments = [self.held(self.affine(each), sign) for each, sign in zip(node.arguments, signed, strict=True)]
+        units = zip(fit.directions.T.tolist(), fit.offsets.tolist(), fit.weights.tolist(), strict=True)
+        hidden = [
+            (self.relu(combined(zip(arguments, direction, strict=True), offset)), weight)
+            for direction, offset, weight in units
+        ]
+        return combined(hidden, fit.constant)
 
 
 def _not(bit: Affine) -> Affine:

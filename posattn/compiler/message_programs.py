@@ -69,6 +69,7 @@ def word_count(machines: int, bound: float) -> MPC:
     return MPC(
         machines=size,
         memory=2 * most,
+        longest=2,
         inputs=(Known(0, machines - 1, True), Known(-bound, bound)),
         rounds=tuple(step(reach) for reach in doublings(size)),
         finish=finish,
@@ -129,7 +130,7 @@ def list_ranking(machines: int, bound: float) -> MPC:
     def finish(machine: Machine) -> list[Expression]:
         return [state(machine)[1] if jumps else as_expression(0.0)]
 
-    return MPC(machines, 6, (Known(0, nil, True),), tuple(rounds), finish, name="list-ranking")
+    return MPC(machines, 6, 3, (Known(0, nil, True),), tuple(rounds), finish, name="list-ranking")
 
 
 # --- k-hop induction heads --------------------------------------------------------------------------------------------
@@ -218,6 +219,7 @@ def khop(machines: int, bound: float) -> MPC:
     return MPC(
         machines=size,
         memory=2 * _LENGTH,
+        longest=_LENGTH,
         inputs=(Known(0, LETTERS - 1, True), Known(0, HOPS, True)),
         rounds=(*(sorting(r) for r in range(len(steps))), to_next_door, to_its_place, *hopping),
         finish=lambda machine: [told(machine, HOPS)[0][3]],

@@ -46,12 +46,13 @@ class Machine:
 class MPC:
     """A program of ``rounds``, each a function from a machine to its messages, and ``finish``, the answers at the end.
 
-    ``memory`` is s, in words. In the first round the inbox holds one message, the machine's input; the last ``spare``
-    machines have none, and give no answer.
+    ``memory`` is s, in words, and ``longest`` how many the longest message has, or the input, which is what the inbox holds
+    in the first round. The last ``spare`` machines have no input and give no answer.
     """
 
     machines: int
     memory: int
+    longest: int
     inputs: tuple[Known, ...]
     rounds: tuple[Callable[[Machine], Sequence[Message]], ...]
     finish: Callable[[Machine], Sequence[Expression]]
@@ -61,27 +62,25 @@ class MPC:
     def __post_init__(self) -> None:
         whole("machines", self.machines)
         whole("memory", self.memory)
-        if not 1 <= self.longest <= self.memory:
-            raise UsageError(f"{self.name} has messages of {self.longest} words; its memory is {self.memory}.")
+        if not len(self.inputs) <= whole("longest", self.longest):
+            raise UsageError(
+                f"{self.name} has {len(self.inputs)} inputs; its longest message is of {self.longest} words."
+            )
+        for length in self._lengths:
+            if not 1 <= length <= min(self.longest, self.memory):
+                least = min(self.longest, self.memory)
+                raise UsageError(f"{self.name} has a message of {length} words; it must be 1 to {least}.")
 
     @cached_property
     def _lengths(self) -> list[int]:
-        """Of all messages that can be sent; a length never depends on values, so a first look with wide inboxes tells."""
-        widest = _view(self.memory, self.memory)
-        sizes = [len(message.words) for send in self.rounds for message in send(widest)]
-        if 0 in sizes:
-            raise UsageError(f"{self.name} has a message without words; every message needs at least one.")
-        return sizes or [len(self.inputs)]
-
-    @property
-    def longest(self) -> int:
-        """Words in the longest message; shorter ones are padded with 0."""
-        return max(len(self.inputs), *self._lengths)
+        """Of all messages that can be sent; a length never depends on values, so a look at any machine tells."""
+        anyone = _view(self.memory, self.longest)
+        return [len(message.words) for send in self.rounds for message in send(anyone)]
 
     @property
     def places(self) -> int:
         """How many messages s words can be: the places of the inbox."""
-        return self.memory // min(self._lengths)
+        return self.memory // min(self._lengths, default=self.memory)
 
     def view(self) -> Machine:
         """A machine whose inbox is memory cells: of each place the bit, then the words."""

@@ -67,6 +67,11 @@ class PCOC:
         for position in self.outputs:
             _check(position, self.memory, f"{self.name} has output position {position}")
 
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Of every input."""
+        return tuple((float(known.lo), float(known.hi)) for known in self.inputs)
+
     @cached_property
     def sources(self) -> NDArray[np.int64]:
         """(R, N, s): the machine that each position receives from, or IDLE; checked against the model's rules."""

@@ -147,7 +147,7 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
         d_v=s + 1 if values == "proved" else 1,
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
-        bounds=tuple((known.lo, known.hi) for known in program.inputs),
+        bounds=program.bounds,
     )
     model = blank_transformer(config)
     with torch.no_grad():

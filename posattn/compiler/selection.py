@@ -41,7 +41,7 @@ class SelectionNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         program, c = self.program, len(self.program.inputs)
-        given = within_bounds(x, program.machines, tuple((known.lo, known.hi) for known in program.inputs)).double()
+        given = within_bounds(x, program.machines, program.bounds).double()
         words = memory_cells(given, torch.arange(program.machines + 1), c, numbered=True)
         state = torch.zeros(*words.shape[:-1], program.memory + 1, dtype=torch.float64)
         state[..., :c], state[..., -1] = words[..., :c], words[..., -1]

@@ -113,9 +113,9 @@ def test_a_function_of_two_arguments_is_fitted_better_with_more_units():
     def error(units):
         return Analysis(KNOWN, MACHINES).fit(ex.fitted(lambda a, b: a * b, A, B, units=units)).error
 
-    few, many = error(20), error(400)
+    few, many = error(20), error(200)
     assert many < few / 4
-    direct, computed, _ = both_ways([ex.fitted(lambda a, b: a * b, A, B, units=400)])
+    direct, computed, _ = both_ways([ex.fitted(lambda a, b: a * b, A, B, units=200)])
     assert np.abs(direct - computed).max() <= many * 1.2
 
 
