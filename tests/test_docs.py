@@ -14,6 +14,7 @@ import typer
 
 import posattn
 from posattn import cli, encodings, model
+from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SCALES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
@@ -101,7 +102,7 @@ def test_there_are_snippets_and_few_are_left_out() -> None:
 
 def test_commands_parse() -> None:
     group = typer.main.get_command(cli.app)
-    assert set(group.commands) == {"train", "evaluate", "predict", "reproduce", "report"}  # type: ignore[attr-defined]
+    assert set(group.commands) == {"train", "evaluate", "predict", "reproduce", "report", "compile", "graph"}  # type: ignore[attr-defined]
     seen = set()
     for place, line in shell_lines():
         words = shlex.split(line, comments=True)
@@ -128,6 +129,10 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         assert given["recipe"] in RECIPES, place
     elif command == "evaluate":
         assert cli.parse_scales(given["scales"]), place
+    elif command == "compile":
+        assert given["name"] is None or given["name"] in PROGRAMS, place
+    elif command == "graph":
+        assert given["what"] in (*PROGRAMS, "benes") or given["what"].startswith("runs/"), place
     elif command == "predict":
         assert cli.parse_list(given["numbers"]), place
     elif command == "reproduce" and given["name"] is not None:
