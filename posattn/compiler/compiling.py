@@ -9,6 +9,7 @@ Every level can be run, and :meth:`Compilation.check` holds them against each ot
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -162,19 +163,9 @@ def _written(
     return source, source.build(whole("machines", machines), positive("bound", bound))
 
 
-def compile(
-    program: str | Program | PCOC | MPC,
-    machines: int | None = None,
-    *,
-    epsilon: float | None = None,
-    temperature: float | None = None,
-    bound: float = BOUND,
-    values: str = "proved",
-) -> Transformer:
+def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
     """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
 
-    The arguments are those of :func:`compile_program`, which also gives sizes and checks.
+    Options (epsilon, temperature, bound, values) are those of :func:`compile_program`, which also gives sizes and checks.
     """
-    return compile_program(
-        program, machines, epsilon=epsilon, temperature=temperature, bound=bound, values=values
-    ).model
+    return compile_program(program, machines, **options).model

@@ -17,24 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posattn.compiler import expressions as ex
 from posattn.compiler.analysis import Analysis, gate_bound
-from posattn.compiler.expressions import (
-    Array,
-    Assume,
-    ByMachine,
-    Cell,
-    Expression,
-    Fitted,
-    Greater,
-    Linear,
-    Me,
-    Relu,
-    Select,
-    Smaller,
-    Sort,
-    Sorted,
-    comparators,
-)
+from posattn.compiler.expressions import Array, Expression, comparators
 
 
 @dataclass(frozen=True)
@@ -80,7 +65,7 @@ class Lowering:
         self.units.append(Unit(0, negative=analysis.first < 0))
         self._same: dict[tuple[object, float], int] = {}
         self._done: dict[Expression, Affine] = {}
-        self._sorts: dict[Sort, list[list[Affine]]] = {}
+        self._sorts: dict[ex.Sort, list[list[Affine]]] = {}
 
     def relu(self, x: Affine) -> Affine:
         """relu(x) as a unit; equal units are one."""
@@ -127,27 +112,27 @@ class Lowering:
         affine, known = self.affine, self.analysis.known
         known(node)  # checks what the node asks of its parts
         match node:
-            case Cell(index):
+            case ex.Cell(index):
                 return Affine({index: 1.0})
-            case Me():
+            case ex.Me():
                 return Affine({self.me: 1.0})
-            case Linear(terms, constant):
+            case ex.Linear(terms, constant):
                 return combined(((affine(term), weight) for term, weight in terms), constant)
-            case Relu(x):
+            case ex.Relu(x):
                 return affine(x) if known(x).lo >= 0 else self.relu(affine(x))
-            case Smaller(a, b):
+            case ex.Smaller(a, b):
                 return self._smaller(a, b)
-            case Greater(a, b):
+            case ex.Greater(a, b):
                 return self._greater(a, b)
-            case Select(chosen, a, b):
+            case ex.Select(chosen, a, b):
                 return self._select(affine(chosen), (a, b), (affine(a), affine(b)))
-            case ByMachine(values):
+            case ex.ByMachine(values):
                 return self._table(values)
-            case Assume(x):
+            case ex.Assume(x):
                 return affine(x)
-            case Sorted(sort, place, field):
+            case ex.Sorted(sort, place, field):
                 return self._sorted(sort)[place][field]
-            case Fitted():
+            case ex.Fitted():
                 return self._fitted(node)
         raise TypeError(f"{type(node).__name__} is no expression")
 
@@ -186,10 +171,10 @@ class Lowering:
                 parts.append((self.relu(step) if j else step, bend))
         return combined(parts, values[0])
 
-    def _sorted(self, sort: Sort) -> list[list[Affine]]:
+    def _sorted(self, sort: ex.Sort) -> list[list[Affine]]:
         if sort not in self._sorts:
             table = [[self.affine(part) for part in record] for record in sort.records]
-            fields = [self.analysis.known(Sorted(sort, 0, field)) for field in range(len(table[0]))]
+            fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
             for low, high in comparators(len(table)):
                 swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
                 for field, known in enumerate(fields):
@@ -202,7 +187,7 @@ class Lowering:
             self._sorts[sort] = table
         return self._sorts[sort]
 
-    def _fitted(self, node: Fitted) -> Affine:
+    def _fitted(self, node: ex.Fitted) -> Affine:
         fit = self.analysis.fit(node)
         # Every unit reads the arguments, so what has many parts is one number first.
         signed = [self.analysis.known(argument).lo < 0 for argument in node.arguments]

@@ -1,34 +1,19 @@
 """compile and graph: sizes, agreement, folders that other commands take, pictures; and errors in one sentence."""
 
 import json
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
 
 import posattn
-from posattn import UsageError, cli
+from posattn import UsageError
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.graph import benes_graph, network_graph, program_graph, svg
 from posattn.compiler.saved import CompiledRun, save
 from posattn.training.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-
-@pytest.fixture
-def command(monkeypatch, capfd, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["posattn", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code or 0, *capfd.readouterr()
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +23,8 @@ def sorter(tmp_path_factory):
     return folder
 
 
-def test_compile_shows_sizes_and_that_all_levels_agree(command):
-    code, shown, error = command("compile", "prefix-min", "--machines", 4, "--check", "--save", "here")
+def test_compile_shows_sizes_and_that_all_levels_agree(posattn_command):
+    code, shown, error = posattn_command("compile", "prefix-min", "--machines", 4, "--check", "--save", "here")
     assert (code, error) == (0, "")
     assert "R + 1 = 3" in shown and shown.count("yes") == 3 and "NO" not in shown
     loaded = posattn.load("here")
@@ -47,22 +32,22 @@ def test_compile_shows_sizes_and_that_all_levels_agree(command):
     assert loaded.model()(torch.tensor([3.0, 1.0, 2.0, 0.0])).tolist() == [3, 1, 1, 0]
 
 
-def test_compile_with_softmax_says_how_far_answers_move(command):
-    code, shown, _ = command("compile", "prefix-sum", "--machines", 4, "--epsilon", 0.01, "--bound", 10)
+def test_compile_with_softmax_says_how_far_answers_move(posattn_command):
+    code, shown, _ = posattn_command("compile", "prefix-sum", "--machines", 4, "--epsilon", 0.01, "--bound", 10)
     assert code == 0 and "no answer moves by more than 0.01" in shown
 
 
-def test_the_list_of_programs(command):
-    code, shown, _ = command("compile", "--list")
+def test_the_list_of_programs(posattn_command):
+    code, shown, _ = posattn_command("compile", "--list")
     assert code == 0 and all(name in shown for name in PROGRAMS)
 
 
-def test_evaluate_and_predict_take_a_compiled_program(command, sorter):
-    code, shown, _ = command("evaluate", sorter, "--scales", "1,1000", "--samples", 50)
+def test_evaluate_and_predict_take_a_compiled_program(posattn_command, sorter):
+    code, shown, _ = posattn_command("evaluate", sorter, "--scales", "1,1000", "--samples", 50)
     assert code == 0 and "compiled bitonic-sort" in shown
     table = posattn.load(sorter).evaluate([1, 1000], samples=50)
     assert table["mse"].tolist() == [0, 0] and (table["rounding"] == 1).all()
-    code, shown, _ = command("predict", sorter, "5,-1,4,2,3")
+    code, shown, _ = posattn_command("predict", sorter, "5,-1,4,2,3")
     assert code == 0 and shown.count("+0.0000") == 5 and "-1.0000" in shown
 
 
@@ -73,11 +58,11 @@ def test_a_saved_network_is_the_network(sorter):
     assert (run.truth(x) == x.sort(dim=-1).values).all()
 
 
-def test_programs_of_several_inputs_are_saved_too(command):
-    command("compile", "word-count", "--machines", 2, "--save", "counter", "--values", "lean")
-    code, shown, _ = command("predict", "counter", "1,2.5,1,4")
+def test_programs_of_several_inputs_are_saved_too(posattn_command):
+    posattn_command("compile", "word-count", "--machines", 2, "--save", "counter", "--values", "lean")
+    code, shown, _ = posattn_command("predict", "counter", "1,2.5,1,4")
     assert code == 0 and "6.5000" in shown and "1 2.5" in shown
-    code, _, error = command("evaluate", "counter")
+    code, _, error = posattn_command("evaluate", "counter")
     assert code == 2 and "solves none of the tasks" in error
 
 
@@ -93,15 +78,15 @@ def test_programs_of_several_inputs_are_saved_too(command):
         (("graph", "prefix-sum", "--machines", 100), "room for 64"),
     ],
 )
-def test_bad_input_is_one_sentence(command, arguments, message):
-    code, _, error = command(*arguments)
+def test_bad_input_is_one_sentence(posattn_command, arguments, message):
+    code, _, error = posattn_command(*arguments)
     assert code == 2 and message in error and error.count("\n") == 1
 
 
-def test_wrong_lists_for_a_compiled_program(command, sorter):
-    assert "takes 5" in command("predict", sorter, "1,2")[2]
-    assert "compiled for -1e+06 to 1e+06" in command("predict", sorter, "1,2,3,4,1e9")[2]
-    assert "member 0 only" in command("predict", sorter, "1,2,3,4,5", "--member", 1)[2]
+def test_wrong_lists_for_a_compiled_program(posattn_command, sorter):
+    assert "takes 5" in posattn_command("predict", sorter, "1,2")[2]
+    assert "compiled for -1e+06 to 1e+06" in posattn_command("predict", sorter, "1,2,3,4,1e9")[2]
+    assert "member 0 only" in posattn_command("predict", sorter, "1,2,3,4,5", "--member", 1)[2]
 
 
 def test_damaged_folders_are_refused(sorter, tmp_path):
@@ -149,9 +134,9 @@ def test_the_network_communicates_as_the_program_does(name):
     assert network_graph(compiled.model, name).arrows == program_graph(compiled.program).arrows
 
 
-def test_the_picture_is_svg_with_an_arrow_for_every_message(command, sorter):
+def test_the_picture_is_svg_with_an_arrow_for_every_message(posattn_command, sorter):
     for what, machines in (("prefix-sum", 4), ("benes", 8), (sorter, 5)):
-        code, shown, _ = command("graph", what, "--machines", machines, "--out", "picture.svg")
+        code, shown, _ = posattn_command("graph", what, "--machines", machines, "--out", "picture.svg")
         assert code == 0 and "picture.svg" in shown
         assert ElementTree.parse("picture.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
     graph = program_graph(PROGRAMS["prefix-sum"].build(4, 1.0))
