@@ -168,7 +168,7 @@ class Analysis:
             raise UsageError(
                 f"{self.place}select was given a number in [{bit.lo:g}, {bit.hi:g}]; it needs a bit, 0 or 1."
             )
-        self.margins.need(bit.error, SLACK)
+        self.margins.need(bit.error, STEP_MARGIN)  # what softmax adds to it, a step takes away
 
     def _check_gates(self, *passed: Known) -> None:
         """A shut gate stays shut for what softmax may add to a value."""

@@ -35,6 +35,9 @@ def compile_command(
     ] = None,
     bound: Annotated[float, typer.Option(help="Largest absolute value of the numbers it will be given.")] = BOUND,
     values: Annotated[str, typer.Option(help=f"What W_V holds: {' or '.join(VALUES)}.")] = VALUES[0],
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Do not route messages whose addresses are known beforehand.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare all levels on random inputs.")] = False,
     samples: Annotated[int, typer.Option(help="How many inputs --check tries.")] = 20,
     out: Annotated[Path | None, typer.Option("--save", help="Folder for the network.")] = None,
@@ -48,7 +51,7 @@ def compile_command(
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
         _show(pd.DataFrame(rows, columns=["program", "computes", "task"]), "programs")
         return
-    compilation = compile_program(name, machines, epsilon=epsilon, bound=bound, values=values)
+    compilation = compile_program(name, machines, epsilon=epsilon, bound=bound, values=values, direct=direct)
     _show(compilation.sizes(), f"{name} on {machines} machines")
     lowered = compilation.lowered
     if lowered.temperature is not None:

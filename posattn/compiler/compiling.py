@@ -85,11 +85,7 @@ class Compilation:
         heads = 2 * written.memory
         return [
             ("nodes n", config.positions, f"N + 1 = {n + 1}, N = 2^{k}"),
-            (
-                "layers",
-                config.layers,
-                f"at most 2R⌈log N⌉ = {2 * rounds * k}; (2k - 1)R + 1 = {(2 * k - 1) * rounds + 1}",
-            ),
+            ("layers", config.layers, f"at most 2R⌈log N⌉ = {2 * rounds * k}; all routed {(2 * k - 1) * rounds + 1}"),
             ("heads", config.heads, f"2s = {heads}, times padding {plan.factor:.3g}, times {CELLS} numbers a tuple"),
         ]
 
@@ -132,6 +128,7 @@ def compile_program(
     temperature: float | None = None,
     bound: float = BOUND,
     values: str = "proved",
+    direct: bool = False,
 ) -> Compilation:
     """Compiles a program of the library, by name, or one of your own, and keeps what lies between.
 
@@ -142,9 +139,10 @@ def compile_program(
         temperature: softmax attention at this temperature.
         bound: the largest absolute value of real inputs, for a program of the library.
         values: ``proved``, W_V = I as in the proof, or ``lean``, one column a head, which computes the same with less.
+        direct: rounds of MPC whose addresses do not depend on the data go without routing; False is the lemma.
     """
     source, written = _written(program, machines, bound)
-    fixed = simulate(written) if isinstance(written, MPC) else written  # Lemma B.1
+    fixed = simulate(written, direct) if isinstance(written, MPC) else written  # Lemma B.1
     lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
@@ -166,6 +164,6 @@ def _written(
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
     """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
 
-    Options (epsilon, temperature, bound, values) are those of :func:`compile_program`, which also gives sizes and checks.
+    Options (epsilon, temperature, bound, values, direct) are those of :func:`compile_program`, which also has sizes and checks.
     """
     return compile_program(program, machines, **options).model

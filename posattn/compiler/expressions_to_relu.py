@@ -125,7 +125,8 @@ class Lowering:
             case ex.Greater(a, b):
                 return self._greater(a, b)
             case ex.Select(chosen, a, b):
-                return self._select(affine(chosen), (a, b), (affine(a), affine(b)))
+                bit = self._step(affine(chosen)) if known(chosen).error else affine(chosen)
+                return self._select(bit, (a, b), (affine(a), affine(b)))
             case ex.ByMachine(values):
                 return self._table(values)
             case ex.Assume(x):

@@ -15,6 +15,7 @@ shorter ones are padded to B.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from posattn.compiler import direct_rounds
 from posattn.compiler.analysis import Analysis, Known
 from posattn.compiler.benes import Benes, size_for
 from posattn.compiler.expressions import (
@@ -30,9 +31,10 @@ from posattn.compiler.expressions import (
     sort_records,
 )
 from posattn.compiler.mpc import MPC, Machine, Message, Received
-from posattn.compiler.pcoc import PCOC, Round
+from posattn.compiler.pcoc import PCOC, Local, Round
 
 CELLS = 2  # a tuple is a key and a word
+Guard = Callable[[Memory], Expression]
 
 
 @dataclass(frozen=True)
@@ -82,41 +84,94 @@ class Layout:
         return sum((i >> bit & 1) << (self.network.k - 1 - bit) for bit in range(bits))
 
 
+View = Callable[[Layout, Memory, Sequence[Known]], Machine]
+
+
 def layout(program: MPC) -> Layout:
     view = program.view()
     most = max((len(program.rounds[r](view)) for r in range(len(program.rounds))), default=1)
     return Layout(program, size_for(program.machines), max(1, most))
 
 
-def simulate(program: MPC) -> PCOC:
-    """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory."""
+def simulate(program: MPC, direct: bool = False) -> PCOC:
+    """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory.
+
+    With ``direct``, a round whose addresses depend on machines alone goes without routing, in one round (``direct_rounds``).
+    """
     plan = layout(program)
-    rounds: list[Round] = []
-    placing = {step: _placing(plan, step) for step in plan.network.steps}
+    routed = _routed(plan)
+    straight = [
+        direct_rounds.schedule(program, r, plan.network.machines) if direct else None
+        for r in range(len(program.rounds))
+    ]
+    deliveries = [routed if known is None else _straight(plan, known) for known in straight]
     words = _input_knowledge(program)
-    first, start_guard = _sending(plan, 0, words, _from_input) if program.rounds else (_no_rounds(program, plan), None)
-    for r in range(len(program.rounds)):
+    views: list[View] = [_from_input, *(delivery.view for delivery in deliveries)]
+    computes: list[tuple[Local, Guard | None]] = []  # the program's own: before every delivery, and after the last
+    for r, delivery in enumerate(deliveries):
+        computes.append(_sending(plan, r, words, views[r], delivery))
         words = _sent_knowledge(program, r, words)
-        for step in plan.network.steps:
-            last = step == plan.network.steps[-1]
-            if not last:
-                compute, guard = placing[step + 1], _within_half(plan)
-            elif r + 1 < len(program.rounds):
-                compute, guard = _sending(plan, r + 1, words, _from_tuples)
-            else:
-                compute, guard = _finishing(plan, words), _within_half(plan)
-            rounds.append(Round(_receive(plan, step), compute, guard))
+    computes.append(_finishing(plan, words, views[-1]))
+    rounds = [
+        each
+        for delivery, (compute, guard) in zip(deliveries, computes[1:], strict=True)
+        for each in delivery.rounds(compute, guard)
+    ]
+    start, start_guard = computes[0]
     return PCOC(
         machines=plan.network.machines,
         memory=plan.memory,
         inputs=program.inputs,
         rounds=tuple(rounds),
         outputs=tuple(range(len(program.finish(program.view())))),
-        start=first,
+        start=start,
         start_guard=start_guard,
         name=program.name,
         spare=plan.network.machines - program.machines + program.spare,
     )
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How the messages of one round travel.
+
+    place: the memory that a machine makes of its messages before they leave.
+    rounds: the communication, given the computation (and its guard) that follows the last of it.
+    view: the inbox, from the memory after the last of it.
+    """
+
+    place: Callable[[Expression, list[Message]], list[Expression]]
+    rounds: Callable[[Local, Guard | None], list[Round]]
+    view: View
+
+
+def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
+    """Every message goes at once, in a place of the memory that neither its sender nor its receiver uses twice."""
+
+    def place(me: Expression, messages: list[Message]) -> list[Expression]:
+        sent = [Message(each.to, each.words, _sent(plan, me, each)) for each in messages]
+        return _filled(plan, known.place(sent))
+
+    def rounds(compute: Local, guard: Guard | None) -> list[Round]:
+        return [Round(known.receive, compute, guard)]
+
+    def view(_: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
+        return Machine(memory.me, tuple(_box(present, carried, words) for present, *carried in known.inbox(memory)))
+
+    return Delivery(place, rounds, view)
+
+
+def _routed(plan: Layout) -> Delivery:
+    """Over the Beneš network."""
+    placing = {step: _placing(plan, step) for step in plan.network.steps}
+    held: Guard = lambda memory: _held(plan, memory)  # noqa: E731
+
+    def rounds(compute: Local, guard: Guard | None) -> list[Round]:
+        *inner, last = plan.network.steps
+        found = [Round(_receive(plan, step), placing[step + 1], held) for step in inner]
+        return [*found, Round(_receive(plan, last), compute, guard)]
+
+    return Delivery(lambda me, messages: _as_tuples(plan, me, messages), rounds, _from_tuples)
 
 
 def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]]:
@@ -162,18 +217,12 @@ def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit
     return [part for _, key, word in sort_records(records) for part in (key, word)]
 
 
-def _within_half(plan: Layout) -> Callable[[Memory], Expression]:
-    """Tuples that a machine holds beyond S: none, by Facts B.1 and B.2."""
-    return lambda memory: _held(plan, memory)
-
-
 def _held(plan: Layout, memory: Memory) -> Expression:
+    """Tuples that a machine holds beyond S: none, by Facts B.1 and B.2."""
     return linear(*((key < plan.blank, 1.0) for key, _ in plan.tuples_of(memory)), constant=-float(plan.tuples))
 
 
 # --- local computation of the program's own rounds --------------------------------------------------------------------
-
-View = Callable[[Layout, Memory, Sequence[Known]], Machine]
 
 
 def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
@@ -192,40 +241,44 @@ def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machin
     boxes = []
     for q in range(plan.program.places):
         block = ordered[q * plan.padded :][: plan.program.longest]
-        carried = (Assume(word, k.lo, k.hi, k.integer) for (_, word), k in zip(block, words, strict=True))
-        boxes.append(Received(block[0][0] < plan.blank, tuple(carried)))
+        boxes.append(_box(block[0][0] < plan.blank, [word for _, word in block], words))
     return Machine(memory.me, tuple(boxes))
 
 
+def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Known]) -> Received:
+    return Received(present, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in zip(carried, words, strict=True)))
+
+
 def _sending(
-    plan: Layout, r: int, words: Sequence[Known], view: View
-) -> tuple[Callable[[Memory], list[Expression]], Callable[[Memory], Expression]]:
-    """The program's round ``r``: its messages as tuples, placed for the first step; and the count that must not exceed 0."""
+    plan: Layout, r: int, words: Sequence[Known], view: View, delivery: Delivery
+) -> tuple[Local, Guard | None]:
+    """The program's round ``r``: its messages, placed for their delivery; and the count that must not exceed 0."""
 
     def compute(memory: Memory) -> list[Expression]:
-        machine = view(plan, memory, words)
-        records = [_record(plan, machine, m, sent) for m, sent in enumerate(plan.program.messages(r, machine))]
-        kept = sort_records(records)[: plan.program.places]
-        tuples = [
-            [group * plan.padded + pos, carried[pos] if pos < len(carried) else as_expression(0.0)]
-            for group, *carried in kept
-            for pos in range(plan.padded)
-        ]
-        nothing = [as_expression(float(plan.blank)), as_expression(0.0)]
-        tuples += [nothing] * (2 * plan.tuples - len(tuples))
-        first = plan.network.steps[0]
-        if plan.network.fragments(first):
-            return _dealt(tuples)
-        return _collected(plan, memory.me, tuples, first - plan.network.k)
+        return delivery.place(memory.me, plan.program.messages(r, view(plan, memory, words)))
 
     def excess(memory: Memory) -> Expression:
         messages = plan.program.messages(r, view(plan, memory, words))
-        count = linear(
-            *((_sent(plan, memory.me, sent), 1.0) for sent in messages), constant=-float(plan.program.places)
-        )
-        return count if view is _from_input else relu(count) + relu(_held(plan, memory))
+        sent = ((_sent(plan, memory.me, each), 1.0) for each in messages)
+        count = linear(*sent, constant=-float(plan.program.places))
+        return relu(count) + relu(_held(plan, memory)) if view is _from_tuples else count
 
     return compute, excess
+
+
+def _as_tuples(plan: Layout, me: Expression, messages: list[Message]) -> list[Expression]:
+    """The messages in the order of destinations, cut into tuples and placed for the first step."""
+    records = [_record(plan, me, m, sent) for m, sent in enumerate(messages)]
+    kept = sort_records(records)[: plan.program.places]
+    tuples = [
+        [group * plan.padded + pos, carried[pos] if pos < len(carried) else as_expression(0.0)]
+        for group, *carried in kept
+        for pos in range(plan.padded)
+    ]
+    nothing = [as_expression(float(plan.blank)), as_expression(0.0)]
+    tuples += [nothing] * (2 * plan.tuples - len(tuples))
+    first = plan.network.steps[0]
+    return _dealt(tuples) if plan.network.fragments(first) else _collected(plan, me, tuples, first - plan.network.k)
 
 
 def _sent(plan: Layout, me: Expression, message: Message) -> Expression:
@@ -233,10 +286,10 @@ def _sent(plan: Layout, me: Expression, message: Message) -> Expression:
     return both(as_expression(message.when), me < plan.program.machines)
 
 
-def _record(plan: Layout, machine: Machine, m: int, message: Message) -> list[Expression]:
+def _record(plan: Layout, me: Expression, m: int, message: Message) -> list[Expression]:
     """(r(j) P + i) M + m, or a blank, and the message's words."""
-    sent = _sent(plan, machine.me, message)
-    origin = machine.me * plan.messages + m
+    sent = _sent(plan, me, message)
+    origin = me * plan.messages + m
     group = _reversed_bits(as_expression(message.to), plan.network.k) * (plan.network.machines * plan.messages) + origin
     blank = plan.blank // plan.padded
     return [select(sent, group, blank), *(select(sent, word, 0) for word in message.words)]
@@ -252,20 +305,15 @@ def _reversed_bits(number: Expression, k: int) -> Expression:
     return total
 
 
-def _finishing(plan: Layout, words: Sequence[Known]) -> Callable[[Memory], list[Expression]]:
+def _finishing(plan: Layout, words: Sequence[Known], view: View) -> tuple[Local, Guard | None]:
     def compute(memory: Memory) -> list[Expression]:
-        answers = [as_expression(answer) for answer in plan.program.finish(_from_tuples(plan, memory, words))]
-        return answers + [as_expression(0.0)] * (plan.memory - len(answers))
+        return _filled(plan, [as_expression(answer) for answer in plan.program.finish(view(plan, memory, words))])
 
-    return compute
+    return compute, (lambda memory: _held(plan, memory)) if view is _from_tuples else None
 
 
-def _no_rounds(program: MPC, plan: Layout) -> Callable[[Memory], list[Expression]]:
-    def compute(memory: Memory) -> list[Expression]:
-        answers = [as_expression(answer) for answer in program.finish(_from_input(plan, memory, ()))]
-        return answers + [as_expression(0.0)] * (plan.memory - len(answers))
-
-    return compute
+def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:
+    return words + [as_expression(0.0)] * (plan.memory - len(words))
 
 
 # --- what is known of words -------------------------------------------------------------------------------------------
