@@ -21,6 +21,7 @@ from posattn.model import ModelConfig, Transformer
 from posattn.tasks import SHIFTS
 from posattn.training import Run, files, metrics, pick_device
 from posattn.training import load as load_trained
+from posattn.training.run import ROW_COLUMNS
 
 _FILE = "program.json"
 _FORMAT = 1
@@ -106,6 +107,25 @@ class CompiledRun(Run):
         members = self._task_members()
         table = metrics.evaluate_shifts(self._answer, members, self.spec.lengths, names, samples, self.device)
         return table.assign(status="ok")
+
+    def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
+        """Result rows as of a trained run; what only training has is empty."""
+        model = self.network.config
+        settings = {
+            "experiment": experiment,
+            "run": f"compiled-{self.spec.program}-{model.n}",
+            "task": self.spec.members[0].task,
+            "arch": "compiled",
+            **{field: getattr(model, field) for field in ("n", "layers", "width", "encoding")},
+            "precision": "fp64",
+            "seed": 0,
+            "split": split,
+            "domain": ["ood" if scale > 1 else "id" for scale in values["scale"]],
+            "status": "ok",
+        }
+        return values.assign(**{name: value for name, value in settings.items() if name not in values}).reindex(
+            columns=[*ROW_COLUMNS, *(column for column in values if column not in (*ROW_COLUMNS, "member"))]
+        )
 
     def _answer(self, x: Tensor) -> Tensor:
         """In the precision of the lists, whose true answers are rounded to it too."""
