@@ -78,10 +78,9 @@ def constant(value: float) -> Known:
 
 @dataclass
 class Margins:
-    """Conditions error · ε ≤ room that a compiled network needs, and the largest error of a fitted function."""
+    """Conditions error · ε ≤ room that a compiled network needs."""
 
     limits: list[tuple[float, float]] = field(default_factory=list)
-    worst_fit: float = 0.0
 
     def need(self, error: float, room: float) -> None:
         if error > 0:
@@ -193,9 +192,7 @@ class Analysis:
     def fit(self, node: Fitted) -> "Fit":
         if node not in self.fits:
             ranges = [self.known(argument) for argument in node.arguments]
-            found = fit(node, [(known.lo, known.hi) for known in ranges])
-            self.margins.worst_fit = max(self.margins.worst_fit, found.error)
-            self.fits[node] = found
+            self.fits[node] = fit(node, [(known.lo, known.hi) for known in ranges])
         return self.fits[node]
 
 

@@ -105,9 +105,12 @@ class PCOC:
         """The computation after communication ``r``; r = 0 is the start."""
         return self.start if r == 0 else self.rounds[r - 1].compute
 
+    def guarding(self, r: int) -> Callable[[Memory], Expression] | None:
+        return self.start_guard if r == 0 else self.rounds[r - 1].guard
+
     def guard(self, r: int) -> Expression | None:
         """What must not exceed 0 when that computation begins."""
-        found = self.start_guard if r == 0 else self.rounds[r - 1].guard
+        found = self.guarding(r)
         return None if found is None else found(Memory(self.memory))
 
     @property

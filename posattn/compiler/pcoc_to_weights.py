@@ -36,9 +36,8 @@ class Lowered:
     model: Transformer
     leak: float | None  # ε: the weight that softmax leaves elsewhere; None: hardmax
     temperature: float | None
-    error: float  # of any output, through softmax; 0 for hardmax
+    error: float  # of any output, through softmax; 0 for hardmax, infinite at a temperature too low for comparisons
     misfit: float  # of any output, through fitted functions
-    ranges: tuple[Known, ...]  # of the outputs
 
 
 def lower(
@@ -63,8 +62,8 @@ def lower(
         if temperature > _MOST:
             raise UsageError(f"epsilon is {epsilon}; {program.name} would need the temperature {temperature:.0f}.")
     model = _network(program, locals_, temperature, values)
-    moved = 0.0 if leak is None else error * leak
-    return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs), tuple(outputs))
+    moved = 0.0 if leak is None else error * leak if leak <= 1.000001 * margins.epsilon() else math.inf
+    return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
 
 
 def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
@@ -86,13 +85,12 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         first = -len(program.rounds) - 1 if program.guarded else 0
         analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
         # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
-        key = (program.compute(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
+        row = [*local, _number(program, r)]
+        key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
-            made[key] = relu_layers(
-                [*local, _number(program, r)], analysis, _columns(program.memory), 2 * (program.memory + 1)
-            )
+            made[key] = relu_layers(row, analysis, _columns(program.memory), 2 * (program.memory + 1))
         maps.append(made[key])
-        cells = [analysis.known(expression) for expression in local]
+        cells = [analysis.known(expression) for expression in row][:-1]
         sink = _at(local, sink, program.machines)
     return maps, [cells[position] for position in program.outputs]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from posattn import UsageError
-from posattn.compiler import PCOC, Known, Round, compile, compile_program, pcoc
+from posattn.compiler import PCOC, Known, Round, compile, compile_program, pcoc, select
 from posattn.compiler.pcoc_to_weights import hardmax_temperature, lower
 
 REAL = (Known(-5.0, 5.0),)
@@ -139,3 +139,32 @@ def test_a_guard_stops_the_interpreter_with_its_place():
     pcoc.run(program, np.full((1, 5, 1), 4.0))
     with pytest.raises(UsageError, match="round 1: machine 2 overflows by 1"):
         pcoc.run(program, np.array([[[1.0], [2.0], [5.0], [0.0], [4.0]]]))
+
+
+def test_rounds_of_one_computation_but_different_guards_are_not_confused():
+    """Both rounds pass the word on; only the second must not see more than 1."""
+
+    def keep(memory):
+        return [memory[0]]
+
+    stay = lambda i: [(i, (0,))]  # noqa: E731
+    rounds = (Round(stay, keep), Round(stay, keep, guard=lambda memory: memory[0] - 1))
+    program = PCOC(2, 1, (Known(0, 3, True),), rounds)
+    model = compile(program)
+    assert model(torch.tensor([0.0, 1.0])).tolist() == [0, 1]
+    with pytest.raises(UsageError, match="round 2: machine 1 overflows"):
+        model(torch.tensor([0.0, 3.0]))
+
+
+def test_a_temperature_too_low_for_comparisons_promises_nothing():
+    program = shift(inputs=(Known(0, 5, True),), start=lambda m: [select(m[0] > 2, 5, 0), 0])
+    assert lower(program, temperature=0.5).error == float("inf")
+    assert lower(program, temperature=9.0).error < 1
+
+
+def test_a_bit_that_softmax_moved_selects_as_if_it_had_not():
+    program = PCOC(3, 2, (Known(0, 1, True), Known(-100.0, 100.0)), (), start=lambda m: [select(m[0], m[1], 7), 0])
+    x = torch.tensor([[0.0, 50.0], [1.0, -60.0], [1.0, 70.0]], dtype=torch.float64)
+    lowered = lower(program, 0.5)
+    assert (lowered.model(x) - torch.tensor([7.0, -60.0, 70.0])).abs().max() <= 0.5
+    assert lower(program).model(x).tolist() == [7, -60, 70]
