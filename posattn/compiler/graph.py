@@ -1,17 +1,18 @@
 """Communication as a picture: machines down, rounds from left to right, an arrow for every message (Figures 7 and 8).
 
-What a machine keeps for itself is drawn thin, what it receives from others thick.
+What a machine keeps for itself is drawn thin, what it receives from others thick. In scans, orange arrows are those that the
+last machine's answer needs: the program that is not cumulative has no others.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from posattn.compiler.benes import size_for
-from posattn.compiler.library import program
+from posattn.compiler.library import PROGRAMS, program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import simulate
 from posattn.compiler.pcoc import IDLE, PCOC
@@ -23,14 +24,19 @@ _LARGEST = 64  # machines beyond which a picture shows nothing
 _ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
 
 
+Arrow = tuple[int, int, int]
+_TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # what is cumulative, and what is not
+
+
 @dataclass(frozen=True)
 class Graph:
-    """Arrows (r, j, i): in round r machine i receives from machine j. ``names`` are the machines'."""
+    """Arrows (r, j, i): in round r machine i receives from machine j. ``names`` are the machines', ``orange`` some arrows."""
 
     title: str
     names: tuple[str, ...]
     rounds: int
-    arrows: frozenset[tuple[int, int, int]]
+    arrows: frozenset[Arrow]
+    orange: frozenset[Arrow] = frozenset()
 
 
 def drawing_of(what: str, machines: int) -> str:
@@ -43,7 +49,21 @@ def drawing_of(what: str, machines: int) -> str:
     if what == "benes":
         return svg(benes_graph(whole("machines", machines)))
     built = program(what).build(whole("machines", machines), 1.0)
-    return svg(program_graph(simulate(built) if isinstance(built, MPC) else built))
+    graph = program_graph(simulate(built) if isinstance(built, MPC) else built)
+    if what in _TREES:
+        tree = program_graph(PROGRAMS[_TREES[what]].build(machines, 1.0))  # type: ignore[arg-type]
+        graph = replace(graph, orange=leading_to(tree, machines - 1) & graph.arrows)
+    return svg(graph)
+
+
+def leading_to(graph: Graph, machine: int) -> frozenset[Arrow]:
+    """The arrows on whose way something reaches ``machine`` at the end."""
+    wanted, found = {machine}, set()
+    for r in reversed(range(graph.rounds)):
+        now = {arrow for arrow in graph.arrows if arrow[0] == r and arrow[2] in wanted}
+        wanted = {sender for _, sender, _ in now}
+        found |= now
+    return frozenset(found)
 
 
 def program_graph(built: PCOC) -> Graph:
@@ -89,11 +109,12 @@ def svg(graph: Graph) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11" text-anchor="middle">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+        'markerUnits="userSpaceOnUse" orient="auto">'
         '<path d="M0 0 8 4 0 8z"/></marker></defs>',
         f"<title>{escape(graph.title)}: {count} machines, {graph.rounds} rounds</title>",
         '<rect width="100%" height="100%" fill="white"/>',
-        *(_arrow(*arrow) for arrow in sorted(graph.arrows)),
+        *(_arrow(*arrow, arrow in graph.orange) for arrow in sorted(graph.arrows)),
         *_machines(graph),
         *(f'<text x="{_x(r)}" y="{height - 12}" fill="#555">round {r}</text>' for r in range(graph.rounds + 1)),
         "</svg>",
@@ -116,11 +137,12 @@ def _y(i: int) -> int:
     return _MARGIN + _DOWN * i
 
 
-def _arrow(r: int, sender: int, receiver: int) -> str:
+def _arrow(r: int, sender: int, receiver: int, orange: bool) -> str:
     across, down = _x(r + 1) - _x(r), _y(receiver) - _y(sender)
     length = (across**2 + down**2) ** 0.5
     dx, dy = _RADIUS * across / length, _RADIUS * down / length
-    look = 'stroke="#999"' if sender == receiver else 'stroke="#0072B2" stroke-width="1.8"'
+    colour = "#D55E00" if orange else "#999" if sender == receiver else "#0072B2"
+    look = f'stroke="{colour}" stroke-width="{1 if sender == receiver else 1.8}"'
     return (
         f'<line x1="{_x(r) + dx:.1f}" y1="{_y(sender) + dy:.1f}" x2="{_x(r + 1) - dx:.1f}" '
         f'y2="{_y(receiver) - dy:.1f}" {look} marker-end="url(#tip)"/>'

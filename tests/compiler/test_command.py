@@ -9,7 +9,7 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiler import PROGRAMS, compile_program
-from posattn.compiler.graph import benes_graph, network_graph, program_graph, svg
+from posattn.compiler.graph import benes_graph, drawing_of, leading_to, network_graph, program_graph, svg
 from posattn.compiler.saved import CompiledRun, save
 from posattn.training.files import Damaged
 
@@ -113,6 +113,12 @@ def test_prefix_sum_is_drawn_as_in_figure_7():
     others = {(r, j, i) for r, j, i in graph.arrows if i != j}
     assert others == {(0, 0, 1), (0, 1, 2), (0, 2, 3), (1, 0, 2), (1, 1, 3)}
     assert len(graph.arrows) - len(others) == 2 * 4
+
+
+def test_in_orange_is_the_tree_of_the_sum_that_is_not_cumulative():
+    tree = leading_to(program_graph(PROGRAMS["tree-sum"].build(4, 1.0)), 3)
+    assert tree == {(0, 0, 1), (0, 1, 1), (0, 2, 3), (0, 3, 3), (1, 1, 3), (1, 3, 3)}
+    assert drawing_of("prefix-sum", 4).count("#D55E00") == len(tree)
 
 
 def test_odd_even_sort_is_drawn_as_in_figure_7():
