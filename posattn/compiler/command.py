@@ -70,9 +70,11 @@ def compile_command(
 
 def graph_command(
     what: Annotated[
-        str, typer.Argument(metavar="PROGRAM|benes|FOLDER", help="A program, benes, or a compiled program's folder.")
+        str, typer.Argument(metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network.")
     ],
     machines: Machines = 8,
+    member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
+    least: Annotated[float, typer.Option(help="Smallest attention weight of a trained network to draw.")] = 0.3,
     out: Annotated[Path, typer.Option(help="The SVG file to write.")] = Path("graph.svg"),
 ) -> None:
     """Draw who sends to whom, rounds from left to right, as SVG."""
@@ -80,7 +82,7 @@ def graph_command(
         raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
     if not Path(what).exists():
         choice("PROGRAM", what, [*PROGRAMS, "benes"])
-    files.write(out, drawing_of(what, machines).encode())
+    files.write(out, drawing_of(what, machines, member, least).encode())
     print(f"Graph: {out}")
 
 

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from posattn.compiler.benes import size_for
 from posattn.compiler.library import PROGRAMS, program
@@ -39,13 +40,13 @@ class Graph:
     orange: frozenset[Arrow] = frozenset()
 
 
-def drawing_of(what: str, machines: int) -> str:
-    """The SVG of a program by name, of ``benes``, or of the network in a folder."""
+def drawing_of(what: str, machines: int, member: int = 0, least: float = 0.3) -> str:
+    """The SVG of a program by name, of ``benes``, or of a network in a folder: ``member`` of a trained run."""
     if Path(what).exists():
         run = load(what)
-        if not isinstance(run, CompiledRun):
-            raise UsageError(f"{what} holds a trained run, whose attention is no graph of single messages yet.")
-        return svg(network_graph(run.network, run.spec.program))
+        if isinstance(run, CompiledRun):
+            return svg(network_graph(run.network, run.spec.program))
+        return svg(attention_graph(run.model(member), f"{run.spec.members[member].task} by {what}", least))
     if what == "benes":
         return svg(benes_graph(whole("machines", machines)))
     built = program(what).build(whole("machines", machines), 1.0)
@@ -86,6 +87,20 @@ def network_graph(model: Transformer, title: str) -> Graph:
         for head in layer.attention.weights(model.P).argmax(dim=-1).tolist():
             arrows |= {(r - 1, j, i) for i, j in enumerate(head) if r and sink not in (i, j)}
     return Graph(title, _numbers(sink), len(model.layers) - 1, frozenset(arrows))
+
+
+def attention_graph(model: nn.Module, title: str, least: float) -> Graph:
+    """Of a trained positional network: an arrow where a head of the layer gives at least the weight ``least``.
+
+    Layers take the place of rounds, and the scratchpad is the last machine.
+    """
+    if not isinstance(model, Transformer):
+        raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
+    if not 0 < least <= 1:
+        raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
+    strong = (model.attention() >= least).any(dim=1)
+    arrows = frozenset((r, j, i) for r, i, j in strong.nonzero().tolist())
+    return Graph(title, (*_numbers(model.config.n), "s"), model.config.layers, arrows)
 
 
 def benes_graph(machines: int) -> Graph:

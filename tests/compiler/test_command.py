@@ -9,7 +9,15 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiler import PROGRAMS, compile_program
-from posattn.compiler.graph import benes_graph, drawing_of, leading_to, network_graph, program_graph, svg
+from posattn.compiler.graph import (
+    attention_graph,
+    benes_graph,
+    drawing_of,
+    leading_to,
+    network_graph,
+    program_graph,
+    svg,
+)
 from posattn.compiler.saved import CompiledRun, save
 from posattn.training.files import Damaged
 
@@ -149,3 +157,16 @@ def test_the_picture_is_svg_with_an_arrow_for_every_message(posattn_command, sor
     picture = svg(graph)
     assert picture.count("<line") == len(graph.arrows) == 13
     assert picture.count("<circle") == 4 * 3
+
+
+def test_a_trained_network_is_drawn_where_its_attention_is_strong(posattn_command, lively):
+    posattn.train("sum", posattn.ModelConfig(3, embed=8, width=8), samples=20, epochs=1, batch=10, out="run")
+    code, shown, _ = posattn_command("graph", "run", "--least", 0.01, "--out", "picture.svg")
+    assert code == 0 and "picture.svg" in shown
+    assert posattn_command("graph", "run", "--least", 0)[0] == 2
+    model = lively(n=3, heads=2, embed=8, width=8)
+    strong = attention_graph(model, "lively", 0.4)
+    expected = {(l, j, i) for l, h, i, j in (model.attention() >= 0.4).nonzero().tolist()}
+    assert strong.arrows == expected and 0 < len(expected) < 2 * 16
+    with pytest.raises(UsageError, match="depends on the input"):
+        attention_graph(lively(n=3, arch="standard", embed=8, width=8), "standard", 0.4)
