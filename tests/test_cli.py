@@ -205,10 +205,19 @@ BAD = {
     "a network before the first": ("predict RUN 1,2,3 --member -1", "member is -1"),
     "prediction by no run": ("predict nothing 1,2,3", "nothing holds no run"),
     "unknown experiment": ("reproduce fix-everything", "experiment is 'fix-everything'"),
+    "all experiments of no series": ("reproduce all --scale smoke --only rope", "only is 'rope'"),
     "unknown scale": ("reproduce fix-scale --scale huge", "scale is 'huge'"),
     "experiment in a file": ("reproduce fix-scale --scale smoke --out file", "cannot write file/experiment.json"),
     "experiment on an unknown device": ("reproduce fix-scale --scale smoke --device abacus", "device is 'abacus'"),
 }
+
+
+def test_all_experiments_that_have_a_series(posattn_command, tmp_path):
+    code, _, told = posattn_command(
+        *("reproduce", "all", "--scale", "smoke", "--only", "standard-rope", "--device", "cpu", "--out", "out")
+    )
+    assert code == 0, told
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name != "store"] == ["encodings"]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -2,7 +2,7 @@
 
 from posattn.baselines import GraphConfig
 from posattn.experiments.attention import AttentionStudy
-from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.declaration import BY_DISTRIBUTION, BY_STAGE, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import FineTuned, Scales, Shifts
 from posattn.training.recipe import recipe
 
@@ -110,7 +110,8 @@ _LIST = (
         "V matrices fine-tuned at scale 10, relative errors",
         Grid(("sum", "min", "sort"), THREE),
         FineTuned(),
-        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
+        BY_STAGE,
+        published="fine-tune",
     ),
     Experiment(
         "gnn",
@@ -126,6 +127,7 @@ _LIST = (
             ),
         ),
         Scales((1, 2, 3, 4, 5, 10)),
+        published="gnn",
     ),
     Experiment(
         "attention-maps",
@@ -157,7 +159,7 @@ _LIST = (
         "error on lists from other distributions",
         Grid(FIVE_TASKS, EIGHT),
         Shifts(),
-        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
+        BY_DISTRIBUTION,
     ),
 )
 

@@ -141,6 +141,10 @@ class Bars(Lines):
     x: str = "distribution"
 
 
+BY_STAGE = Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),))
+BY_DISTRIBUTION = Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness")))
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One figure or table of the paper, or one of your own."""
