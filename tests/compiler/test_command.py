@@ -170,3 +170,13 @@ def test_a_trained_network_is_drawn_where_its_attention_is_strong(posattn_comman
     assert strong.arrows == expected and 0 < len(expected) < 2 * 16
     with pytest.raises(UsageError, match="depends on the input"):
         attention_graph(lively(n=3, arch="standard", embed=8, width=8), "standard", 0.4)
+
+
+def test_a_compiled_program_is_exported(posattn_command):
+    posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 100, "--save", "least")
+    code, shown, _ = posattn_command("export", "least", "--torch", "least.pt2")
+    assert code == 0 and "least.pt2" in shown
+    program = torch.export.load("least.pt2").module()
+    torch.testing.assert_close(
+        program(torch.tensor([[3.0, 5.0, -2.0]])), torch.tensor([[3.0, 3.0, -2.0]]), rtol=0, atol=1e-4
+    )
