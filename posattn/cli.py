@@ -232,6 +232,31 @@ def predict(
 
 
 @app.command()
+def export(
+    run: RunFolder,
+    onnx: Annotated[Path | None, typer.Option(help="Write this ONNX file.")] = None,
+    torch_file: Annotated[
+        Path | None, typer.Option("--torch", help="Write this file, which torch.export.load reads.")
+    ] = None,
+    member: Annotated[int, typer.Option(help="Which network of the run.")] = 0,
+    length: Annotated[int | None, typer.Option(help="Numbers in a list (default: the network's longest).")] = None,
+) -> None:
+    """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
+    from posattn.export import to_onnx, to_torch
+
+    if onnx is None and torch_file is None:
+        raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
+    model = load(run, "cpu").model(member)
+    for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
+        if path is not None:
+            difference = write(model, path, length)
+            size = path.stat().st_size / 1e6
+            print(
+                f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, up to scale 10."
+            )
+
+
+@app.command()
 def reproduce(
     name: Annotated[
         str | None,

@@ -213,7 +213,9 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         own = own.sort_values(x)
         axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
         axes.plot(own[x], own["median"], color=colour, marker=marker, markersize=4, label=str(label))
-    for label, theirs in known[known["series"].isin(labels)].groupby("series", sort=False):
+    for label, theirs in known.groupby("series", sort=False):
+        if str(label) not in (*labels, *STYLES):
+            continue
         colour, _ = style(str(label), labels)
         theirs = theirs.sort_values(x)
         axes.plot(

@@ -51,7 +51,12 @@ def _check(path: Path, experiment: Experiment) -> None:
     columns = (*ROW_COLUMNS, *scores_of(experiment.grid.tasks[0]).by)
     if isinstance(experiment.measure, (Scales, FineTuned, Shifts)):
         whole("measure.samples", experiment.measure.samples)
+    if isinstance(experiment.measure, Shifts) and not experiment.measure.names:
+        raise UsageError(f"measure.names in {path} is empty; it must have at least one distribution.")
     if isinstance(experiment.measure, FineTuned):
+        for line in experiment.grid.series:
+            if line.settings.get("arch") in _GRAPHS:
+                raise UsageError(f"{path} fine-tunes {line.label!r}, a graph network, which has no V matrices.")
         whole("measure.epochs", experiment.measure.epochs)
         positive("measure.scale", experiment.measure.scale)
     if isinstance(experiment.measure, Scales):
@@ -195,9 +200,9 @@ def _taken(
             raise UsageError(f"{path} has no {place}.")
         return default
     value = given[field]
-    if kind is float and isinstance(value, int):
+    if kind is float and type(value) is int:
         value = float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(given[field], bool)):  # type: ignore[arg-type]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):  # type: ignore[arg-type]
         words = {str: "text", list: "a list", dict: "a table", int: "a whole number", bool: "true or false"}
         words[float] = "a number"
         raise UsageError(f"{place} in {path} is {value!r}; it must be {words[kind]}.")  # type: ignore[index]

@@ -439,7 +439,7 @@ class RowsFold:
 
 
 def _sizes(starts: Mapping[str, int], config: ModelConfig, size: int, n: int) -> dict[str, Any]:
-    """What both kernels are compiled for."""
+    """What the kernels are compiled for."""
     body, decoder = starts["layers.0.attention.W_Q.weight"], starts["decoder.weight"]
     names = {"W_Q": "attention.W_Q", "W_K": "attention.W_K", "W_V": "attention.W_V", "W_O": "attention.W_O"}
     names |= {"W_1": "W_1", "W_2": "W_2"}

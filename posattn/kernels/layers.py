@@ -39,7 +39,7 @@ def _rounded(x, precision: tl.constexpr):
 def _rounded_gradient(x, precision: tl.constexpr):
     """The same for gradients, which half precision's range may not hold: one infinite entry would end a member's training."""
     if precision == "fp16":
-        x = tl.clamp(x, -65504.0, 65504.0)
+        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return _rounded(x, precision)
 
 

@@ -25,7 +25,7 @@ from posattn.experiments import (
     reproduce,
     series,
 )
-from posattn.experiments.figures import against_published, medians, published
+from posattn.experiments.figures import against_published, draw, medians, published
 from posattn.experiments.report import pivots
 from posattn.tasks import TASKS
 from posattn.training import Recipe, files, fit, load, train_spec
@@ -334,6 +334,42 @@ def test_published_tables_belong_to_the_series_and_conditions_of_their_experimen
     both = against_published(medians(made, experiment.shown), experiment)
     assert len(both) == numbers and both["ratio"].eq(1).all()
     assert name != "fine-tune" or tuple(dict.fromkeys(known["stage"])) == experiment.measure.STAGES
+
+
+def drawn(experiment, made, monkeypatch, tmp_path):
+    """The figure, before it is closed."""
+    figures = []
+    monkeypatch.setattr("posattn.experiments.figures._save", lambda figure, path: figures.append(figure) or path)
+    draw(made, experiment, tmp_path)
+    return figures[0]
+
+
+def test_published_numbers_are_drawn_hollow_and_columns_of_numbers_in_order(monkeypatch, tmp_path):
+    known = published().query("experiment == 'fine-tune'")
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
+    panel = drawn(EXPERIMENTS["fine-tune"], made, monkeypatch, tmp_path).axes[0]
+    lines = {line.get_label(): line for line in panel.get_lines()}
+    hollow = lines["standard, published (full recipe)"]
+    assert hollow.get_markerfacecolor() == "none" and hollow.get_linestyle() == "None"
+    assert sorted(hollow.get_ydata()) == sorted(lines["standard"].get_ydata())
+
+    study = EXPERIMENTS["attention-maps"]
+    rows = [
+        {
+            "series": "standard",
+            "layer": layer,
+            "scale": 1,
+            "metric": "probe",
+            "value": 0.5,
+            "split": "test",
+            "status": "ok",
+        }
+        for layer in (2, 0, 1)
+    ]
+    titles = [
+        axes.get_title() for axes in drawn(study, pd.DataFrame(rows), monkeypatch, tmp_path).axes if axes.get_visible()
+    ]
+    assert [title.split(":")[0] for title in titles] == ["layer 0", "layer 1", "layer 2"]
 
 
 def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engine):

@@ -101,6 +101,15 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
             GOOD + '[measure]\nkind = "fine-tuned"\nscale = "big"',
             r"^measure\.scale in .* is 'big'; it must be a number\.$",
         ),
+        (
+            GOOD + '[measure]\nkind = "fine-tuned"\nscale = true',
+            r"^measure\.scale in .* is True; it must be a number\.$",
+        ),
+        (GOOD + '[measure]\nkind = "shifts"\nnames = []', r"^measure\.names in .* is empty"),
+        (
+            GOOD + '[[series]]\nlabel = "g"\narch = "gcn"\n[measure]\nkind = "fine-tuned"',
+            r"fine-tunes 'g', a graph network, which has no V matrices\.$",
+        ),
         (GOOD + '[measure]\nkind = "fine-tuned"\nepochs = 0', r"^measure\.epochs is 0"),
         (
             GOOD + '[measure]\nkind = "shifts"\n[figure]\nx = "n"',

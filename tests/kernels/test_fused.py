@@ -102,11 +102,13 @@ def test_half_precision_holds_errors_beyond_its_range(arch, size):
         assert (gradients[name] - expected[name]).norm() / expected[name].norm() < 5e-2
 
 
+@pytest.mark.parametrize(("readout", "inner"), [(1e7, 1), (4e5, 30)])
 @pytest.mark.parametrize("arch", ["positional", "standard"])
-def test_gradients_beyond_the_range_of_half_precision_stay_finite(arch):
-    """A readout so steep that a state's gradient cannot be written down: one step goes astray, and the member lives on."""
+def test_gradients_beyond_the_range_of_half_precision_stay_finite(arch, readout, inner):
+    """Matrices so steep that a state's gradient cannot be written down: one step goes astray, and the member lives on."""
     config, folded, x, y, p = problem(arch, 8, 3, 30)
-    _, gradients = by_kernels(config, folded | {"w": 1e7 * folded["w"]}, x, y, p, "fp16", 4)
+    steep = folded | {"w": readout * folded["w"], "U": inner * folded["U"]}
+    _, gradients = by_kernels(config, steep, x, y, p, "fp16", 4)
     assert all(value.isfinite().all() for value in gradients.values())
     assert gradients["U"].norm() > 0
 
