@@ -127,7 +127,8 @@ def test_relative_networks_scale_with_their_numbers(arch):
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_relative_networks_obey_the_law_of_scale(arch):
     """MSE(c) = (c² + 1) MSE(1) on prompts of one kind, at any quality of training: here with random weights."""
-    model, task = Transformer(ModelConfig(23, arch, tokens="prompts", relative=True)), posattn.task("mixed-sum")
+    config = ModelConfig(23, arch, tokens="prompts", relative=True, layers=1, embed=8, width=8)
+    model, task = Transformer(config), posattn.task("mixed-sum")
 
     def error(scale):
         x, y = task.sample(4000, scale=scale, domain="ood", seed=1)
