@@ -111,9 +111,7 @@ class ModelConfig:
         if self.d_v is None and self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
         if self.mlp is not None and (len(self.mlp) != self.layers or not all(self.mlp)):
-            raise UsageError(
-                f"mlp has {len(self.mlp)} rows; it must have hidden widths for each of {self.layers} layers."
-            )
+            raise UsageError(f"mlp has {len(self.mlp)} rows; it must have widths for each of {self.layers} layers.")
         if self.bounds is not None and len(self.bounds) != self.inputs:
             raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
         self._fill("bias", self.design.biases)
@@ -154,13 +152,12 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """All fields, without those of compiled programs that are at their defaults."""
-        return {
-            name: value for name, value in asdict(self).items() if name not in _COMPILED or value != _COMPILED[name]
-        }
+        own = asdict(self).items()
+        return {name: value for name, value in own if name not in _COMPILED or value != _COMPILED[name]}
 
 
-_FIRST_COMPILED = [field.name for field in fields(ModelConfig)].index("inputs")
-_COMPILED = {field.name: field.default for field in fields(ModelConfig)[_FIRST_COMPILED:]}
+_NAMES = ("inputs", "outputs", "numbered", "spare", "d_v", "mlp", "hardmax", "bounds")
+_COMPILED = {field.name: field.default for field in fields(ModelConfig) if field.name in _NAMES}
 
 
 class Layer(nn.Module):
