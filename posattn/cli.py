@@ -19,6 +19,7 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
+from posattn.theory import commands as theory_commands
 from posattn.training import RECIPES, Run, files, load, pick_device, train
 from posattn.training.spec import PRECISIONS
 
@@ -31,6 +32,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train, test and reproduce positional Transformers: attention that depends on positions alone.",
 )
+
+
+theory_commands.register(app)
 
 
 def main() -> None:

@@ -2,8 +2,19 @@
 
 from posattn.baselines import GraphConfig
 from posattn.experiments.attention import AttentionStudy
-from posattn.experiments.declaration import Bars, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.declaration import (
+    Bars,
+    Computed,
+    Contours,
+    Experiment,
+    Grid,
+    Lines,
+    Series,
+    View,
+    series,
+)
 from posattn.experiments.measures import FineTuned, Scales, Shifts
+from posattn.experiments.theory import ood_probability_rows
 from posattn.training.recipe import recipe
 
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
@@ -11,6 +22,7 @@ THREE = series("positional", "scale-exact", "standard")
 EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
+_NO_RUNS = Grid((), ())  # of what is computed without training
 _TRAINING = View("training lists", {"split": "train"})
 
 
@@ -142,6 +154,20 @@ _LIST = (
         Grid(FIVE_TASKS, THREE),
         shown=Lines(
             views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
+        ),
+    ),
+    Experiment(
+        "ood-probability",
+        "Figure 35",
+        "probability that a test list lies inside the training domain",
+        _NO_RUNS,
+        shown=Contours(
+            views=(View("the paper's bound, corrected for n = 2", metric="bound"), View("exact", metric="exact"))
+        ),
+        computed=Computed(
+            ood_probability_rows,
+            "The probability that a list drawn at scale c lies inside the training domain: the closed bound of Eq. 27 and 28, "
+            "with the factor 4 that Eq. 28 lacks, beside the exact value by quadrature. The rows also hold a simulation.",
         ),
     ),
     Experiment(

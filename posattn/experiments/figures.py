@@ -1,5 +1,6 @@
 """Figures and tables from result rows alone: median, 10th to 90th percentile, and where known the published medians dotted."""
 
+import math
 from collections.abc import Sequence
 from importlib.resources import files as resources
 from io import BytesIO
@@ -9,11 +10,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from posattn.experiments.declaration import Bars, Experiment, Lines, View
+from posattn.experiments.declaration import Bars, Contours, Experiment, Lines, View
 from posattn.tasks import TASKS
 from posattn.training import files
 
@@ -91,6 +93,8 @@ def medians(rows: pd.DataFrame, shown: Lines) -> pd.DataFrame:
 def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     """Writes PNG and PDF, returns the PNG's path."""
     shown = experiment.shown
+    if isinstance(shown, Contours):
+        return _draw_contours(rows, shown, out / f"{experiment.name}.png")
     table = medians(rows, shown)
     columns = list(table[list(shown.columns)].drop_duplicates().itertuples(index=False, name=None))
     labels = list(dict.fromkeys(table["series"]))
@@ -128,6 +132,25 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
     )
     return _save(figure, out / f"{experiment.name}.png")
+
+
+def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
+    size = (1.2 + 4.6 * len(shown.views), 4.0)
+    figure, panels = plt.subplots(1, len(shown.views), figsize=size, squeeze=False, layout="constrained", sharey=True)
+    for axes, view in zip(panels[0], shown.views, strict=True):
+        grid = matching(rows, view).pivot(index=shown.y, columns=shown.x, values="value").sort_index()
+        heights = np.log10(grid)
+        axes.contourf(grid.columns, grid.index, heights, levels=16, cmap="viridis")
+        levels = range(math.floor(np.nanmin(heights)), math.ceil(np.nanmax(heights)) + 1)
+        fine = sorted({power + step for power in levels for step in (0, math.log10(2), math.log10(5))})
+        lines = axes.contour(grid.columns, grid.index, heights, levels=fine, colors="white", linestyles="solid")
+        axes.clabel(lines, fmt=lambda power: f"{10**power:.0e}" if power < -3 else f"{10**power:.3g}", fontsize="small")
+        axes.set(xscale="log", yscale="log", xlabel=_AXES.get(shown.x, shown.x), title=view.title)
+        axes.set_xticks(grid.columns, [f"{value:g}" for value in grid.columns], minor=False)
+        axes.set_yticks(grid.index, [f"{value:g}" for value in grid.index], minor=False)
+        axes.minorticks_off()
+    panels[0][0].set_ylabel(_AXES.get(shown.y, shown.y))
+    return _save(figure, path)
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -1,0 +1,5 @@
+"""Section 6 and Appendices C, E and G as functions: norms and the bound, OOD probability, discrepancy, law and certificate."""
+
+from posattn.theory.ood import OODProbability, ood_probability
+
+__all__ = ["OODProbability", "ood_probability"]
