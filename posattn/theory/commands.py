@@ -24,6 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 def register(app: typer.Typer) -> None:
     """Adds the commands to ``app``."""
     app.command("bound")(bound_command)
+    app.command("certify")(certify_command)
     app.command("ood-probability")(ood_probability_command)
 
 
@@ -102,6 +103,40 @@ def _print_bounds(bounds: "dict[str, GeneralizationBound]", own: str, gap: float
         for index, term in enumerate(any_of_them.terms)
     ]
     print_table("share of ν, whose cube is the cover's exponent", ("layer", "matrix", *shares), rows)
+
+
+def certify_command(
+    run: RunFolder,
+    member: Annotated[int, typer.Option(help="Which network of the run.")] = 0,
+    ratio: Annotated[float, typer.Option(help="Stop when the bound is this many times the worst error found.")] = 1.9,
+    seconds: Annotated[float, typer.Option(help="Stop after this much CPU time, with a looser bound.")] = 600.0,
+    limit: Annotated[float, typer.Option(help="Also say what the certificate means for values up to this.")] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """A certified bound on the error of a scale-exact network over all lists, and the worst list that a search finds.
+
+    For short lists: minutes at n = 4. Example: posattn certify runs/sum
+    """
+    from posattn.errors import positive
+    from posattn.theory.models import certify_model
+    from posattn.training import load
+
+    trained = load(run)
+    positive("limit", limit)
+    found = certify_model(trained.model(member), trained.spec.members[member].task, ratio, seconds)
+    if as_json:
+        return _print_json(asdict(found) | {"ratio": found.ratio, "limit": limit, "at_limit": found.at(limit)})
+    rows = [
+        ("certified: |error| / max|x| of no list is above", _short(found.bound)),
+        ("found: the worst list has", _short(found.adversarial)),
+        ("ratio", _short(found.ratio)),
+        (f"so with values up to {limit:g} no output is off by more than", _short(found.at(limit))),
+        ("cones, CPU seconds", f"{found.cones}, {found.seconds:.0f}"),
+    ]
+    print_table(f"{found.task} by network {member} of {run}, lists of {found.n}", ("", "value"), rows)
+    print("The worst list: " + ", ".join(f"{value:.4g}" for value in found.worst))
+    if not found.complete:
+        print(f"The time was over before the ratio of {ratio:g} was reached; the bound holds all the same.")
 
 
 def ood_probability_command(

@@ -18,8 +18,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.errors import UsageError, whole
-from posattn.model import Layer, Transformer, input_encoding, input_features, positions_of
+from posattn.folding import fold, stack_layers
+from posattn.model import ARCHITECTURES, Layer, Transformer, input_encoding, input_features, positions_of
+from posattn.tasks import task as find_task
 from posattn.theory.bound import GeneralizationBound, evaluate
+from posattn.theory.certificate import Certificate, certify
 from posattn.theory.network import ClassNorms, LayerWeights, Network
 
 TRAINING_LIMIT = 2.0  # training values lie in [-2, 2]
@@ -140,3 +143,30 @@ def _largest_row(model: Transformer, limit: float) -> float:
     ends = torch.stack([base + value * slope for value in (-limit, limit)])[:, :-1]
     scratchpad = base[-1:].expand(2, -1, -1)
     return float(_with_one(torch.cat([ends, scratchpad], dim=1), model.config.bias).norm(dim=-1).max())
+
+
+def relu_matrices(model: nn.Module) -> list[Float[Tensor, "rows columns"]]:
+    """K_1, ..., K_{L+1} of a bias-free positional ``model``: f(x) = K_{L+1} relu(K_L ... relu(K_1 x)), in float64.
+
+    Attention is constant, so a layer is one matrix on all positions and features at once: with the folded U_0, U_h of
+    :mod:`posattn.folding`, K = I ⊗ U_0ᵀ + Σ_h A_h ⊗ U_hᵀ.
+    """
+    if not isinstance(model, Transformer) or model.config.bias or model.config.design != ARCHITECTURES["scale-exact"]:
+        raise UsageError("the certificate is for bias-free positional models: train with --arch scale-exact.")
+    config, n = model.config, model.config.n
+    named = {name: value.detach().double().cpu()[None] for name, value in model.named_parameters()}
+    folded = fold(stack_layers(named), config, model.P.double().cpu())
+    identity = torch.eye(n + 1, dtype=torch.float64)[None]
+    matrices = []
+    for a, u in zip(folded["A"][:, 0], (folded["U.first"][0], *folded["U"][:, 0]), strict=True):
+        # (position, feature out; position, feature in), summed over the identity and the heads
+        k = torch.einsum("hpq,dhw->pwqd", torch.cat([identity, a]), u)
+        matrices.append(k.flatten(2).flatten(0, 1))
+    matrices[0] = matrices[0][:, :n]  # the scratchpad holds 0
+    matrices.append(torch.kron(identity[0, :n], folded["w"][0].mT))  # and its output is dropped
+    return matrices
+
+
+def certify_model(model: nn.Module, task: str, ratio: float = 1.9, seconds: float = 600.0) -> Certificate:
+    """The largest error of a bias-free positional ``model`` over all lists, certified; see :func:`certify`."""
+    return certify(relu_matrices(model), find_task(task).target, task, ratio, seconds)
