@@ -41,9 +41,15 @@ _METRICS = {
     "relative": "squared error / variance of answers",
     "rounding": "share right after rounding",
     "closeness": "share within 5%",
+    "risk": "mean absolute error, and bounds on it",
+    "gap": "|risk - empirical risk|",
+    "positional bound": "bound on the gap",
+    "self-attention bound": "bound on the gap",
+    "positional power": "growth when W_Q, W_K grow by t",
+    "self-attention power": "growth when W_Q, W_K grow by t",
 }
 _NO_NUMBER = 1e300
-_LOGARITHMIC = ("mse", "mse_over_c2", "relative")
+_LOGARITHMIC = ("mse", "mse_over_c2", "relative", "risk", "gap", "positional bound", "self-attention bound")
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:

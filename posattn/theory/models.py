@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, whole
 from posattn.folding import fold, stack_layers
-from posattn.model import ARCHITECTURES, Layer, Transformer, input_encoding, input_features, positions_of
+from posattn.model import ARCHITECTURES, Layer, ModelConfig, Transformer, input_encoding, input_features, positions_of
 from posattn.tasks import task as find_task
 from posattn.theory.bound import GeneralizationBound, evaluate
 from posattn.theory.certificate import Certificate, certify
+from posattn.theory.discrepancy import tree_depth
 from posattn.theory.network import ClassNorms, LayerWeights, Network
 
+_HARD = 1e5  # logits this far apart, over √d_k, make softmax a hardmax in float64
 TRAINING_LIMIT = 2.0  # training values lie in [-2, 2]
 
 
@@ -170,3 +172,33 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "rows columns"]]:
 def certify_model(model: nn.Module, task: str, ratio: float = 1.9, seconds: float = 600.0) -> Certificate:
     """The largest error of a bias-free positional ``model`` over all lists, certified; see :func:`certify`."""
     return certify(relu_matrices(model), find_task(task).target, task, ratio, seconds)
+
+
+def extremum_model(n: int, maximum: bool = False) -> Transformer:
+    """The min (or max) of n numbers exactly, n a power of two: Appendix G's network of log2 n layers, two heads, W_V = W_O = I.
+
+    In layer l position i attends to itself and to the partner whose l-th binary digit differs, so that after the last every
+    position holds the answer. The state has the number twice, one for each head; four hidden units make min or max of the pair.
+    """
+    layers = tree_depth(n)
+    model = Transformer(ModelConfig(n, "scale-exact", layers=layers, heads=2, embed=2, width=4))
+    positions = torch.arange(n + 1)
+    # min(a, b) = (relu(a+b) - relu(-a-b) - relu(a-b) - relu(b-a))/2, max with plus signs for the last two
+    sums = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
+    last = 0.5 if maximum else -0.5
+    with torch.no_grad():
+        model.encoder.weight.fill_(1.0)
+        model.decoder.weight.copy_(torch.tensor([[1.0, 0.0]]))
+        for l, layer in enumerate(model.layers):
+            assert isinstance(layer, Layer)
+            partner = torch.where(positions < n, positions ^ (1 << l), n)  # the scratchpad keeps to itself
+            attends = torch.nn.functional.one_hot(
+                torch.stack([positions, partner]), n + 1
+            ).float()  # (head, query, key)
+            layer.attention.W_Q.weight.copy_(_HARD * attends.transpose(1, 2).flatten(0, 1))
+            layer.attention.W_K.weight.copy_(torch.eye(n + 1).repeat(2, 1))
+            layer.attention.W_V.weight.copy_(torch.eye(2))
+            layer.attention.W_O.weight.copy_(torch.eye(2))
+            layer.W_1.weight.copy_(torch.cat([sums, torch.zeros(4, 2)], dim=1))
+            layer.W_2.weight.copy_(torch.tensor([[0.5, -0.5, last, last]]).repeat(2, 1))
+    return model.eval()
