@@ -24,7 +24,7 @@ from posattn.training import RECIPES, Run, files, load, pick_device, train
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
-    from posattn.experiments import Engine, Experiment, Store
+    from posattn.experiments import AnyEngine, Experiment, Store
 
 app = typer.Typer(
     add_completion=False,
@@ -215,6 +215,31 @@ def predict(
 
 
 @app.command()
+def export(
+    run: RunFolder,
+    onnx: Annotated[Path | None, typer.Option(help="Write this ONNX file.")] = None,
+    torch_file: Annotated[
+        Path | None, typer.Option("--torch", help="Write this file, which torch.export.load reads.")
+    ] = None,
+    member: Annotated[int, typer.Option(help="Which network of the run.")] = 0,
+    length: Annotated[int | None, typer.Option(help="Numbers in a list (default: the network's longest).")] = None,
+) -> None:
+    """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
+    from posattn.export import to_onnx, to_torch
+
+    if onnx is None and torch_file is None:
+        raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
+    model = load(run, "cpu").model(member)
+    for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
+        if path is not None:
+            difference = write(model, path, length)
+            size = path.stat().st_size / 1e6
+            print(
+                f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, up to scale 10."
+            )
+
+
+@app.command()
 def reproduce(
     name: Annotated[
         str | None,
@@ -229,15 +254,23 @@ def reproduce(
         "out/store"
     ),
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
-    engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine, or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster: auto or host:port (default: Ray on this machine alone).")
+    ] = None,
+    gpus_per_task: Annotated[float, typer.Option(help="With ray, GPUs an ensemble takes; 0.25 shares one.")] = 0,
+    cpus_per_task: Annotated[float, typer.Option(help="With ray, CPU cores an ensemble takes.")] = 1,
     precision: Annotated[
         str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Train this series now; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Train this series now; may be given several times. With all: where there is one."),
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import EXPERIMENTS, SCALES, Engine, Store
+    from posattn.experiments import EXPERIMENTS, SCALES, Engine, RayEngine, Store
     from posattn.experiments.estimate import in_words, seconds
     from posattn.experiments.userfile import SUFFIXES, load_experiment
 
@@ -257,13 +290,35 @@ def reproduce(
     else:
         named = EXPERIMENTS if name == "all" else (choice("experiment", name, [*EXPERIMENTS, "all"]),)
         chosen = [EXPERIMENTS[each] for each in named]
-    choice("engine", engine, ["local"])
+    choice("engine", engine, ["local", "ray"])
     if precision is not None:
         choice("precision", precision, PRECISIONS)
-    local = Engine(place, announce=lambda line: print(line, flush=True))
+
+    def announce(line: str) -> None:
+        print(line, flush=True)
+
+    runner: AnyEngine = Engine(place, announce)
+    if engine == "ray":
+        if device is not None:
+            raise UsageError(f"device is {device!r}; with engine ray it follows from gpus-per-task.")
+        runner = RayEngine(address, gpus_per_task, cpus_per_task, announce)
+    else:
+        for option, value, default in (
+            ("address", address, None),
+            ("gpus-per-task", gpus_per_task, 0),
+            ("cpus-per-task", cpus_per_task, 1),
+        ):
+            if value != default:
+                raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
+    labels = {line.label for each in chosen for line in each.grid.series}
+    for label in only or ():
+        if label not in labels:
+            raise UsageError(f"only is {label!r}; {name} has {', '.join(sorted(labels))}.")
     for each in chosen:
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
-        _reproduce(each, scale, folder, Store(store), local, precision, only or ())
+        lines = [line.label for line in each.grid.series if line.label in (only or ())]
+        if lines or not only:
+            _reproduce(each, scale, folder, Store(store), runner, precision, lines)
 
 
 def _reproduce(
@@ -271,7 +326,7 @@ def _reproduce(
     scale: str,
     folder: Path,
     store: "Store",
-    engine: "Engine",
+    engine: "AnyEngine",
     precision: str | None,
     only: Collection[str],
 ) -> None:

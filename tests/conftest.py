@@ -5,6 +5,7 @@ it must be in place before anything imports posattn.
 """
 
 import os
+import sys
 
 import jaxtyping
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import settings
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 CHECKED = ["posattn.attention", "posattn.baselines.gnn", "posattn.encodings", "posattn.folding", "posattn.model"]
+CHECKED += [f"posattn.theory.{name}" for name in ("certificate", "cones", "discrepancy", "models", "network")]
 
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn
+    from posattn import cli
 
 torch.set_num_threads(1)
 settings.register_profile("posattn", deadline=None, max_examples=40, derandomize=True, database=None)
@@ -35,6 +38,24 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def posattn_command(monkeypatch, capfd, tmp_path, unchecked):
+    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error).
+
+    Unchecked, as the command leaves fields of ModelConfig at None, which their types do not say.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["posattn", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code or 0, *capfd.readouterr()
+
+    return call
 
 
 @pytest.fixture

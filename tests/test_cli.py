@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import posattn
-from posattn import cli
 from posattn.tasks import task
 
 SMALL = [
@@ -27,21 +26,6 @@ SMALL = [
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-
-@pytest.fixture
-def posattn_command(monkeypatch, capfd, tmp_path):
-    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["posattn", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code or 0, *capfd.readouterr()
-
-    return call
 
 
 def process(*arguments, **options):
@@ -221,10 +205,19 @@ BAD = {
     "a network before the first": ("predict RUN 1,2,3 --member -1", "member is -1"),
     "prediction by no run": ("predict nothing 1,2,3", "nothing holds no run"),
     "unknown experiment": ("reproduce fix-everything", "experiment is 'fix-everything'"),
+    "all experiments of no series": ("reproduce all --scale smoke --only rope", "only is 'rope'"),
     "unknown scale": ("reproduce fix-scale --scale huge", "scale is 'huge'"),
     "experiment in a file": ("reproduce fix-scale --scale smoke --out file", "cannot write file/experiment.json"),
     "experiment on an unknown device": ("reproduce fix-scale --scale smoke --device abacus", "device is 'abacus'"),
 }
+
+
+def test_all_experiments_that_have_a_series(posattn_command, tmp_path):
+    code, _, told = posattn_command(
+        *("reproduce", "all", "--scale", "smoke", "--only", "standard-rope", "--device", "cpu", "--out", "out")
+    )
+    assert code == 0, told
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name != "store"] == ["encodings"]
 
 
 @pytest.mark.parametrize("name", BAD)

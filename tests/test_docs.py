@@ -101,8 +101,6 @@ def test_there_are_snippets_and_few_are_left_out() -> None:
 
 def test_commands_parse() -> None:
     group = typer.main.get_command(cli.app)
-    theory = {"bound", "certify", "ood-probability"}
-    assert set(group.commands) == {"train", "evaluate", "predict", "reproduce", "report"} | theory  # type: ignore[attr-defined]
     seen = set()
     for place, line in shell_lines():
         words = shlex.split(line, comments=True)

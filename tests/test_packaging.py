@@ -78,5 +78,5 @@ def test_pinned_versions_are_allowed_ones() -> None:
 
 
 def test_import_leaves_the_extras_alone(tmp_path: Path) -> None:
-    code = f"import sys, posattn; print(*[name for name in {OPTIONAL} if name in sys.modules])"
+    code = f"import sys, posattn.cli, posattn.experiments; print(*[name for name in {OPTIONAL} if name in sys.modules])"
     assert run(sys.executable, "-c", code, cwd=tmp_path, path=ROOT).split() == []

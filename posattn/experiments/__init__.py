@@ -2,19 +2,22 @@
 
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.engine import Engine, Outcome, report_on, reproduce
+from posattn.experiments.engine import AnyEngine, Engine, Outcome, report_on, reproduce
 from posattn.experiments.measures import Scales, Shifts
+from posattn.experiments.ray_engine import RayEngine
 from posattn.experiments.store import Store
 
 __all__ = [
     "EXPERIMENTS",
     "SCALES",
+    "AnyEngine",
     "Bars",
     "Engine",
     "Experiment",
     "Grid",
     "Lines",
     "Outcome",
+    "RayEngine",
     "Scales",
     "Series",
     "Shifts",

@@ -3,7 +3,8 @@
 from posattn.baselines import GraphConfig
 from posattn.experiments.attention import AttentionStudy
 from posattn.experiments.declaration import (
-    Bars,
+    BY_DISTRIBUTION,
+    BY_STAGE,
     Computed,
     Contours,
     Experiment,
@@ -119,7 +120,8 @@ _LIST = (
         "V matrices fine-tuned at scale 10, relative errors",
         Grid(("sum", "min", "sort"), THREE),
         FineTuned(),
-        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),)),
+        BY_STAGE,
+        published="fine-tune",
     ),
     Experiment(
         "gnn",
@@ -135,6 +137,7 @@ _LIST = (
             ),
         ),
         Scales((1, 2, 3, 4, 5, 10)),
+        published="gnn",
     ),
     Experiment(
         "attention-maps",
@@ -214,7 +217,7 @@ _LIST = (
         "error on lists from other distributions",
         Grid(FIVE_TASKS, EIGHT),
         Shifts(),
-        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
+        BY_DISTRIBUTION,
     ),
 )
 

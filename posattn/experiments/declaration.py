@@ -143,6 +143,10 @@ class Bars(Lines):
     x: str = "distribution"
 
 
+BY_STAGE = Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),))
+BY_DISTRIBUTION = Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness")))
+
+
 @dataclass(frozen=True)
 class Contours(Lines):
     """Level lines over x and the number in each series' column ``y``: one panel a view, both axes logarithmic."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 import torch
@@ -60,7 +60,7 @@ class Engine:
         elsewhere = []
         for spec in specs:
             if spec.digest not in self._waited_for:
-                self.announce(f"{_called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} lists")
+                self.announce(plan(spec))
             try:
                 run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
             except files.InUse:
@@ -73,7 +73,25 @@ class Engine:
         return elsewhere
 
 
-def _called(spec: RunSpec) -> str:
+class AnyEngine(Protocol):
+    """Where ensembles are trained: here, on a Ray cluster, or somewhere of your own."""
+
+    def check(self, cells: Iterable[Cell], precision: str) -> None:
+        """Raises if a cell cannot train in ``precision`` there."""
+        ...
+
+    def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
+        """Trains and measures the ensembles; returns those that another process is at."""
+        ...
+
+
+def plan(spec: RunSpec) -> str:
+    """What is about to be trained, in words."""
+    return f"{called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
+
+
+def called(spec: RunSpec) -> str:
+    """An ensemble in words."""
     count = len(spec.members)
     return f"{spec.model.arch}, n = {spec.model.n}: {count} model{'s' if count > 1 else ''}"
 
@@ -83,7 +101,7 @@ def reproduce(
     scale: str,
     out: Path,
     store: Store,
-    engine: Engine,
+    engine: AnyEngine,
     precision: str | None = None,
     only: Collection[str] = (),
 ) -> Outcome:
@@ -151,7 +169,7 @@ def report_on(store: Store, out: Path) -> list[str]:
     return names
 
 
-def _complete(cells: list[Cell], measure: Measure, store: Store, engine: Engine, precision: str | None) -> None:
+def _complete(cells: list[Cell], measure: Measure, store: Store, engine: AnyEngine, precision: str | None) -> None:
     """Trains and measures until the store has every cell's rows; waits for what another process is training."""
     while missing := _missing(cells, measure, store, precision):
         engine.check(missing, precision or "fp32")

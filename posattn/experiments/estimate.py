@@ -16,7 +16,7 @@ from posattn.training.workers import Workers
 
 _LISTS = 200  # timed at once
 # Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
-_GPU = {"position": 3.2e-8, "input": 6.5e-8}
+_GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 
 

@@ -1,4 +1,7 @@
-"""Figures and tables from result rows alone: median, 10th to 90th percentile, and where known the published medians dotted."""
+"""Figures and tables from result rows alone: median, 10th to 90th percentile, and where known the published medians.
+
+Those are dotted lines, or hollow markers where x is a name.
+"""
 
 import math
 from collections.abc import Sequence
@@ -48,6 +51,7 @@ _METRICS = {
     "positional power": "growth when W_Q, W_K grow by t",
     "self-attention power": "growth when W_Q, W_K grow by t",
 }
+_PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
 _LOGARITHMIC = ("mse", "mse_over_c2", "relative", "risk", "gap", "positional bound", "self-attention bound")
 
@@ -64,9 +68,12 @@ def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
 
 
 def published() -> pd.DataFrame:
-    """Medians and percentiles of the published runs, where they are known."""
-    with resources("posattn").joinpath("data/published.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file)
+    """Medians of the published runs, where they are known, and percentiles of those that are drawn as lines."""
+    tables = []
+    for name in ("published.csv", "published-tables.csv"):
+        with resources("posattn").joinpath("data", name).open(encoding="utf-8") as file:
+            tables.append(pd.read_csv(file))
+    return pd.concat([tables[0].assign(series=tables[0]["arch"], metric="mse"), tables[1]], ignore_index=True)
 
 
 def matching(rows: pd.DataFrame, view: View) -> pd.DataFrame:
@@ -103,6 +110,8 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
         return _draw_contours(rows, shown, out / f"{experiment.name}.png")
     table = medians(rows, shown)
     columns = list(table[list(shown.columns)].drop_duplicates().itertuples(index=False, name=None))
+    if not any(isinstance(value, str) for column in columns for value in column):
+        columns.sort()
     labels = list(dict.fromkeys(table["series"]))
     bars = isinstance(shown, Bars)
     down, across = (len(columns), len(shown.views)) if bars else (len(shown.views), len(columns))
@@ -121,7 +130,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
                 there = there[there[name] == value] if name in there else there[:0]
             axes.set_visible(len(here) > 0)
             if bars:
-                _bars(axes, here, labels, shown.x)
+                _bars(axes, here, there, labels, shown.x)
             else:
                 _panel(axes, here, there, labels, shown.x)
             title = ", ".join(_titled(name, value) for name, value in zip(shown.columns, column, strict=True))
@@ -200,7 +209,7 @@ def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFra
     known, shown = published(), experiment.shown
     known, parts = known[known["experiment"] == experiment.published], []
     for view in shown.views:
-        theirs = _matching_published(known, view).rename(columns={"arch": "series"})
+        theirs = _matching_published(known, view)
         ours = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
         by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
         if len(theirs) and set(by) <= set(theirs):
@@ -214,11 +223,11 @@ def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFra
 
 
 def _matching_published(known: pd.DataFrame, view: View) -> pd.DataFrame:
-    """The published medians beside a view: squared errors only, and none where the view picks by what they do not say."""
+    """The published medians beside a view; none where the view picks by what they do not say."""
     where = view.where if view.published is None else view.published
-    if view.metric != "mse" or not set(where) <= set(known):
+    if not set(where) <= set(known):
         return known[:0]
-    return matching(known, View(view.title, where))
+    return matching(known, View(view.title, where, view.metric))
 
 
 def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[str], x: str) -> None:
@@ -227,11 +236,12 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         own = own.sort_values(x)
         axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
         axes.plot(own[x], own["median"], color=colour, marker=marker, markersize=4, label=str(label))
-    for arch, theirs in known.groupby("arch", sort=False):
-        colour, _ = STYLES[str(arch)]
+    for label, theirs in known[known["series"].isin(labels)].groupby("series", sort=False):
+        colour, _ = style(str(label), labels)
         theirs = theirs.sort_values(x)
-        name = f"{arch}, published (full recipe)"
-        axes.plot(theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
+        axes.plot(
+            theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=_PUBLISHED.format(label)
+        )
     axes.set_xlabel(_AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")
 
@@ -242,7 +252,7 @@ def _titled(column: str, value: object) -> str:
     return f"{value}" if isinstance(value, str) else f"{column} {value:g}"
 
 
-def _bars(axes: Axes, table: pd.DataFrame, labels: list[str], x: str) -> None:
+def _bars(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[str], x: str) -> None:
     names = list(dict.fromkeys(table[x]))
     step = 0.8 / len(labels)
     for label, own in table.replace(float("inf"), float("nan")).groupby("series", sort=False):
@@ -251,6 +261,11 @@ def _bars(axes: Axes, table: pd.DataFrame, labels: list[str], x: str) -> None:
         places = [names.index(name) + aside for name in own[x]]
         axes.vlines(places, own["p10"], own["p90"], color=colour, linewidth=1.2)
         axes.plot(places, own["median"], color=colour, marker=marker, markersize=4, linestyle="", label=str(label))
+        theirs = known[(known["series"] == label) & known[x].isin(names)] if x in known else known[:0]
+        if len(theirs):
+            places = [names.index(name) + aside + step / 4 for name in theirs[x]]
+            (hollow,) = axes.plot(places, theirs["median"], marker, color=colour, label=_PUBLISHED.format(label))
+            hollow.set(markersize=6, markerfacecolor="none")
     axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize="small")
     axes.set_xlabel(_AXES.get(x, x))
     axes.grid(alpha=0.25, axis="y")

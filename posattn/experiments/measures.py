@@ -97,6 +97,6 @@ class FineTuned:
         tuned = fine_tune(run, self.scale, self.epochs)
         tables = []
         for stage, trained, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
-            table = run.rows(trained.evaluate([scale], self.samples))
+            table = trained.rows(trained.evaluate([scale], self.samples))
             tables.append(table[table["metric"] == "mse_over_c2"].assign(stage=stage))
         return pd.concat(tables, ignore_index=True)

@@ -31,6 +31,7 @@ _DOTTED = (
     "that, so compare the shapes. "
 )
 _MARKERS = "Markers are medians over runs, bars the 10th to 90th percentile. "
+_HOLLOW = "Hollow markers are the published medians, which took the full recipe. "
 _SHIFTS = (
     "Models are trained on one distribution of lists and tested on it and on others. The relative error is the squared error "
     "over the variance of the answers: 1 is what the best constant has. "
@@ -127,7 +128,9 @@ def _explained(experiment: Experiment) -> str:
         return escape(experiment.computed.explained)
     if not isinstance(shown, Bars):
         return _LINES + (_DOTTED if experiment.published else "") + _EXACT
-    return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS + _EXACT
+    return (
+        (_SHIFTS if shown.x == "distribution" else "") + _MARKERS + (_HOLLOW if experiment.published else "") + _EXACT
+    )
 
 
 def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
@@ -141,11 +144,11 @@ def _published(summary: pd.DataFrame, experiment: Experiment) -> str:
             *(f"{getattr(row, name)}" for name in header[:-4]),
             *(f"{value:.2e}" for value in (row.median, row.median_published)),
             f"{row.ratio:.2f}",
-            "yes" if row.inside else "no",
+            ("yes" if row.inside else "no") if row.p10_published == row.p10_published else "",
         ]
         for row in both.itertuples()
     ]
-    note = "<p>Inside: our median lies in the published 10th to 90th percentile band widened by a factor of two.</p>"
+    note = "<p>Inside: ours lies in the published 10th to 90th percentile band, where known, widened by a factor of two.</p>"
     return f"<h2>Against the published medians</h2>{note}{_html([header, *rows])}"
 
 

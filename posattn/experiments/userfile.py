@@ -4,18 +4,22 @@ import re
 import runpy
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from posattn.baselines import GraphConfig
 from posattn.errors import UsageError, choice, positive, whole
-from posattn.experiments.declaration import Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.measures import Scales
+from posattn.experiments.declaration import BY_DISTRIBUTION, BY_STAGE, Experiment, Grid, Lines, Series, View, series
+from posattn.experiments.measures import FineTuned, Measure, Scales, Shifts
 from posattn.model import ARCHITECTURES
 from posattn.tasks import TASKS
 from posattn.training.recipe import RECIPES, recipe
 from posattn.training.run import METRICS, ROW_COLUMNS
 
 SUFFIXES = (".py", ".toml")
+_MEASURES = {"scales": (Scales, Lines()), "fine-tuned": (FineTuned, BY_STAGE), "shifts": (Shifts, BY_DISTRIBUTION)}
+_GRAPHS = ("gcn", "gat")
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -43,8 +47,12 @@ def _check(path: Path, experiment: Experiment) -> None:
     if len(set(labels)) < len(labels):
         raise UsageError(f"{path} has two series of one label; every label must be its own.")
     experiment.cells("paper")  # every network of the grid can be configured
-    if isinstance(experiment.measure, Scales):
+    if isinstance(experiment.measure, (Scales, FineTuned, Shifts)):
         whole("measure.samples", experiment.measure.samples)
+    if isinstance(experiment.measure, FineTuned):
+        whole("measure.epochs", experiment.measure.epochs)
+        positive("measure.scale", experiment.measure.scale)
+    if isinstance(experiment.measure, Scales):
         if not experiment.measure.factors:
             raise UsageError(f"measure.factors in {path} is empty; it must have at least one number.")
         for factor in experiment.measure.factors:
@@ -77,13 +85,19 @@ def _from_toml(path: Path) -> Experiment:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error
     _known(path, "", content, ("name", "title", "reference", "grid", "recipe", "series", "measure", "figure"))
     name = _taken(path, "", content, "name", str)
+    measure, shown = _measure(path, _taken(path, "", content, "measure", dict, {}))
+    figure = _taken(path, "", content, "figure", dict, {})
+    if figure and not isinstance(measure, Scales):
+        raise UsageError(
+            f"{path} has a figure, which goes with measure.kind scales alone; the other kinds have their own."
+        )
     return Experiment(
         name,
         _taken(path, "", content, "reference", str, "not in the paper"),
         _taken(path, "", content, "title", str, name),
         _grid(path, content),
-        _measure(path, _taken(path, "", content, "measure", dict, {})),
-        _figure(path, _taken(path, "", content, "figure", dict, {})),
+        measure,
+        _figure(path, figure) if figure else shown,
     )
 
 
@@ -121,17 +135,22 @@ def _series(path: Path, given: Any) -> Series:
     settings = dict(given)
     label = _taken(path, "series", settings, "label", str)
     del settings["label"]
-    return Series(label, settings)
+    return Series(label, settings, GraphConfig) if settings.get("arch") in _GRAPHS else Series(label, settings)
 
 
-def _measure(path: Path, given: Mapping[str, Any]) -> Scales:
-    _known(path, "measure", given, ("factors", "samples", "train"))
-    default = Scales()
-    return Scales(
-        tuple(_taken(path, "measure", given, "factors", list, list(default.factors))),
-        _taken(path, "measure", given, "samples", int, default.samples),
-        _taken(path, "measure", given, "train", bool, default.train),
-    )
+def _measure(path: Path, given: Mapping[str, Any]) -> tuple[Measure, Lines]:
+    """What is measured, and how that is shown."""
+    kind, shown = _MEASURES[choice("measure.kind", _taken(path, "measure", given, "kind", str, "scales"), _MEASURES)]
+    default = kind()
+    _known(path, "measure", given, ("kind", *(field.name for field in fields(kind))))
+    values = {}
+    for field in fields(kind):
+        before = getattr(default, field.name)
+        if isinstance(before, tuple):
+            values[field.name] = tuple(_taken(path, "measure", given, field.name, list, list(before)))
+        else:
+            values[field.name] = _taken(path, "measure", given, field.name, type(before), before)
+    return kind(**values), shown
 
 
 def _figure(path: Path, given: Mapping[str, Any]) -> Lines:
@@ -173,7 +192,10 @@ def _taken(
             raise UsageError(f"{path} has no {place}.")
         return default
     value = given[field]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):  # type: ignore[arg-type]
+    if kind is float and isinstance(value, int):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(given[field], bool)):  # type: ignore[arg-type]
         words = {str: "text", list: "a list", dict: "a table", int: "a whole number", bool: "true or false"}
+        words[float] = "a number"
         raise UsageError(f"{place} in {path} is {value!r}; it must be {words[kind]}.")  # type: ignore[index]
     return value

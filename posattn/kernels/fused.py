@@ -5,6 +5,7 @@ activations pass through memory; everything within a layer stays on chip.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -39,16 +40,16 @@ _SINGLE = _Tuning(2, 1)
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
-    """Half precision or TensorFloat-32, two heads, lists that fit a tile, 64 input features at most, a width of 16, 32 or 64.
+    """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
-    In full float32 a layer's matrices do not fit on chip beside its gradients; the plain path serves there.
+    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there.
     """
     return (
-        precision in ("fp16", "tf32")
+        (precision in ("fp16", "tf32") or (precision == "fp32" and config.design.attends == "position"))
         and folds(config)
         and config.heads == 2
         and config.positions <= layers.ROWS
-        and config.width in (16, 32, 64)
+        and config.width <= 64
         and config.input_dim <= 64
     )
 
@@ -67,7 +68,65 @@ def loss_and_gradients(
     The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
     as many as an H200 runs at once.
     """
+    wide = replace(config, width=max(_NARROWEST, 2 ** (config.width - 1).bit_length()))
+    loss, parts = loss_and_parts(_widened(folded, wide.width), x, y, encoding, wide, precision, programs)
+    return loss, _narrowed(_summed(parts, x.shape[-1] + 1), config.width)
+
+
+def loss_and_parts(
+    folded: Tensors,
+    x: Float[Tensor, "M b k"],
+    y: Float[Tensor, "M b k"],
+    encoding: Float[Tensor, "2 N d_in"],
+    config: ModelConfig,
+    precision: str,
+    programs: int | None = None,
+) -> tuple[Float[Tensor, " M"], Tensors]:
+    """The same for a width of 16, 32 or 64, with the parts that the gradients are sums of, along an axis after the members'.
+
+    For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks also add up: A stands in every one of the matrix
+    that the kernels apply.
+    """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
+
+
+_HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "w": (-2,)}  # axes of hidden units
+
+
+def _widened(folded: Tensors, width: int) -> Tensors:
+    """The same network with more hidden units, whose weights are zero."""
+    wide = dict(folded)
+    for name in _HIDDEN.keys() & folded.keys():
+        for axis in _HIDDEN[name]:
+            value = wide[name]
+            missing = list(value.shape)
+            missing[axis] = width - value.shape[axis]
+            wide[name] = torch.cat([value, value.new_zeros(missing)], dim=axis) if missing[axis] else value
+    return wide
+
+
+def _narrowed(gradients: Tensors, width: int) -> Tensors:
+    """The gradients of the first ``width`` hidden units."""
+    narrow = dict(gradients)
+    for name in _HIDDEN.keys() & gradients.keys():
+        for axis in _HIDDEN[name]:
+            narrow[name] = narrow[name].narrow(axis, 0, width)
+    return narrow
+
+
+def _summed(parts: Tensors, n: int) -> Tensors:
+    """The gradient of every folded tensor from its parts."""
+    by_member = ("U.first", "M.first", "m.first", "w", "b")  # the others have an axis of layers in front
+    gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items() if name != "K"}
+    ends = {"c": -2, "w": -1, "b": -1}
+    gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
+    if "K" in parts:
+        k, step, count = parts["K"], layers.ROWS, layers.ROWS // n
+        blocks = k.as_strided(
+            (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
+        )
+        gradients["A"] = blocks.sum(dim=(2, 4))
+    return gradients
 
 
 class _Step:
@@ -94,10 +153,8 @@ class _Step:
         self.w = folded["w"].contiguous()
 
     def run(self) -> tuple[Tensor, Tensors]:
-        states, pairs, errors, gradients = self._forward()
-        self.loss = gradients.pop("loss")
-        made = self._backward(states, pairs, errors)
-        return self.loss, gradients | made
+        states, pairs, errors, read = self._forward()
+        return self.loss, read | self._backward(states, pairs, errors)
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
@@ -133,12 +190,12 @@ class _Step:
     # --- forward and back --------------------------------------------------------------------------------------------------
 
     def _forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
-        """The states before every layer and after the last, the attention weights, the errors, and what the readout gives."""
+        """The states before every layer and after the last, the attention weights, the errors, and the readout's parts."""
         config, sides = self.config, (self.members, self.lists)
         grid, parts, sizes = self._launch("layer_forward" if self.positional else "attention_forward")
         new = self.w.new_empty
         error = new(*sides, self.n)
-        loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts)
+        loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
         states, pairs = [self.x], []
         for index in range(config.layers):
             h = new(*sides, self.n, config.width, dtype=self.kind)
@@ -171,10 +228,8 @@ class _Step:
                 **sizes,
             )
             states.append(h)
-        read = {"loss": loss.sum(dim=1), "w": dw.sum(dim=1)[..., None]}
-        if self.bias:
-            read["b"] = db.sum(dim=1)[:, None, None]
-        return states, pairs, error, read
+        self.loss = loss.sum(dim=1)
+        return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
 
     def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor) -> Tensors:
         count, width = self.config.layers, self.config.width
@@ -232,20 +287,7 @@ class _Step:
                 weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
             dz = before
 
-        gradients = {"U.first": du_first.sum(dim=1), "U": du.sum(dim=2)}
-        if self.bias:
-            gradients["c"] = dc.sum(dim=2)[:, :, None]
+        gradients = {"U.first": du_first, "U": du} | ({"c": dc} if self.bias else {})
         if self.positional:
-            return gradients | {"A": self._diagonal_blocks(dk)}
-        gradients |= {"M.first": dm_first.sum(dim=1), "M": dm.sum(dim=2)}
-        if self.bias:
-            gradients |= {"m.first": dr_first.sum(dim=1), "m": dr.sum(dim=2)}
-        return gradients
-
-    def _diagonal_blocks(self, k: Float[Tensor, "L M parts H R R"]) -> Float[Tensor, "L M H N N"]:
-        """Sums parts and a tile's lists: A stands in every diagonal block of the matrix that the kernels apply."""
-        count, step = layers.ROWS // self.n, layers.ROWS
-        blocks = k.as_strided(
-            (*k.shape[:4], count, self.n, self.n), (*k.stride()[:4], self.n * (step + 1), step, 1), k.storage_offset()
-        )
-        return blocks.sum(dim=(2, 4))
+            return gradients | {"K": dk}
+        return gradients | {"M.first": dm_first, "M": dm} | ({"m.first": dr_first, "m": dr} if self.bias else {})

@@ -6,12 +6,12 @@ matrices are read once a program, and their gradients are summed on chip over it
 caller, in a fixed order, so results do not depend on timing.
 
 Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r_1, r_2
-the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 64 times
-the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range, far from the
-largest number and from where digits are lost; sums leave in true units.
+the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times
+the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range; what would lie
+beyond the range becomes its largest number. Sums leave in true units.
 
-PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``ieee`` for float32 as it is.
-Products are always summed in float32.
+PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``fp32``, where a product is
+three of TensorFloat-32, of the numbers and of what rounding them leaves. Products are always summed in float32.
 """
 
 import triton
@@ -36,21 +36,41 @@ def _rounded(x, precision: tl.constexpr):
 
 
 @triton.jit
+def _rounded_gradient(x, precision: tl.constexpr):
+    """The same for gradients, which half precision's range may not hold: one infinite entry would end a member's training."""
+    if precision == "fp16":
+        x = tl.clamp(x, -65504.0, 65504.0)
+    return _rounded(x, precision)
+
+
+@triton.jit
 def _dot(a, b, total, precision: tl.constexpr):
     """total + a b."""
-    if precision == "tf32":
-        return tl.dot(a, b, acc=total, input_precision="tf32")
+    if precision == "fp32":
+        return tl.dot(a, b, acc=total, input_precision="tf32x3")
     else:
-        return tl.dot(a, b, acc=total, input_precision="ieee")
+        return tl.dot(a, b, acc=total, input_precision="tf32")
+
+
+@triton.jit
+def _product(a, b, precision: tl.constexpr):
+    """a b."""
+    if precision == "fp32":
+        return tl.dot(a, b, input_precision="tf32x3")
+    else:
+        return tl.dot(a, b, input_precision="tf32")
 
 
 @triton.jit
 def _short_dot(a, b, precision: tl.constexpr):
     """a b, rounded for the next product."""
-    if precision == "tf32":
-        return _rounded(tl.dot(a, b, input_precision="tf32"), precision)
-    else:
-        return _rounded(tl.dot(a, b, input_precision="ieee"), precision)
+    return _rounded(_product(a, b, precision), precision)
+
+
+@triton.jit
+def _gradient_dot(a, b, precision: tl.constexpr):
+    """The same if a or b is a gradient."""
+    return _rounded_gradient(_product(a, b, precision), precision)
 
 
 @triton.jit
@@ -229,8 +249,8 @@ def layer_forward(
 
 @triton.jit
 def _unit(loss_pointer, member):
-    """64 times the root mean squared error: the unit of dz, but for 2 / entries."""
-    return 64 * tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
+    """8 times the root mean squared error: the unit of dz, but for 2 / entries."""
+    return 8 * tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
 
 
 @triton.jit
@@ -251,7 +271,7 @@ def _gradient(
     if LAST:
         h = _tile(h_pointer, start, at, valid, W)
         error = tl.load(error_pointer + start + at, mask=valid, other=0.0) / unit
-        dz = _rounded(tl.where(h > 0, error[:, None] * w[None, :], 0.0), P)
+        dz = _rounded_gradient(tl.where(h > 0, error[:, None] * w[None, :], 0.0), P)
     else:
         dz = _tile(dz_pointer, start, at, valid, W)
     return dz
@@ -279,9 +299,9 @@ def positional_state(
         dz = _gradient(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
         on = _tile(s_pointer, start, at, valid, W) > 0
         ds = _dot(dz, tl.trans(u_0), _zeros(R, W), PRECISION)
-        ds = _dot(tl.trans(k_1), tl.trans(_short_dot(u_1, tl.trans(dz), PRECISION)), ds, PRECISION)
-        ds = _dot(tl.trans(k_2), tl.trans(_short_dot(u_2, tl.trans(dz), PRECISION)), ds, PRECISION)
-        ds = _rounded(tl.where(on, ds, 0.0), PRECISION)
+        ds = _dot(tl.trans(k_1), tl.trans(_gradient_dot(u_1, tl.trans(dz), PRECISION)), ds, PRECISION)
+        ds = _dot(tl.trans(k_2), tl.trans(_gradient_dot(u_2, tl.trans(dz), PRECISION)), ds, PRECISION)
+        ds = _rounded_gradient(tl.where(on, ds, 0.0), PRECISION)
         tl.store(out_pointer + (start + at)[:, None] * W + wide[None, :], ds, mask=valid[:, None])
 
 
@@ -325,8 +345,8 @@ def positional_weights(
             dc += tl.sum(dz.to(tl.float32), axis=0)
         du_1 = _dot(_short_dot(tl.trans(s), tl.trans(k_1), PRECISION), dz, du_1, PRECISION)
         du_2 = _dot(_short_dot(tl.trans(s), tl.trans(k_2), PRECISION), dz, du_2, PRECISION)
-        dk_1 = _dot(_short_dot(dz, tl.trans(u_1), PRECISION), tl.trans(s), dk_1, PRECISION)
-        dk_2 = _dot(_short_dot(dz, tl.trans(u_2), PRECISION), tl.trans(s), dk_2, PRECISION)
+        dk_1 = _dot(_gradient_dot(dz, tl.trans(u_1), PRECISION), tl.trans(s), dk_1, PRECISION)
+        dk_2 = _dot(_gradient_dot(dz, tl.trans(u_2), PRECISION), tl.trans(s), dk_2, PRECISION)
     out = member * tl.num_programs(0) + part
     unit *= 2.0 / (lists * (N - 1))
     du_pointer += out * 3 * D_IN * W
@@ -347,15 +367,15 @@ def _back_through_attention(
 ):  # fmt: skip
     """Writes down one head's gradient dl of the logits, and adds its part to ds: through the values and through dl."""
     a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
-    e = _short_dot(dz, tl.trans(u), P)
+    e = _gradient_dot(dz, tl.trans(u), P)
     da = _dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
     weighted = a.to(tl.float32) * da
-    dl = _rounded(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
+    dl = _rounded_gradient(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
     tl.store(slopes_pointer + place, dl, mask=kept)
     if not FIRST:
         ds = _dot(tl.trans(a), e, ds, P)
-        ds = _dot(_short_dot(dl, s, P), tl.trans(m), ds, P)
-        ds = _dot(_short_dot(tl.trans(dl), s, P), m, ds, P)
+        ds = _dot(_gradient_dot(dl, s, P), tl.trans(m), ds, P)
+        ds = _dot(_gradient_dot(tl.trans(dl), s, P), m, ds, P)
         if BIAS:
             ds += tl.sum(dl.to(tl.float32), axis=0)[:, None] * r[None, :]
     return ds
@@ -404,7 +424,7 @@ def attention_state(
         pairs, slopes = pairs + N * N, slopes + N * N
         ds = _back_through_attention(ds, s, dz, m_2, r_2, u_2, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
         if not FIRST:
-            ds = _rounded(tl.where(s > 0, ds, 0.0), PRECISION)
+            ds = _rounded_gradient(tl.where(s > 0, ds, 0.0), PRECISION)
             tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
 
 
@@ -442,7 +462,7 @@ def attention_weights(
         dq = _dot(tl.trans(s), tl.trans(dl), _zeros(D, R), PRECISION)
         if BIAS:
             dr += tl.sum(dq, axis=1)
-        dm = _dot(tl.trans(s), tl.trans(_rounded(dq, PRECISION)), dm, PRECISION)
+        dm = _dot(tl.trans(s), tl.trans(_rounded_gradient(dq, PRECISION)), dm, PRECISION)
         if head == 0:
             du_0 = _dot(tl.trans(s), dz, du_0, PRECISION)
             if BIAS:

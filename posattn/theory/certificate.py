@@ -23,7 +23,7 @@ from torch import Tensor
 from posattn.errors import UsageError, choice, positive
 from posattn.theory.cones import Cones, bisect, largest_output, tighten, whole_network
 
-Matrices = list[Float[Tensor, "m k"]]
+Matrices = list[Float[Tensor, "_ _"]]
 Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
 
 _ROOTS = 1500  # cones to begin with, at least: fewer are bounded too loosely to be worth it
@@ -149,7 +149,7 @@ class _Search:
             self.error, self.worst = float(errors.max()), x[errors.argmax()]
 
 
-def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -> Float[Tensor, "b 2n"]:
+def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -> Float[Tensor, "b both"]:
     """f(x) - y(x) and y(x) - f(x) for every output, over max |x_i|."""
     z = x
     for k in matrices[:-1]:

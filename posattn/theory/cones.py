@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-Blocks = dict[tuple[int, int], Float[Tensor, "B m_l m_k"]]
+Blocks = dict[tuple[int, int], Float[Tensor, "B _ _"]]  # C_lk: (B, m_l, m_k)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cones:
     """A batch of cones, each with what is left of the network on it."""
 
     V: Float[Tensor, "B n n"]  # vertices, one a row
-    D: list[Float[Tensor, "B m_l n"]]  # values at the vertices
+    D: list[Float[Tensor, "B _ n"]]  # (B, m_l, n): values at the vertices
     C: Blocks
 
     def __len__(self) -> int:
@@ -54,7 +54,9 @@ class Relaxed:
         return Relaxed(self.slope[index], self.excess[index], self.middle[index])
 
 
-def whole_network(matrices: list[Float[Tensor, "m k"]], V: Float[Tensor, "B n n"], y: Float[Tensor, "B n k"]) -> Cones:
+def whole_network(
+    matrices: list[Float[Tensor, "_ _"]], V: Float[Tensor, "B n n"], y: Float[Tensor, "B n outputs"]
+) -> Cones:
     """All of the network on cones with vertices ``V``, its target being ``y`` (B, vertex, output) there."""
     first, *rest = matrices
     nothing = [V.new_zeros(1, len(k), V.shape[1]).expand(len(V), -1, -1) for k in rest[:-1]]
@@ -105,7 +107,7 @@ def _eliminate(
 
 
 def bounds(
-    cones: Cones, layers: list[Relaxed], l: int, from_below: list[Float[Tensor, "B m_k"]] | None = None
+    cones: Cones, layers: list[Relaxed], l: int, from_below: list[Float[Tensor, "B _"]] | None = None
 ) -> tuple[Float[Tensor, "B m_l n"], Float[Tensor, "B m_l n"]]:
     """Lower and upper linear bounds of z_l: the ReLUs below are replaced by their bounds, from the top down.
 
@@ -181,7 +183,7 @@ def bisect(cones: Cones, layers: list[Relaxed]) -> Cones:
     return Cones(torch.cat([V_1, V_2]), D, {at: torch.cat([block, block]) for at, block in cones.C.items()})
 
 
-def _influence(cones: Cones, layers: list[Relaxed]) -> list[Float[Tensor, "B m_k"]]:
+def _influence(cones: Cones, layers: list[Relaxed]) -> list[Float[Tensor, "B _"]]:
     """For every ReLU the largest coefficient, over outputs, with which it enters them."""
     last = len(cones.D) - 1
     found: dict[int, Tensor] = {k: cones.C[last, k] for k in range(last) if (last, k) in cones.C}

@@ -147,7 +147,7 @@ def _largest_row(model: Transformer, limit: float) -> float:
     return float(_with_one(torch.cat([ends, scratchpad], dim=1), model.config.bias).norm(dim=-1).max())
 
 
-def relu_matrices(model: nn.Module) -> list[Float[Tensor, "rows columns"]]:
+def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     """K_1, ..., K_{L+1} of a bias-free positional ``model``: f(x) = K_{L+1} relu(K_L ... relu(K_1 x)), in float64.
 
     Attention is constant, so a layer is one matrix on all positions and features at once: with the folded U_0, U_h of

@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 from posattn.folding import Tensors
-from posattn.training.files import Damaged, load_tensors, refuse_pickle, save_tensors
+from posattn.training.files import Damaged, load_tensors, refuse_pickle, save_tensors, write
 
 _KEEP = 2
 
@@ -32,6 +32,25 @@ def load(folder: Path, run: str) -> Tensors | None:
         else:
             return state
     return None
+
+
+def pack(folder: Path, after: str = "") -> dict[str, bytes]:
+    """The newest checkpoint as the contents of its files, by name, to be sent elsewhere.
+
+    Empty if there is none, or none newer than ``after``, the first name of an earlier one.
+    """
+    for path in _newest_first(folder)[:1]:
+        if path.name > after:
+            return {part.name: part.read_bytes() for part in (path, path.with_suffix(".json")) if part.exists()}
+    return {}
+
+
+def unpack(folder: Path, content: dict[str, bytes]) -> None:
+    """Writes what ``pack`` gave, and removes all but the newest two."""
+    for name, part in content.items():
+        write(folder / name, part)
+    for old in _newest_first(folder)[_KEEP:]:
+        remove(old)
 
 
 def clear(folder: Path) -> None:

@@ -36,4 +36,6 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     frozen = ~after.mask(only).to(before.device)
     if not torch.equal(after.flat[:, frozen], before[:, frozen]):
         raise RuntimeError("fine-tuning changed parameters that were to stay as they are.")
-    return Run(spec, after, run.result | {"fine-tuned": {"scale": scale, "epochs": epochs, "only": only}}, run.history)
+    status = [before if alive else "diverged" for before, alive in zip(run.status, trainer.alive.tolist(), strict=True)]
+    about = {"fine-tuned": {"scale": scale, "epochs": epochs, "only": only}, "status": status}
+    return Run(spec, after, run.result | about, run.history)

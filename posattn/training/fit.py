@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,9 @@ def train_spec(
     save_every: float = 60.0,
     tensorboard: bool = False,
     progress: bool | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> Run:
-    """Trains ``spec``, or goes on where its folder stopped."""
+    """Trains ``spec``, or goes on where its folder stopped; ``report`` gets the number of epochs done, after each."""
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if tensorboard:
@@ -134,7 +135,7 @@ def train_spec(
             if state is not None:
                 trainer.load_state_dict(state)
                 started -= float(state["seconds"])
-            shown = stack.enter_context(Progress(trainer, progress, folder if tensorboard else None))
+            shown = stack.enter_context(Progress(trainer, progress, folder if tensorboard else None, report))
             saved = time.monotonic()
             for _ in trainer.steps():
                 shown.update()

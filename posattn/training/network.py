@@ -87,3 +87,5 @@ def _own_from_dict(n: int, arch: str, settings: dict[str, Any]) -> OwnNetwork:
 
 
 register("own", _own_from_dict)
+
+TABLES = (_KINDS, _MAKERS)

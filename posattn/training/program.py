@@ -6,6 +6,7 @@ Letters: M members, P parameters of one, b lists, k numbers a list. All tensors 
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from types import ModuleType
 from typing import NamedTuple
 
@@ -57,6 +58,8 @@ class Parameters:
         self.config, self.flat = config, flat
         with torch.device("meta"):
             self.shapes = {name: value.shape for name, value in config.build().named_parameters()}
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
         # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
         self._layer = {
             name.replace("layers.0", "layers"): shape
@@ -169,7 +172,7 @@ class Program:
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = _blank_model(config).to(device)
         self._own = threading.local()
-        self._encodings: dict[int, Tensor] = {}
+        self._encodings: dict[int, tuple[Tensor, Tensor]] = {}
         self._layered: dict[tuple[int, int], Layered] = {}
 
     def prepare(self, parameters: Parameters, members: slice, length: int) -> Prepared:
@@ -212,22 +215,28 @@ class Program:
 
     def fused_gradient(
         self, parameters: Parameters, members: slice, x: Float[Tensor, "m b k"], y: Float[Tensor, "m b k"]
-    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"]]:
-        """The mean squared error of some members and its gradient for their parameters, through the fused kernels."""
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
+        """The mean squared error of some members, its gradient and that gradient's norm, through the fused kernels."""
         assert self.kernels is not None and self.precision is not None
-        length, key = x.shape[-1], (members.start, members.stop)
+        from posattn.kernels.folds import RowsFold, serves  # needs Triton, which is there if the kernels are
+
+        rows, length, key = parameters.flat[members], x.shape[-1], (members.start, members.stop)
         if length not in self._encodings:
             positions, p = self._positions(length), self._encodings_of(length)
-            self._encodings[length] = input_encoding(p, positions, self._transformer)
+            self._encodings[length] = p, input_encoding(p, positions, self._transformer)
+        p, encoding = self._encodings[length]
+        given = (x, y, encoding, self._transformer, self.precision)
+        if serves(self._transformer):
+            fold = RowsFold(rows, parameters.starts, self._transformer, p)
+            loss, parts = self.kernels.loss_and_parts(fold.folded, *given)
+            return loss, *fold.adjoint(parts)
         if key not in self._layered:
             self._layered[key] = Layered(parameters, members)
         layered = self._layered[key]
-        prepared = self._fold(layered.gather(parameters.flat[members]), length)
-        loss, gradients = self.kernels.loss_and_gradients(
-            prepared.tensors, x, y, self._encodings[length], self.config, self.precision
-        )
-        found = prepared.adjoint([gradients[name] for name in prepared.tensors])
-        return loss, layered.scatter(found, len(x))
+        prepared = self._fold(layered.gather(rows), length)
+        loss, gradients = self.kernels.loss_and_gradients(prepared.tensors, *given)
+        found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
+        return loss, found, torch.linalg.vector_norm(found, dim=1)
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         length = x.shape[-1]

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -49,11 +50,18 @@ class Stop:
 class Progress:
     """A bar with the loss, learning rate, speed and time left on standard error, and TensorBoard events on request.
 
-    Quiet when standard error is not a terminal, unless ``shown`` says otherwise.
+    Quiet when standard error is not a terminal, unless ``shown`` says otherwise. ``report`` gets the number of epochs done,
+    after each.
     """
 
-    def __init__(self, trainer: "Trainer", shown: bool | None = None, events: Path | None = None):
-        self.trainer = trainer
+    def __init__(
+        self,
+        trainer: "Trainer",
+        shown: bool | None = None,
+        events: Path | None = None,
+        report: Callable[[int], None] | None = None,
+    ):
+        self.trainer, self.report = trainer, report
         self.shown = sys.stderr.isatty() if shown is None else shown
         self.writer = None if events is None else event_writer()(str(events / "tensorboard"), purge_step=trainer.epoch)
         self.epoch = trainer.epoch
@@ -94,6 +102,8 @@ class Progress:
     def _end_epoch(self) -> None:
         done, trainer = range(self.epoch, self.trainer.epoch), self.trainer
         self.epoch = trainer.epoch
+        if self.report is not None:
+            self.report(self.epoch)
         loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
         speed = self.bar.tasks[0].speed
         self.bar.update(

@@ -133,7 +133,8 @@ class Trainer:
         def update(index: int) -> None:
             losses, gradients = zip(*(results[unit] for unit in units if unit[0] == index), strict=True)
             found = prepared[index].adjoint([_total(parts) for parts in zip(*gradients, strict=True)])
-            self._update(self.groups[index], _total(losses), self.parameters.flatten(found, self.program.folded))
+            gradient = self.parameters.flatten(found, self.program.folded)
+            self._update(self.groups[index], _total(losses), gradient, torch.linalg.vector_norm(gradient, dim=1))
 
         self.step += 1
         prepared = self.workers.map(lambda group: self.program.prepare(self.parameters, group, length), self.groups)
@@ -141,11 +142,11 @@ class Trainer:
         results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
         self.workers.map(update, range(len(self.groups)))
 
-    def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"]) -> None:
+    def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
         """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""
         if self.trained is not None:
             gradient = gradient.masked_fill_(~self.trained, 0)  # and so are the moments, and the steps
-        norm = torch.linalg.vector_norm(gradient, dim=1)
+            norm = torch.linalg.vector_norm(gradient, dim=1)
         self.alive[group] &= loss.isfinite() & norm.isfinite()
         self.loss[group] += loss
         self._adam(group, gradient, norm)

@@ -317,12 +317,23 @@ def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
 def test_ours_against_the_published_medians():
     """Rows made up of the published medians themselves, one of them three times the 90th percentile."""
     known = published().query("experiment == 'fix-scale' and split == 'test'")
-    made = known.rename(columns={"arch": "series", "median": "value"}).assign(metric="mse", status="ok")
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
     first = (made["task"] == "sum") & (made["scale"] == 10) & (made["series"] == "positional")
     made.loc[first, "value"] = 3 * made.loc[first, "p90"]
     both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
     assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
     assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("fine-tune", 18), ("gnn", 48)])
+def test_published_tables_belong_to_the_series_and_conditions_of_their_experiments(name, numbers):
+    experiment = EXPERIMENTS[name]
+    known = published().query("experiment == @name")
+    assert set(known["series"]) <= {cell.label for cell in experiment.cells("paper")}
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
+    both = against_published(medians(made, experiment.shown), experiment)
+    assert len(both) == numbers and both["ratio"].eq(1).all()
+    assert name != "fine-tune" or tuple(dict.fromkeys(known["stage"])) == experiment.measure.STAGES
 
 
 def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engine):

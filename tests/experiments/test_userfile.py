@@ -5,23 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments import Engine, Store, reproduce
 from posattn.experiments.userfile import load_experiment
-from posattn.tasks import TASKS
 from posattn.training import load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-
-
-@pytest.fixture
-def tables():
-    before = [(table, dict(table)) for table in (TASKS, ENCODINGS)]
-    yield
-    for table, rows in before:
-        table.clear()
-        table.update(rows)
 
 
 def test_a_python_file_with_a_task_an_encoding_and_a_network_of_its_own(tmp_path, tables):
@@ -46,6 +35,25 @@ def test_a_toml_file(tmp_path):
     assert {cell.label: cell.model.width for cell in cells} == {"standard": 64, "positional, width 16": 16}
     outcome = reproduce(experiment, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
     assert set(outcome.table["view"]) == {"training lists", "scale 3"} and set(outcome.rows["samples"]) == {66, 200}
+
+
+@pytest.mark.parametrize(
+    ("measure", "rows"),
+    [
+        ('kind = "fine-tuned"\nscale = 5', {"stage": {"in distribution", "out of it", "after fine-tuning"}}),
+        ('kind = "shifts"\nnames = ["training", "sparse"]', {"distribution": {"training", "sparse"}}),
+    ],
+)
+def test_a_toml_file_with_another_measure_and_a_graph_network(tmp_path, measure, rows):
+    text = f'{GOOD}seeds = 1\n[[series]]\nlabel = "graph"\narch = "gcn"\ngraph = "star"\n[measure]\n{measure}\n'
+    if "fine" in measure:  # a graph network has no V matrices
+        text = text.replace('arch = "gcn"\ngraph = "star"', 'arch = "standard"')
+    (tmp_path / "own.toml").write_text(text)
+    experiment = load_experiment(tmp_path / "own.toml")
+    outcome = reproduce(experiment, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
+    assert set(outcome.rows["series"]) == {"positional", "graph"} and outcome.figure.exists()
+    for column, values in rows.items():
+        assert set(outcome.rows[column]) == values
 
 
 GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
@@ -77,6 +85,24 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         (GOOD + "[measure]\nfactors = [0]", r"^measure\.factors is 0"),
         (GOOD + "[measure]\nfactors = []", r"^measure\.factors in .* is empty"),
         (GOOD + '[measure]\nfactors = ["a"]', r"^measure\.factors is 'a'"),
+        (
+            GOOD + '[measure]\nkind = "weights"',
+            r"^measure\.kind is 'weights'; it must be one of scales, fine-tuned, shifts\.$",
+        ),
+        (GOOD + '[measure]\nkind = "shifts"\nnames = ["moon"]', r"^distribution is 'moon'"),
+        (
+            GOOD + '[measure]\nkind = "shifts"\nfactors = [1]',
+            r"has 'measure\.factors'; measure has kind, names, samples\.$",
+        ),
+        (
+            GOOD + '[measure]\nkind = "fine-tuned"\nscale = "big"',
+            r"^measure\.scale in .* is 'big'; it must be a number\.$",
+        ),
+        (GOOD + '[measure]\nkind = "fine-tuned"\nepochs = 0', r"^measure\.epochs is 0"),
+        (
+            GOOD + '[measure]\nkind = "shifts"\n[figure]\nx = "n"',
+            r"has a figure, which goes with measure\.kind scales alone",
+        ),
         (GOOD + '[figure]\ncolumns = ["foo"]', r"^figure\.columns is 'foo'"),
         (GOOD + "[figure]\nviews = [1]", r"^figure\.views in .* has 1"),
         (GOOD + '[figure]\nviews = [{ metric = "beauty" }]', r"^figure\.views\.metric is 'beauty'"),

@@ -160,7 +160,7 @@ def test_the_model_is_told_what_it_is_and_may_be_asked_for_the_other():
     [
         ({"samples": 1}, "samples is 1; it must be a whole number of at least 2."),
         ({"samples": 10, "delta": 0.7}, "delta is 0.7; it must be above 0 and below 0.5."),
-        ({"samples": 10, "cap": 0}, "cap is 0; it must be a finite number above 0."),
+        ({"samples": 10, "cap": 0.0}, "cap is 0.0; it must be a finite number above 0."),
         ({"samples": 10, "attention": "none"}, "attention is 'none'; it must be one of positional, self-attention."),
     ],
 )

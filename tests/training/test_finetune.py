@@ -37,7 +37,10 @@ def test_it_is_adam_on_those_matrices_alone(run):
         run.spec.model, posattn.training.recipe.recipe(run.spec.recipe, batch=400), (member,)
     )
     alone = posattn.training.Run(
-        spec, type(run.parameters)(spec.model, run.parameters.flat[:1].clone()), run.result, run.history
+        spec,
+        type(run.parameters)(spec.model, run.parameters.flat[:1].clone()),
+        run.result | {"status": ["ok"]},
+        run.history,
     )
     tuned = fine_tune(alone, 10.0, epochs=2, lr=1e-3)
     model = run.model(0).train()
@@ -51,6 +54,11 @@ def test_it_is_adam_on_those_matrices_alone(run):
     ours = tuned.model(0)
     for name, value in model.named_parameters():
         torch.testing.assert_close(ours.get_parameter(name), value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_member_that_diverges_says_so(run):
+    assert run.status == ["ok"] * 2
+    assert fine_tune(run, 1e25, epochs=1).status == ["diverged"] * 2  # squares beyond float32
 
 
 def test_a_name_that_no_parameter_has_is_refused(run):

@@ -1,0 +1,319 @@
+"""A Ray cluster as an engine: every ensemble is a task, and its runs and rows are those that the local engine gives.
+
+The driver is the process that asks. It holds the ensembles' folders, hands out the tasks (posattn.experiments.ray_task), tells
+how far each is and writes what comes back; no worker needs to see the store. It keeps the workers' checkpoints there too: an
+ensemble whose worker is lost goes on from the last one elsewhere, and so does a command that was stopped, with either engine.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pandas as pd
+import torch
+
+from posattn.errors import UsageError, positive, whole
+from posattn.experiments.declaration import Cell
+from posattn.experiments.engine import called, plan
+from posattn.experiments.measures import Measure
+from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
+from posattn.experiments.store import Store
+from posattn.training import RunSpec, checkpoints, files, load
+from posattn.training.fit import check_precision
+from posattn.training.run import save
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """A Ray cluster: ensembles side by side, as tasks.
+
+    Args:
+        address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine alone.
+            A process that is part of a cluster already stays in that one.
+        gpus: what a task takes of a GPU; 0.25 lets four tasks share one, 0 trains on the CPU.
+        cpus: how many cores a task takes; it computes with as many threads.
+        announce: gets a line for what happens, and for each ensemble's progress.
+        retries: how often an ensemble whose worker was lost is given to another.
+        every: seconds between lines on progress.
+        save_every: seconds between checkpoints.
+    """
+
+    address: str | None = None
+    gpus: float = 0
+    cpus: float = 1
+    announce: Callable[[str], None] = lambda message: None
+    retries: int = 3
+    every: float = 5.0
+    save_every: float = 60.0
+    _waited_for: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        positive("cpus", self.cpus)
+        if self.gpus != 0 and positive("gpus", self.gpus) > 1 and self.gpus != int(self.gpus):
+            raise UsageError(f"gpus is {self.gpus}; it must be from 0 to 1, or a whole number.")
+        whole("retries", self.retries, least=0)
+
+    def check(self, cells: Iterable[Cell], precision: str) -> None:
+        """Raises if no cluster answers, or if a cell cannot train on its CPUs where these are to be used."""
+        load_ray()
+        _check_reachable(self.address)
+        if not self.gpus:
+            for model in dict.fromkeys(cell.model for cell in cells):
+                check_precision(model, precision, torch.device("cpu"))
+
+    def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
+        """Trains and measures the ensembles; returns those that another process is at.
+
+        An error of one ensemble is raised when the others are done.
+        """
+        load_ray()
+        _check_reachable(self.address)
+        with ExitStack() as held:
+            own: dict[str, Ensemble] = {}
+            for spec in specs:
+                folder = held.enter_context(ExitStack())
+                with contextlib.suppress(files.InUse):
+                    folder.enter_context(_held(store.folder(spec), spec))
+                    own[spec.digest] = Ensemble(spec, folder)
+            elsewhere = [spec for spec in specs if spec.digest not in own]
+            self._announce(own, elsewhere)
+            if own:
+                with _joined(self.address), _ended_by_sigterm():
+                    self._check_resources()
+                    with contextlib.closing(Tasks(self, measure, store, own)) as tasks:
+                        tasks.finish()
+        return elsewhere
+
+    def _announce(self, own: dict[str, "Ensemble"], elsewhere: list[RunSpec]) -> None:
+        """Numbers the ensembles, as several may be alike in words, and tells what is to be done."""
+        for number, ensemble in enumerate(own.values(), start=1):
+            ensemble.name = f"{number}/{len(own)} {called(ensemble.spec)}"
+            self.announce(f"{number}/{len(own)} {plan(ensemble.spec)}")
+        for spec in elsewhere:
+            if spec.digest not in self._waited_for:
+                self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
+                self._waited_for.add(spec.digest)
+
+    def _check_resources(self) -> None:
+        """Without this a task that fits nowhere would wait in silence."""
+        need = {"CPU": self.cpus, "GPU": self.gpus}
+        nodes = [node["Resources"] for node in load_ray().nodes() if node["Alive"]]
+        if any(all(node.get(kind, 0) >= count for kind, count in need.items()) for node in nodes):
+            return
+        lack = f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
+        if self.address is None:
+            raise UsageError(f"a task is to have {lack}; this machine has fewer.")
+        self.announce(f"No node of the cluster has {lack}, which a task is to have; waiting for one that does.")
+
+
+@dataclass
+class Ensemble:
+    """One that this driver holds."""
+
+    spec: RunSpec
+    folder: ExitStack  # lets go of it when closed
+    name: str = ""
+    lost: int = 0  # workers
+
+
+class Tasks:
+    """The tasks of one call: given out, followed, written when done, given out again when lost."""
+
+    def __init__(self, engine: RayEngine, measure: Measure, store: Store, ensembles: dict[str, Ensemble]):
+        ray = self.ray = load_ray()
+        self.engine, self.measure, self.store = engine, measure, store
+        # Beside the driver, so that the queue is lost with no other node.
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        self.reports = ray.util.queue.Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        # Retries are the driver's, which has the newest checkpoint.
+        self.work = ray.remote(task_function()).options(
+            num_cpus=engine.cpus, num_gpus=engine.gpus, scheduling_strategy="SPREAD", max_retries=0
+        )
+        self.unfinished = ensembles
+        self.waiting: dict[Any, Ensemble] = {}
+        self.errors: list[Exception] = []
+
+    def finish(self) -> None:
+        for ensemble in self.unfinished.values():
+            self._hand_out(ensemble)
+        looked = time.monotonic()
+        while self.waiting:
+            done, _ = self.ray.wait(list(self.waiting), timeout=self.engine.every)
+            for task in done:
+                self._end(task)
+            if self.waiting and time.monotonic() - looked >= self.engine.every:
+                self._follow()
+                looked = time.monotonic()
+        if self.errors:
+            raise self.errors[0]
+
+    def _hand_out(self, ensemble: Ensemble) -> None:
+        spec, engine = ensemble.spec, self.engine
+        folder, threads = self.store.folder(spec), max(1, int(engine.cpus))
+        group = Group(
+            spec, self.measure, None, {}, threads, engine.gpus > 0, every=engine.every, save_every=engine.save_every
+        )
+        if (folder / "weights.json").exists():
+            group = replace(group, trained=Trained.of(load(folder)))
+        elif checkpoints.load(folder, spec.digest) is not None:
+            group = replace(group, checkpoint=checkpoints.pack(folder))
+        self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
+
+    def _end(self, task: Any) -> None:
+        ensemble, failed = self.waiting.pop(task), self.ray.exceptions
+        try:
+            trained, rows = self.ray.get(task)
+        except (
+            failed.WorkerCrashedError,
+            failed.NodeDiedError,
+            failed.LocalRayletDiedError,
+            failed.ObjectLostError,
+            failed.OutOfMemoryError,
+        ) as error:
+            self._retry(ensemble, error)
+        except failed.RayError as error:
+            cause = getattr(error, "cause", None)
+            self._fail(ensemble, UsageError(str(cause)) if isinstance(cause, (UsageError, ImportError)) else error)
+        else:
+            self._write(ensemble, trained, rows)
+
+    def _write(self, ensemble: Ensemble, trained: Trained | None, rows: pd.DataFrame) -> None:
+        spec = ensemble.spec
+        folder = self.store.folder(spec)
+        if trained is not None:
+            save(folder, trained.run(spec, torch.device("cpu")))
+        result = load(folder).result if trained is None else trained.result
+        self.store.write(spec, self.measure, rows, result)
+        self._let_go(ensemble)
+        self.engine.announce(f"{ensemble.name}: done")
+
+    def _retry(self, ensemble: Ensemble, error: Exception) -> None:
+        ensemble.lost += 1
+        if ensemble.lost > self.engine.retries:
+            limit = f"more often than retries allows, which is {self.engine.retries}"
+            kind = type(error).__name__
+            self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
+            return
+        self._follow()
+        begun = any(self.store.folder(ensemble.spec).glob("checkpoint-*.json"))
+        way = "goes on from its last checkpoint" if begun else "starts again"
+        self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
+        self._hand_out(ensemble)
+
+    def _fail(self, ensemble: Ensemble, error: Exception) -> None:
+        self.errors.append(error)
+        self._let_go(ensemble)
+        reason = getattr(error, "cause", None) or error
+        self.engine.announce(f"{ensemble.name}: failed: {' '.join(str(reason).split())}")
+
+    def _follow(self, tell: bool = True) -> None:
+        """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
+        newest: dict[str, Report] = {}
+        for content in self.reports.get_nowait_batch(self.reports.qsize()):
+            report = Report(*content)
+            if report.digest in self.unfinished:
+                checkpoints.unpack(self.store.folder(self.unfinished[report.digest].spec), report.checkpoint)
+                newest[report.digest] = report
+        for report in newest.values() if tell else ():
+            ensemble = self.unfinished[report.digest]
+            epochs = ensemble.spec.recipe.epochs
+            self.engine.announce(f"{ensemble.name}: epoch {report.epoch} of {epochs} on {report.place}")
+
+    def _let_go(self, ensemble: Ensemble) -> None:
+        del self.unfinished[ensemble.spec.digest]
+        ensemble.folder.close()
+
+    def close(self) -> None:
+        """Ends what is left where the driver is leaving early, and keeps its last checkpoints."""
+        if self.waiting:
+            for task in self.waiting:
+                self.ray.cancel(task)
+            self.ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=10)
+            self._follow(tell=False)
+            print("Stopped; the same command goes on from the last checkpoints.", file=sys.stderr)
+        self.reports.shutdown(force=True)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, spec: RunSpec) -> Iterator[None]:
+    """Holds an ensemble's folder for this process, as training there would."""
+    if not (folder / "run.json").exists():
+        files.write_json(folder / "run.json", spec.to_dict())
+    with files.sole_user(folder / "run.json"):
+        files.sweep(folder)
+        yield
+
+
+@contextlib.contextmanager
+def _joined(address: str | None) -> Iterator[None]:
+    """While open, this process is part of the cluster. One that is part of a cluster already stays in it."""
+    ray = load_ray()
+    if ray.is_initialized():
+        yield
+        return
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        settings |= {"address": "local", "include_dashboard": False}
+    else:
+        settings["address"] = address
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(**settings)
+    except ConnectionError as error:
+        raise UsageError(f"address is {address!r}, {_SILENT}") from error
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UsageError(f"address is {address!r}, and joining the cluster failed: {reason}.") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While open, SIGTERM ends the process in order, as Ctrl-C does; Ray's own handler aborts it."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread: signals are somebody else's business
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+_SILENT = "where no Ray cluster answers; start one with ray start."
+
+
+def _check_reachable(address: str | None) -> None:
+    """Ray itself would try for a long time."""
+    if address in (None, "auto"):
+        return  # Ray looks on this machine only
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"address is {address!r}; it must be auto, or host:port of a Ray cluster.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise UsageError(f"address is {address!r}, {_SILENT}") from error

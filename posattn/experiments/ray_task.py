@@ -1,0 +1,181 @@
+"""What a Ray worker does with an ensemble, and what travels between it and the driver, the process that asked.
+
+The worker needs this package as the driver has it, and sees no store: it reports epochs and checkpoints through a queue, and
+the run and its rows are what the task returns.
+"""
+
+import contextlib
+import hashlib
+import platform
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+import posattn
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError
+from posattn.experiments.measures import Measure
+from posattn.model import ARCHITECTURES
+from posattn.tasks import SHIFTS, TASKS
+from posattn.training import Run, RunSpec, checkpoints, files, network, train_spec
+from posattn.training.program import Parameters
+
+# A program may have added rows of its own, which a worker is to know too.
+TABLES: tuple[dict[str, Any], ...] = (TASKS, SHIFTS, ENCODINGS, ARCHITECTURES, *network.TABLES)
+
+
+def load_ray() -> Any:
+    try:
+        import ray
+        import ray.util.queue
+        import ray.util.scheduling_strategies
+    except ImportError as error:
+        raise UsageError(
+            "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
+        ) from error
+    return ray
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run on its way between processes."""
+
+    weights: np.ndarray[Any, Any]  # (M, P), a row for each member
+    result: dict[str, Any]
+    history: pd.DataFrame
+
+    @classmethod
+    def of(cls, run: Run) -> "Trained":
+        return cls(run.parameters.flat.detach().cpu().numpy(), run.result, run.history)
+
+    def run(self, spec: RunSpec, device: torch.device) -> Run:
+        flat = torch.tensor(self.weights, device=device)
+        return Run(spec, Parameters(spec.model, flat), self.result, self.history)
+
+
+class Report(NamedTuple):
+    """What a worker tells the driver of an ensemble; a plain tuple on its way, so that the queue imports nothing."""
+
+    digest: str
+    epoch: int
+    place: str
+    checkpoint: dict[str, bytes]  # empty where there is none newer than the last
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a task does: trains an ensemble, unless it is ``trained``, and measures it."""
+
+    spec: RunSpec
+    measure: Measure
+    trained: Trained | None = None
+    checkpoint: dict[str, bytes] = field(default_factory=dict)
+    threads: int = 1
+    cuda: bool = False
+    every: float = 5.0
+    save_every: float = 60.0
+
+    def packed(self) -> bytes:
+        """The group, and the tables that give its names their meaning."""
+        return load_ray().cloudpickle.dumps(([dict(table) for table in TABLES], self))
+
+    @staticmethod
+    def unpacked(content: bytes) -> "Group":
+        tables, group = load_ray().cloudpickle.loads(content)
+        for table, rows in zip(TABLES, tables, strict=True):
+            table.update(rows)
+        return group
+
+    def work(self, reports: Any) -> tuple[Trained | None, pd.DataFrame]:
+        """The run, if this trained it, and its rows."""
+        torch.set_num_threads(self.threads)
+        device = torch.device("cuda" if self.cuda else "cpu")
+        if self.cuda and not torch.cuda.is_available():
+            raise UsageError(f"the task has a GPU of {platform.node()}, where PyTorch finds none; give it 0 GPUs.")
+        if self.trained is not None:
+            return None, self.measure.rows(self.trained.run(self.spec, device))
+        run = self._train(reports, device)
+        return Trained.of(run), self.measure.rows(run)
+
+    def _train(self, reports: Any, device: torch.device) -> Run:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            files.write_json(folder / "run.json", self.spec.to_dict())
+            checkpoints.unpack(folder, self.checkpoint)
+            report = Reporter(reports, self.spec.digest, device, folder, self.every)
+            try:
+                return train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
+            except SystemExit as stopped:  # asked to, after a checkpoint
+                ray = load_ray()
+                with contextlib.suppress(ray.exceptions.RayError):
+                    ray.get(report.send(), timeout=5)
+                if stopped.code == 128 + signal.SIGINT:
+                    raise KeyboardInterrupt from None  # by the driver, and the worker may live on
+                raise
+
+
+class Reporter:
+    """Tells the driver, now and then, how many epochs a task has done, and hands it each new checkpoint."""
+
+    def __init__(self, reports: Any, digest: str, device: torch.device, folder: Path, every: float):
+        node = load_ray().get_runtime_context().get_node_id()
+        self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
+        self.place = f"{platform.node()} ({node[:6]}, {device.type})"
+        self.epoch, self.sent = 0, -float("inf")
+        self.known = next(iter(checkpoints.pack(folder)), "")  # the driver's newest checkpoint
+
+    def __call__(self, epoch: int) -> None:
+        self.epoch = epoch
+        if time.monotonic() - self.sent >= self.every:
+            # Nothing waits for the answer: Ray would lend a waiting task's cores to another.
+            self.send()
+
+    def send(self) -> Any:
+        """Reports now; the answer comes when the driver's queue has it."""
+        checkpoint = checkpoints.pack(self.folder, after=self.known)
+        self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
+        return self.reports.put_nowait.remote(tuple(Report(self.digest, self.epoch, self.place, checkpoint)))
+
+
+def code() -> str:
+    """Which posattn this process has: its version, and a checksum of its source."""
+    root = Path(posattn.__file__).parent
+    content = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return f"{posattn.__version__} ({content.hexdigest()[:8]})"
+
+
+def task_function() -> Callable[[bytes, Any], Any]:
+    """What a worker is sent: a function that travels as code and not as a name, and so can say what the node lacks."""
+    wanted = code()
+
+    def work(packed: bytes, reports: Any) -> Any:
+        import platform
+
+        node, need = platform.node(), f"every node needs the driver's posattn, which is {wanted}"
+        try:
+            from posattn.experiments import ray_task
+
+            found = ray_task.code()
+        except ImportError as error:
+            raise ImportError(f"{node} cannot import what a task needs ({error}); {need}.") from error
+        if found != wanted:
+            raise ImportError(f"{node} has posattn {found}; {need}.")
+        try:
+            group = ray_task.Group.unpacked(packed)
+        except (ImportError, AttributeError) as error:
+            raise ImportError(
+                f"{node} cannot import what a task needs ({error}); networks and measures of your own must be in modules there."
+            ) from error
+        return group.work(reports)
+
+    return work

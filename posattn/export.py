@@ -1,0 +1,139 @@
+"""A trained network for other programs: an ONNX file, or a program of torch.export, with any number of lists at once.
+
+What is written is the folded network (posattn.folding) for lists of one length. A positional one is then a constant linear map
+and a ReLU a layer: no query, key or softmax is left in the file. Self-attention keeps its softmax, with one matrix instead of
+queries and keys; architectures that do not fold are written as they are.
+"""
+
+import copy
+import importlib
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from posattn.errors import UsageError
+from posattn.folding import fold, folded_forward, folds, stack_layers
+from posattn.model import Transformer, input_features, positions_of
+from posattn.training import files
+
+TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
+_ROUNDING = 20  # times what the network itself loses in float32
+_SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of the training range
+_INPUT, _OUTPUT = "numbers", "answers"
+
+
+class Folded(nn.Module):
+    """A network folded for lists of one length."""
+
+    def __init__(self, model: Transformer, length: int):
+        super().__init__()
+        self.config = model.config
+        with torch.no_grad():
+            positions = positions_of(length, model.config, model.P.device)
+            named = {name: value[None] for name, value in model.named_parameters()}
+            tensors = fold(stack_layers(named), model.config, model.P[positions])
+        self.register_buffer("P", model.P[positions].clone())
+        self.register_buffer("positions", positions)
+        self.names = list(tensors)
+        for name, value in tensors.items():
+            self.register_buffer(name.replace(".", "_"), value.detach().clone())
+
+    def forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        tensors = {name: self.get_buffer(name.replace(".", "_")) for name in self.names}
+        s = input_features(x, self.get_buffer("P"), self.get_buffer("positions"), self.config)
+        if self.config.design.attends != "position":
+            return folded_forward(tensors, s[None], self.config)[0]
+        # The same as folded_forward with fewer and plainer operations: s, A_1 s, ... side by side times U.
+        for index in range(self.config.layers):
+            u = tensors["U.first"][0] if index == 0 else tensors["U"][index - 1, 0]  # (d, H+1, w)
+            mixed = torch.cat([s, *(a @ s for a in tensors["A"][index, 0])], dim=-1)
+            z = mixed @ u.transpose(0, 1).flatten(0, 1)
+            s = torch.relu(z + tensors["c"][index, 0] if self.config.bias else z)
+        out = s @ tensors["w"][0]
+        return (out + tensors["b"][0] if self.config.bias else out)[:, :-1, 0]
+
+
+def simplest(model: nn.Module, length: int | None = None) -> tuple[nn.Module, int]:
+    """What is exported for a network, and the length of its lists."""
+    if not isinstance(model, Transformer):
+        raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
+    length = model.config.n if length is None else length
+    if not isinstance(length, int) or not 1 <= length <= model.config.n:
+        raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")
+    model = model.float().cpu().eval()
+    return Folded(model, length) if folds(model.config) else model, length
+
+
+def to_onnx(model: nn.Module, path: Path, length: int | None = None) -> float:
+    """Writes an ONNX file, once ONNX Runtime gives the network's answers with it; returns how far it is from float64 at most.
+
+    The input ``numbers`` and the output ``answers`` are (batch, length).
+    """
+    runtime = _needed("onnxruntime")
+    _needed("onnx"), _needed("onnxscript")
+    program, length = simplest(model, length)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = torch.onnx.export(
+            program,
+            (torch.zeros(3, length),),
+            dynamo=True,
+            verbose=False,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            input_names=[_INPUT],
+            output_names=[_OUTPUT],
+        )
+    assert made is not None
+    content = made.model_proto.SerializeToString()
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    difference = _checked(model, length, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0]))
+    files.write(path, content)
+    return difference
+
+
+def to_torch(model: nn.Module, path: Path, length: int | None = None) -> float:
+    """Writes a program that ``torch.export.load`` reads, checked in the same way."""
+    program, length = simplest(model, length)
+    with torch.no_grad():
+        made = torch.export.export(program, (torch.zeros(3, length),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    buffer = io.BytesIO()
+    torch.export.save(made, buffer)
+    buffer.seek(0)
+    difference = _checked(model, length, torch.export.load(buffer).module())
+    files.write(path, buffer.getvalue())
+    return difference
+
+
+def _checked(model: nn.Module, length: int, answers: Callable[[Tensor], Tensor]) -> float:
+    """The largest difference of a file's answers from the network's in float64; an error if it is not small.
+
+    Small is what float32 allows: self-attention far from the training range magnifies the last digits, in any program.
+    """
+    exact, worst = copy.deepcopy(model).double(), 0.0
+    for scale, batch in product(_SCALES, (1, 100)):
+        x = scale * (4 * torch.rand(batch, length, generator=torch.Generator().manual_seed(batch)) - 2)
+        with torch.no_grad():
+            truth = exact(x.double())
+            theirs, ours = (float((y - truth).abs().max() / truth.abs().max()) for y in (answers(x), model(x)))
+        if not theirs <= max(TOLERANCE, _ROUNDING * ours):
+            raise RuntimeError(
+                f"at scale {scale:g} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}."
+            )
+        worst = max(worst, theirs)
+    return worst
+
+
+def _needed(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"ONNX files need {name}, which is not installed: pip install 'posattn[onnx]'.") from error

@@ -1,0 +1,469 @@
+"""Triton kernels for ``posattn.folding``: from rows of parameters to the folded tensors, and from their gradients back.
+
+A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. The
+way back first adds up what the programs of ``layers`` have summed, in a fixed order. Every parameter's gradient is written
+once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it, the readout's by the last layer.
+
+Letters as in posattn.folding, for two heads: T and t the map x = s T + t, v = T W_V and o = W_O W_1a of a head, so that
+U_h = v o; q = T W_Q and k = T W_K of a head of self-attention, so that M = q k^T / sqrt(d_k). A matrix W (in, out) is read
+from the weight of an nn.Linear, which is (out, in). What lies beyond a matrix that a tile is too large for is zero.
+
+Products are float32's: three products of the matrix units for each, summed in float32.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn.folding import Tensors
+from posattn.kernels import layers
+from posattn.model import ModelConfig
+
+_NARROWEST = 16  # rows and columns that tl.dot needs
+_WARPS = 4
+
+
+@triton.jit
+def _dot(a, b):
+    return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def _times(row, matrix):
+    """row matrix."""
+    return tl.sum(row[:, None] * matrix, axis=0)
+
+
+@triton.jit
+def _times_transposed(row, matrix):
+    """row matrix^T."""
+    return tl.sum(row[None, :] * matrix, axis=1)
+
+
+@triton.jit
+def _outer(left, right):
+    """left^T right."""
+    return left[:, None] * right[None, :]
+
+
+@triton.jit
+def _matrix(pointer, stride, ins, outs, IN: tl.constexpr, OUT: tl.constexpr):
+    """W (ins, outs) in a tile (IN, OUT), from a weight whose rows are ``stride`` apart."""
+    row, column = tl.arange(0, IN)[:, None], tl.arange(0, OUT)[None, :]
+    return tl.load(pointer + column * stride + row, mask=(row < ins) & (column < outs), other=0.0)
+
+
+@triton.jit
+def _keep_matrix(pointer, value, stride, ins, outs, IN: tl.constexpr, OUT: tl.constexpr):
+    """Writes what ``_matrix`` would read; returns its sum of squares."""
+    row, column = tl.arange(0, IN)[:, None], tl.arange(0, OUT)[None, :]
+    tl.store(pointer + column * stride + row, value, mask=(row < ins) & (column < outs))
+    return tl.sum(value * value)
+
+
+@triton.jit
+def _row(pointer, size, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    return tl.load(pointer + at, mask=at < size, other=0.0)
+
+
+@triton.jit
+def _keep_row(pointer, value, size, SIZE: tl.constexpr):
+    """Writes what ``_row`` would read; returns its sum of squares."""
+    at = tl.arange(0, SIZE)
+    tl.store(pointer + at, value, mask=at < size)
+    return tl.sum(value * value)
+
+
+@triton.jit
+def _total(pointer, step, stride, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr):
+    """The sum of matrices (rows, columns) that are ``step`` apart, and their rows ``stride``."""
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    place, inside = row * stride + column, (row < rows) & (column < columns)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for part in range(PARTS):
+        total += tl.load(pointer + part * step + place, mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
+def _total_row(pointer, step, size, SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """The sum of rows that are ``step`` apart."""
+    total = tl.zeros((SIZE,), tl.float32)
+    for part in range(PARTS):
+        total += _row(pointer + part * step, size, SIZE)
+    return total
+
+
+@triton.jit
+def _total_of_blocks(
+    pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr
+):
+    """The sum of the diagonal blocks (N, N) of matrices (R, R), two of which make a part: one for each list of a tile."""
+    block, row, column = (
+        tl.arange(0, BLOCKS)[:, None, None],
+        tl.arange(0, NP)[None, :, None],
+        tl.arange(0, NP)[None, None, :],
+    )
+    place, inside = block * N * (R + 1) + row * R + column, (block < R // N) & (row < N) & (column < N)
+    total = tl.zeros((NP, NP), tl.float32)
+    for part in range(PARTS):
+        total += tl.sum(tl.load(pointer + part * 2 * R * R + place, mask=inside, other=0.0), axis=0)
+    return total
+
+
+@triton.jit
+def _encodings(pointer, N: tl.constexpr, NP: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr):
+    """P (N, D_P)."""
+    row, column = tl.arange(0, NP)[:, None], tl.arange(0, F)[None, :]
+    return tl.load(pointer + row * D_P + column, mask=(row < N) & (column < D_P), other=0.0)
+
+
+@triton.jit
+def _features(
+    p, pointer, head, D_P: tl.constexpr, F: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr
+):
+    """p W + b of a head, queries or keys; in rows beyond those of p it is b, which nothing reads."""
+    features = _dot(p, _matrix(pointer + head * D_K * D_P, D_P, D_P, D_K, F, K))
+    if BIAS:
+        features += _row(pointer + 2 * D_K * D_P + head * D_K, D_K, K)[None, :]
+    return features
+
+
+@triton.jit
+def _map_at(layer, BODY: tl.constexpr, LAYER: tl.constexpr, W_2: tl.constexpr, D_IN: tl.constexpr, W: tl.constexpr):
+    """Where T begins in a member's row, and how many features it reads: t follows it."""
+    return tl.where(layer == 0, 0, BODY + (layer - 1) * LAYER + W_2), tl.where(layer == 0, D_IN, W)
+
+
+@triton.jit
+def fold_layers(
+    rows_pointer, p_pointer, u_first_pointer, u_pointer, c_pointer, a_pointer, m_first_pointer, m_pointer,
+    r_first_pointer, r_pointer, w_pointer, b_pointer, scale,
+    P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
+    W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
+    N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
+    D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr,
+):  # fmt: skip
+    """The folded tensors of one layer: U_0 = T W_1x, U_h = (T W_V,h)(W_O,h W_1a), c, and A or M and m."""
+    layer, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    V: tl.constexpr = E // 2
+    start = rows_pointer + member * P
+    own = start + BODY + layer * LAYER
+    at, wide = _map_at(layer, BODY, LAYER, W_2, D_IN, W)
+    if layer == 0:
+        u_pointer = u_first_pointer + member * 3 * D_IN * W
+        m_pointer = m_first_pointer + member * 2 * D_IN * D_IN
+        r_pointer = r_first_pointer + member * 2 * D_IN
+    else:
+        inner = (layer - 1) * members + member
+        u_pointer += inner * 3 * W * W
+        m_pointer += inner * 2 * W * W
+        r_pointer += inner * 2 * W
+    deep, hidden = tl.arange(0, D), tl.arange(0, W)
+    u_place, u_inside = deep[:, None] * 3 * W + hidden[None, :], (deep < wide)[:, None]
+    big_t = _matrix(start + at, wide, wide, E, D, E)
+    if BIAS:
+        t = _row(start + at + wide * E, E, E)
+    w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
+    tl.store(u_pointer + u_place, _dot(big_t, w_1x), mask=u_inside)
+    w_1a = _matrix(own + W_1, 2 * E, E, W, E, W)
+    if BIAS:
+        c = _times(t, w_1x) + _times(_row(own + W_O + E * E, E, E), w_1a) + _row(own + W_1 + 2 * E * W, W, W)
+    for head in range(2):
+        o = _dot(_matrix(own + W_O + head * V, E, V, E, V, E), w_1a)
+        w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
+        tl.store(u_pointer + (head + 1) * W + u_place, _dot(_dot(big_t, w_v), o), mask=u_inside)
+        if BIAS:
+            c += _times(_times(t, w_v) + _row(own + W_V + E * E + head * V, V, V), o)
+    if BIAS:
+        tl.store(c_pointer + (layer * members + member) * W + hidden, c)
+
+    if POSITIONAL:
+        row, column = tl.arange(0, NP)[:, None], tl.arange(0, NP)[None, :]
+        p = _encodings(p_pointer, N, NP, D_P, F)
+        for head in range(2):
+            q = _features(p, own + W_Q, head, D_P, F, D_K, K, BIAS) * scale
+            k = _features(p, own + W_K, head, D_P, F, D_K, K, BIAS)
+            logits = tl.where(column < N, _dot(q, tl.trans(k)), float("-inf"))
+            a = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+            a /= tl.sum(a, axis=1)[:, None]
+            place = ((layer * members + member) * 2 + head) * N * N + row * N + column
+            tl.store(a_pointer + place, a, mask=(row < N) & (column < N))
+    else:
+        for head in range(2):
+            w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
+            k = _dot(big_t, _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)) * scale
+            m = _dot(_dot(big_t, w_q), tl.trans(k))
+            place, inside = (
+                deep[:, None] * 2 * wide + head * wide + deep[None, :],
+                (deep < wide)[:, None] & (deep < wide)[None, :],
+            )
+            tl.store(m_pointer + place, m, mask=inside)
+            if BIAS:
+                q_row = _times(t, w_q) + _row(own + W_Q + 2 * D_K * E + head * D_K, D_K, K)
+                tl.store(r_pointer + head * wide + deep, _times_transposed(q_row, k), mask=deep < wide)
+
+    if layer == LAYERS - 1:
+        decoder = _row(start + DECODER, E, E)
+        tl.store(w_pointer + member * W + hidden, _times_transposed(decoder, _matrix(own + W_2, W, W, E, W, E)))
+        if BIAS:
+            b = tl.sum(_row(own + W_2 + E * W, E, E) * decoder) + tl.load(start + DECODER + E)
+            tl.store(b_pointer + member, b)
+
+
+@triton.jit
+def unfold_maps(
+    rows_pointer, du_first_pointer, du_pointer, dc_pointer, dm_first_pointer, dm_pointer, dr_first_pointer, dr_pointer,
+    out_pointer, squares_pointer, scale,
+    P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
+    W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
+    N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
+    D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of T, W_1x and W_V of a layer, and of W_Q and W_K of self-attention; the sum of their squares.
+
+    dT is summed over all that reads x: dU_0 W_1x^T, dv W_V^T with dv = dU_h o^T, dq W_Q^T with dq = dM k, and dk W_K^T with
+    dk = dM^T q. T is read anew for every product, since it would take up half of a program's registers.
+    """
+    layer, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    V: tl.constexpr = E // 2
+    start, out = rows_pointer + member * P, out_pointer + member * P
+    own, mine = start + BODY + layer * LAYER, out + BODY + layer * LAYER
+    at, wide = _map_at(layer, BODY, LAYER, W_2, D_IN, W)
+    if layer == 0:
+        du_pointer = du_first_pointer + member * PARTS * 3 * D_IN * W
+        dm_pointer = dm_first_pointer + member * PARTS * 2 * D_IN * D_IN
+        dr_pointer = dr_first_pointer + member * PARTS * 2 * D_IN
+    else:
+        inner = ((layer - 1) * members + member) * PARTS
+        du_pointer += inner * 3 * W * W
+        dm_pointer += inner * 2 * W * W
+        dr_pointer += inner * 2 * W
+
+    w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
+    du = _total(du_pointer, 3 * wide * W, 3 * W, wide, W, D, W, PARTS)
+    d_1x = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), du)
+    if BIAS:
+        t = _row(start + at + wide * E, E, E)
+        dc = _total_row(dc_pointer + (layer * members + member) * PARTS * W, W, W, W, PARTS)
+        d_1x += _outer(t, dc)
+        dt = _times_transposed(dc, w_1x)
+    squares = _keep_matrix(mine + W_1 + E, d_1x, 2 * E, E, W, E, W)
+    d_big_t = _dot(du, tl.trans(w_1x))
+    for head in range(2):
+        o = _dot(_matrix(own + W_O + head * V, E, V, E, V, E), _matrix(own + W_1, 2 * E, E, W, E, W))
+        w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
+        dv = _dot(_total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS), tl.trans(o))
+        d_w_v = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dv)
+        if BIAS:
+            dv_row = _times_transposed(dc, o)
+            d_w_v += _outer(t, dv_row)
+            dt += _times_transposed(dv_row, w_v)
+            squares += _keep_row(mine + W_V + E * E + head * V, dv_row, V, V)
+        squares += _keep_matrix(mine + W_V + head * V * E, d_w_v, E, E, V, E, V)
+        d_big_t += _dot(dv, tl.trans(w_v))
+    if not POSITIONAL:
+        for head in range(2):
+            w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
+            w_k = _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)
+            k = _dot(_matrix(start + at, wide, wide, E, D, E), w_k) * scale
+            dq = _dot(_total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS), k)
+            d_w_q = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dq)
+            if BIAS:
+                b_q, b_k = W_Q + 2 * D_K * E + head * D_K, W_K + 2 * D_K * E + head * D_K
+                dr = _total_row(dr_pointer + head * wide, 2 * wide, wide, D, PARTS)
+                q_row, dq_row = _times(t, w_q) + _row(own + b_q, D_K, K), _times(dr, k)
+                d_w_q += _outer(t, dq_row)
+                dt += _times_transposed(dq_row, w_q)
+                squares += _keep_row(mine + b_q, dq_row, D_K, K)
+                _keep_row(mine + b_k, tl.zeros((K,), tl.float32), D_K, K)
+            squares += _keep_matrix(mine + W_Q + head * D_K * E, d_w_q, E, E, D_K, E, K)
+            d_big_t += _dot(dq, tl.trans(w_q))
+            q = _dot(_matrix(start + at, wide, wide, E, D, E), w_q)
+            dm = _total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS)
+            dk = _dot(tl.trans(dm), q)
+            if BIAS:
+                dk += _outer(dr, q_row)
+            dk *= scale
+            d_w_k = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dk)
+            squares += _keep_matrix(mine + W_K + head * D_K * E, d_w_k, E, E, D_K, E, K)
+            d_big_t += _dot(dk, tl.trans(w_k))
+    squares += _keep_matrix(out + at, d_big_t, wide, wide, E, D, E)
+    if BIAS:
+        squares += _keep_row(out + at + wide * E, dt, E, E)
+    tl.store(squares_pointer + member * 2 * LAYERS + layer, squares)
+
+
+@triton.jit
+def unfold_rest(
+    rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, dk_pointer, dw_pointer, db_pointer,
+    out_pointer, squares_pointer, scale,
+    P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
+    W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
+    N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
+    D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PARTS: tl.constexpr,
+    BLOCKS: tl.constexpr, R: tl.constexpr, READ_PARTS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of W_O and W_1a of a layer, and of W_Q and W_K if attention is positional; the sum of their squares.
+
+    The last layer's program adds those of its W_2 and the decoder.
+    """
+    layer, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    V: tl.constexpr = E // 2
+    start, out = rows_pointer + member * P, out_pointer + member * P
+    own, mine = start + BODY + layer * LAYER, out + BODY + layer * LAYER
+    at, wide = _map_at(layer, BODY, LAYER, W_2, D_IN, W)
+    if layer == 0:
+        du_pointer = du_first_pointer + member * PARTS * 3 * D_IN * W
+    else:
+        du_pointer += ((layer - 1) * members + member) * PARTS * 3 * W * W
+    parts = (layer * members + member) * PARTS
+
+    squares = 0.0
+    d_1a = tl.zeros((E, W), tl.float32)
+    if BIAS:
+        t = _row(start + at + wide * E, E, E)
+        dc = _total_row(dc_pointer + parts * W, W, W, W, PARTS)
+        d_1a += _outer(_row(own + W_O + E * E, E, E), dc)
+        db_o = _times_transposed(dc, _matrix(own + W_1, 2 * E, E, W, E, W))
+        squares += _keep_row(mine + W_O + E * E, db_o, E, E) + _keep_row(mine + W_1 + 2 * E * W, dc, W, W)
+    for head in range(2):
+        w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
+        v = _dot(_matrix(start + at, wide, wide, E, D, E), w_v)
+        do = _dot(tl.trans(v), _total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS))
+        if BIAS:
+            do += _outer(_times(t, w_v) + _row(own + W_V + E * E + head * V, V, V), dc)
+        d_w_o = _dot(do, tl.trans(_matrix(own + W_1, 2 * E, E, W, E, W)))
+        squares += _keep_matrix(mine + W_O + head * V, d_w_o, E, V, E, V, E)
+        d_1a += _dot(tl.trans(_matrix(own + W_O + head * V, E, V, E, V, E)), do)
+    squares += _keep_matrix(mine + W_1, d_1a, 2 * E, E, W, E, W)
+
+    if POSITIONAL:
+        row, column = tl.arange(0, NP)[:, None], tl.arange(0, NP)[None, :]
+        p = _encodings(p_pointer, N, NP, D_P, F)
+        for head in range(2):
+            place = ((layer * members + member) * 2 + head) * N * N + row * N + column
+            a = tl.load(a_pointer + place, mask=(row < N) & (column < N), other=0.0)
+            weighted = a * _total_of_blocks(dk_pointer + (parts * 2 + head) * R * R, N, NP, BLOCKS, R, PARTS)
+            logits = (weighted - a * tl.sum(weighted, axis=1)[:, None]) * scale
+            dq = _dot(logits, _features(p, own + W_K, head, D_P, F, D_K, K, BIAS))
+            dk = _dot(tl.trans(logits), _features(p, own + W_Q, head, D_P, F, D_K, K, BIAS))
+            squares += _keep_matrix(mine + W_Q + head * D_K * D_P, _dot(tl.trans(p), dq), D_P, D_P, D_K, F, K)
+            squares += _keep_matrix(mine + W_K + head * D_K * D_P, _dot(tl.trans(p), dk), D_P, D_P, D_K, F, K)
+            if BIAS:
+                squares += _keep_row(mine + W_Q + 2 * D_K * D_P + head * D_K, tl.sum(dq, axis=0), D_K, K)
+                squares += _keep_row(mine + W_K + 2 * D_K * D_P + head * D_K, tl.sum(dk, axis=0), D_K, K)
+
+    if layer == LAYERS - 1:
+        decoder = _row(start + DECODER, E, E)
+        dw = _total_row(dw_pointer + member * READ_PARTS * W, W, W, W, READ_PARTS)
+        d_decoder = _times(dw, _matrix(own + W_2, W, W, E, W, E))
+        if BIAS:
+            db = tl.sum(_total_row(db_pointer + member * READ_PARTS, 1, 1, 1, READ_PARTS))
+            d_decoder += db * _row(own + W_2 + E * W, E, E)
+            tl.store(out + DECODER + E, db)
+            squares += db * db + _keep_row(mine + W_2 + E * W, db * decoder, E, E)
+        squares += _keep_matrix(mine + W_2, _outer(dw, decoder), W, W, E, W, E) + _keep_row(
+            out + DECODER, d_decoder, E, E
+        )
+    tl.store(squares_pointer + member * 2 * LAYERS + LAYERS + layer, squares)
+
+
+def serves(config: ModelConfig) -> bool:
+    """Whether the kernels fold the architecture, given that those of ``layers`` run it; larger ones do not fit on chip."""
+    sizes = config.embed in (32, 64) and config.width in (16, 32, 64)
+    return sizes and config.d_k <= 64 and config.encoding_dim <= 64
+
+
+class RowsFold:
+    """``posattn.folding.Fold`` through the kernels: from and to rows of parameters.
+
+    Args:
+        rows: the parameters of every member, one after another.
+        starts: where in a row each parameter begins, by its name in ``Transformer``.
+        p: the encodings of the positions.
+    """
+
+    def __init__(
+        self, rows: Float[Tensor, "M P"], starts: Mapping[str, int], config: ModelConfig, p: Float[Tensor, "N d_P"]
+    ):
+        assert rows.is_contiguous() and p.is_contiguous()
+        self.rows, self.p, self.config, self.sizes = rows, p, config, _sizes(starts, config, rows.shape[1], len(p))
+        members, n, width, d_in, inner = len(rows), len(p), config.width, config.input_dim, config.layers - 1
+        positional, new = config.design.attends == "position", rows.new_empty
+        self.folded: Tensors = {"U.first": new(members, d_in, 3, width), "U": new(inner, members, width, 3, width)}
+        if config.bias:
+            self.folded["c"] = new(config.layers, members, 1, width)
+        if positional:
+            self.folded["A"] = new(config.layers, members, 2, n, n)
+        else:
+            for end, lead, size in ((".first", (members,), d_in), ("", (inner, members), width)):
+                self.folded[f"M{end}"] = new(*lead, size, 2, size)
+                if config.bias:
+                    self.folded[f"m{end}"] = new(*lead, 2, size)
+        self.folded["w"] = new(members, width, 1)
+        if config.bias:
+            self.folded["b"] = new(members, 1, 1)
+        names = ("U.first", "U", "c", "A", "M.first", "M", "m.first", "m", "w", "b")
+        fold_layers[(config.layers, members)](rows, p, *self._pointers(self.folded, names), **self.sizes)
+
+    def adjoint(self, parts: Tensors) -> tuple[Float[Tensor, "M P"], Float[Tensor, " M"]]:
+        """The gradient of every parameter, and its norm, from the parts of the folded tensors' gradients.
+
+        ``parts`` are what ``fused.loss_and_parts`` gives.
+        """
+        members, count, widest = len(self.rows), self.config.layers, layers.ROWS
+        gradient, squares = torch.empty_like(self.rows), self.rows.new_empty(members, 2 * count)
+        sizes = self.sizes | {"PARTS": parts["U.first"].shape[1]}
+        given = self._pointers(parts, ("U.first", "U", "c", "M.first", "M", "m.first", "m"))
+        unfold_maps[(count, members)](self.rows, *given, gradient, squares, **sizes)
+        given = self._pointers(parts, ("U.first", "U", "c", "K", "w", "b"))
+        sizes |= {"R": widest, "BLOCKS": _power(widest // len(self.p)), "READ_PARTS": parts["w"].shape[1]}
+        a = self.folded.get("A", self.rows)
+        unfold_rest[(count, members)](self.rows, self.p, a, *given, gradient, squares, **sizes)
+        return gradient, squares.sum(dim=1).sqrt_()
+
+    def _pointers(self, tensors: Tensors, names: tuple[str, ...]) -> list[Tensor]:
+        """The tensors, with stand-ins for what the architecture lacks."""
+        return [tensors.get(name, self.rows) for name in names]
+
+
+def _sizes(starts: Mapping[str, int], config: ModelConfig, size: int, n: int) -> dict[str, Any]:
+    """What both kernels are compiled for."""
+    body, decoder = starts["layers.0.attention.W_Q.weight"], starts["decoder.weight"]
+    names = {"W_Q": "attention.W_Q", "W_K": "attention.W_K", "W_V": "attention.W_V", "W_O": "attention.W_O"}
+    names |= {"W_1": "W_1", "W_2": "W_2"}
+    places = {short: starts[f"layers.0.{name}.weight"] - body for short, name in names.items()}
+    places |= {"P": size, "BODY": body, "LAYER": (decoder - body) // config.layers, "DECODER": decoder}
+    tiles = {"NP": n, "D": max(config.input_dim, config.width), "K": config.d_k, "F": config.encoding_dim}
+    return {
+        **places,
+        **{name: max(_NARROWEST, _power(wide)) for name, wide in tiles.items()},
+        "N": n,
+        "D_IN": config.input_dim,
+        "E": config.embed,
+        "W": config.width,
+        "D_K": config.d_k,
+        "D_P": config.encoding_dim,
+        "LAYERS": config.layers,
+        "BIAS": config.bias,
+        "POSITIONAL": config.design.attends == "position",
+        "scale": 1 / math.sqrt(config.d_k),
+        "num_warps": _WARPS,
+        "num_stages": 1,
+    }
+
+
+def _power(size: int) -> int:
+    """The smallest power of two that is no smaller."""
+    return 2 ** (size - 1).bit_length()

@@ -1,0 +1,103 @@
+"""The kernels that fold, run by Triton's interpreter on the CPU, equal ``posattn.folding.Fold`` and its adjoint."""
+
+import os
+
+import pytest
+import torch
+
+from posattn.folding import Fold
+from posattn.model import ModelConfig, Transformer, positions_of
+
+if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+from posattn.kernels import fused, layers
+from posattn.kernels.folds import RowsFold, serves
+from posattn.training.program import Parameters
+
+MEMBERS = slice(1, 3)  # of three
+
+
+def problem(config, length):
+    """Random rows, large enough for attention far from uniform, and the encodings at ``length``."""
+    count = sum(value.numel() for value in Transformer(config).parameters())
+    parameters = Parameters(config, 0.4 * torch.randn(3, count))
+    return parameters, Transformer(config).P[positions_of(length, config)]
+
+
+def random_parts(folded, config, parts, read_parts):
+    """Parts of the gradients of the folded tensors, as ``fused.loss_and_parts`` lays them out."""
+    made = {}
+    for name, value in folded.items():
+        lead = 1 if name in ("U.first", "M.first", "m.first", "w", "b") else 2
+        shape = {"c": value.shape[3:], "A": (2, layers.ROWS, layers.ROWS), "w": value.shape[1:2], "b": (1,)}
+        count = read_parts if name in ("w", "b") else parts
+        of_part = shape.get(name, value.shape[lead:])
+        made["K" if name == "A" else name] = torch.randn(*value.shape[:lead], count, *of_part)
+    return made
+
+
+def assert_fold_and_adjoint_agree(config, length, parts=2, read_parts=3):
+    parameters, p = problem(config, length)
+    plain = Fold(parameters.stacked(MEMBERS), config, p)
+    ours = RowsFold(parameters.flat[MEMBERS], parameters.starts, config, p)
+    assert list(ours.folded) == list(plain.folded)
+    for name, value in plain.folded.items():
+        torch.testing.assert_close(
+            ours.folded[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+    given = random_parts(plain.folded, config, parts, read_parts)
+    found = plain.adjoint(fused._summed(given, length + 1))
+    expected = Parameters(config, parameters.flatten(list(found.values()), stacked=True))
+    gradient, norm = ours.adjoint(given)
+    for name, value in Parameters(config, gradient).named().items():
+        wanted = expected.named()[name]
+        assert (value - wanted).norm() <= 1e-5 * wanted.norm() + 1e-5, (
+            name
+        )  # that of a key bias is zero but for rounding
+    torch.testing.assert_close(norm, torch.linalg.vector_norm(expected.flat, dim=1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("layer_count", [1, 3])
+@pytest.mark.parametrize(
+    ("arch", "bias"),
+    [
+        ("positional", True),
+        ("scale-exact", False),
+        ("misaligned", True),
+        ("misaligned", False),
+        ("standard", True),
+        ("standard", False),
+        ("no-encoding", True),
+        ("positional-input", True),
+    ],
+)
+def test_folded_tensors_and_gradients_are_those_of_the_plain_fold(arch, bias, layer_count):
+    assert_fold_and_adjoint_agree(ModelConfig(4, arch, layers=layer_count, embed=32, width=16, bias=bias), 4)
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_short_lists_other_widths_and_sums_of_one_part(arch):
+    """Six of nine positions; d_k fills no tile; the encoder reads more features than the hidden layer has."""
+    config = ModelConfig(8, arch, layers=2, embed=64, width=32, encoding="sinusoidal", encoding_dim=40, d_k=19)
+    assert_fold_and_adjoint_agree(config, 5, parts=1, read_parts=1)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
+    config = ModelConfig(4, layers=1, embed=32, width=16)
+    parameters, p = problem(config, 4)
+    ours = RowsFold(parameters.flat[MEMBERS], parameters.starts, config, p)
+    given = random_parts(ours.folded, config, 1, 1)
+    given["c"][0, 1, 0, 3] = torch.inf
+    _, norm = ours.adjoint(given)
+    assert norm.isfinite().tolist() == [True, False]
+
+
+def test_what_the_kernels_serve():
+    assert serves(ModelConfig(8)) and serves(ModelConfig(8, "standard")) and serves(ModelConfig(8, embed=32))
+    assert not serves(ModelConfig(8, embed=16))
+    assert not serves(ModelConfig(8, width=48))
+    assert not serves(ModelConfig(8, "standard", d_k=65))
+    assert not serves(ModelConfig(8, embed=128))
