@@ -54,7 +54,7 @@ class Certificate:
     def ratio(self) -> float:
         return self.bound / self.adversarial
 
-    def at(self, limit: float) -> float:
+    def at(self, limit: int | float) -> float:
         """A bound on the error for lists with values in [-limit, limit]."""
         return self.bound * positive("limit", limit)
 
@@ -83,7 +83,7 @@ BREAKS: dict[str, Callable[[int], Tensor]] = {
 
 
 def certify(
-    matrices: Matrices, target: Target, name: str, ratio: float = 1.9, seconds: float = 600.0, seed: int = 0
+    matrices: Matrices, target: Target, name: str, ratio: int | float = 1.9, seconds: int | float = 600.0, seed: int = 0
 ) -> Certificate:
     """Certifies the network x ↦ K_{L+1} relu(K_L ... relu(K_1 x)) against ``target``, the task called ``name``.
 
@@ -124,7 +124,7 @@ class _Search:
         self.bound, self.error, self.cones = 0.0, 0.0, 0
         self._try(worst[None])
 
-    def branch(self, roots: Cones, ratio: float, seconds: float) -> bool:
+    def branch(self, roots: Cones, ratio: int | float, seconds: float) -> bool:
         """Finishes all that is below ``roots``; without time left their bounds count as they are, and False is returned."""
         end, stack, complete = time.process_time() + seconds, [roots], True
         while stack:

@@ -34,10 +34,10 @@ def generalization_bound(
     model: nn.Module,
     samples: int,
     delta: float = 0.05,
-    cap: float = 1.0,
+    cap: int | float = 1.0,
     layer_norm: bool = False,
     attention: str | None = None,
-    limit: float = TRAINING_LIMIT,
+    limit: int | float = TRAINING_LIMIT,
 ) -> GeneralizationBound:
     """Theorem 6.1 for the class of networks whose norms are at most those of ``model``.
 
@@ -56,7 +56,7 @@ def generalization_bound(
     return evaluate(ClassNorms.of(network), whole("samples", samples, least=2), kind, delta, cap, outputs, layer_norm)
 
 
-def network_of(model: nn.Module, limit: float = TRAINING_LIMIT) -> Network:
+def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network:
     """``model`` as the network of Eq. 9, in float64; ``features_of`` makes its input."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
@@ -138,7 +138,7 @@ def _with_one(x: Float[Tensor, "*batch n d"], wanted: bool) -> Float[Tensor, "*b
     return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if wanted else x
 
 
-def _largest_row(model: Transformer, limit: float) -> float:
+def _largest_row(model: Transformer, limit: int | float) -> float:
     """B_X: rows of the input are value · slope + base, and a norm is largest at an end of the values' range."""
     positions = positions_of(model.config.n, model.config, model.P.device)
     slope, base = input_encoding(model.P[positions], positions, model.config).double().cpu()
@@ -169,7 +169,7 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     return matrices
 
 
-def certify_model(model: nn.Module, task: str, ratio: float = 1.9, seconds: float = 600.0) -> Certificate:
+def certify_model(model: nn.Module, task: str, ratio: int | float = 1.9, seconds: int | float = 600.0) -> Certificate:
     """The largest error of a bias-free positional ``model`` over all lists, certified; see :func:`certify`."""
     return certify(relu_matrices(model), find_task(task).target, task, ratio, seconds)
 
