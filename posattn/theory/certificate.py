@@ -26,6 +26,8 @@ from posattn.theory.cones import Cones, bisect, largest_output, tighten, whole_n
 Matrices = list[Float[Tensor, "_ _"]]
 Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
 
+_LONGEST = 6  # 2n · (n-1)! cells to begin with: 1440, and 80,640 at n = 8
+_MOST_CELLS = 20_000
 _ROOTS = 1500  # cones to begin with, at least: fewer are bounded too loosely to be worth it
 _TOGETHER, _ROOTS_TOGETHER = 256, 32  # cones bounded at once; whole networks are larger than what is left of them
 _TRIED = 16  # centres of a batch, those with the largest bounds, that are tried for a worse list
@@ -94,6 +96,8 @@ def certify(
         raise UsageError(f"ratio is {ratio!r}; it must be above 1.")
     positive("seconds", seconds)
     n = matrices[0].shape[1]
+    if n > _LONGEST:
+        raise UsageError(f"n is {n}; the certificate is for lists of at most {_LONGEST} numbers.")
     start = time.process_time()
     vertices = linear_cells(target, BREAKS[choice("task", name.removesuffix("-total"), BREAKS)](n))
     search = _Search(matrices, target, worst_list(matrices, target, seed))
@@ -192,6 +196,10 @@ def linear_cells(target: Target, forms: Float[Tensor, "forms n"]) -> Float[Tenso
     for form in forms:
         bent = ~_linear(target, cells)
         cells = torch.cat([cells[~bent], _cut(cells[bent], form)])
+        if len(cells) > _MOST_CELLS:
+            raise UsageError(
+                f"n is {cells.shape[1]}; the task has more than {_MOST_CELLS} linear pieces there, too many."
+            )
     if not bool(_linear(target, cells).all()):
         raise UsageError("the target is not piecewise linear in the way its name says; it cannot be certified.")
     return cells

@@ -172,6 +172,8 @@ def test_what_cannot_be_certified_is_refused(model):
         certify_model(posattn.Transformer(posattn.ModelConfig(3, "standard", bias=False)), "sum")
     with pytest.raises(posattn.UsageError, match=r"^ratio is 1.0; it must be above 1\.$"):
         certify_model(model, "sum", ratio=1.0)
+    with pytest.raises(posattn.UsageError, match=r"^n is 8; the certificate is for lists of at most 6 numbers\.$"):
+        certify_model(posattn.pretrained("sum", arch="scale-exact"), "sum")
     with pytest.raises(posattn.UsageError, match="it cannot be certified"):
         certify(relu_matrices(model), torch.square, "min")
     with pytest.raises(posattn.UsageError, match="task is 'range'"):
