@@ -281,8 +281,7 @@ def reproduce(
         table = Table("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")
         for row in EXPERIMENTS.values():
             cells = row.cells(scale)
-            duration = in_words(seconds(cells, place)) if cells else "none"
-            table.add_row(row.name, row.reference, row.title, str(len(cells)), duration)
+            table.add_row(row.name, row.reference, row.title, str(len(cells)), in_words(seconds(cells, place)))
         _console().print(table)
         print("Times are estimates for each experiment alone; runs that several share are trained once.")
         return

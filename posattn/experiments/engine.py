@@ -138,13 +138,18 @@ def held(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows of an experiment that the store has, under its names, and what is known of the ensembles they are from."""
     if experiment.computed is not None:
-        return experiment.computed.rows(scale).assign(experiment=experiment.name), []
+        return store.computed(f"{experiment.name}-{scale}", lambda: _rows_computed(experiment, scale)), []
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
     found = store.find(cells, measure, precision)
     rows, described = store.rows(found)
     if not found:
         return rows, described
     return _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment), described
+
+
+def _rows_computed(experiment: Experiment, scale: str) -> pd.DataFrame:
+    assert experiment.computed is not None
+    return experiment.computed.rows(scale).assign(experiment=experiment.name)
 
 
 def report_on(store: Store, out: Path) -> list[str]:

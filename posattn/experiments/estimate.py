@@ -52,6 +52,8 @@ def _on_gpu(model: NetworkConfig) -> float:
 
 
 def in_words(duration: float) -> str:
+    if not duration:  # nothing to train
+        return "none"
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if duration >= 2 * size:
             return f"{duration / size:.0f} {unit}"

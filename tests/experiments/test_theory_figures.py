@@ -1,10 +1,14 @@
 """Rows of the theory's figures: gaps and bounds of real runs, and a network that learns the minimum of integers."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 import torch
 
 import posattn
-from posattn.experiments import EXPERIMENTS
+from posattn.experiments import EXPERIMENTS, Engine, Store, reproduce
+from posattn.experiments.declaration import Computed
 from posattn.experiments.theory import Gaps, discrepancy_rows, learn_minimum, ood_probability_rows
 from posattn.theory.discrepancy import sample_integers
 from posattn.theory.ood import exact_probability
@@ -63,6 +67,19 @@ def test_the_bound_of_appendix_g_is_above_its_discrepancy_whatever_m_is():
     assert (wide["empirical discrepancy"] >= wide["the same of min and max alone"]).all()
     assert (wide["bound without its O(1/√m)"] > wide["empirical discrepancy"]).all()
     assert (wide["bound without its O(1/√m)"] > wide["test error of the trained network"]).all()
+
+
+def test_rows_are_computed_once_and_damaged_ones_are_named(tmp_path):
+    asked = []
+    computed = Computed(lambda scale: asked.append(scale) or ood_probability_rows(scale), "a trial")
+    trial = replace(EXPERIMENTS["ood-probability"], computed=computed)
+    store = Store(tmp_path / "store")
+    first, again = (reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu"))) for _ in range(2))
+    assert asked == ["smoke"]
+    pd.testing.assert_frame_equal(first.rows, again.rows)
+    (tmp_path / "store" / "computed" / "ood-probability-smoke.csv").write_text("")
+    with pytest.raises(posattn.UsageError, match=r"ood-probability-smoke\.csv is damaged"):
+        reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu")))
 
 
 @pytest.mark.parametrize("name", ["ood-probability", "discrepancy"])
