@@ -28,7 +28,7 @@ Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
 
 _LONGEST = 6  # 2n · (n-1)! cells to begin with: 1440, and 80,640 at n = 8
 _MOST_CELLS = 20_000
-_ROOTS = 1500  # cones to begin with, at least: fewer are bounded too loosely to be worth it
+_ROOTS = 3000  # cones to begin with, at least: fewer are bounded too loosely to be worth it
 _TOGETHER, _ROOTS_TOGETHER = 256, 32  # cones bounded at once; whole networks are larger than what is left of them
 _TRIED = 16  # centres of a batch, those with the largest bounds, that are tried for a worse list
 _STEP = 1e-6  # of a difference
@@ -143,7 +143,9 @@ class _Search:
             if not bool(open_.all()):
                 self.bound = max(self.bound, float(found[~open_].max()))
             if bool(open_.any()):
-                halves = bisect(cones[open_], [own[open_] for own in layers])
+                kept = [own[open_] for own in layers]
+                units = sum((own.slope > 0).sum(dim=1) for own in kept)  # sorted, so that batches are padded little
+                halves = bisect(cones[open_], kept)[torch.as_tensor(units).repeat(2).argsort()]
                 stack += [halves[at : at + _TOGETHER] for at in range(0, len(halves), _TOGETHER)]
         return complete
 
