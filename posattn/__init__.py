@@ -15,11 +15,12 @@ from posattn.folding import Frozen
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
 from posattn.tasks import task
+from posattn.theory import generalization_bound, ood_probability
 from posattn.training import Recipe, Run, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ARCHITECTURES", "Frozen", "GraphConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer",
-    "UsageError", "compile", "load", "pretrained", "task", "train",
+    "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained", "task", "train",
 ]  # fmt: skip

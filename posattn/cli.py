@@ -21,6 +21,7 @@ from posattn.errors import UsageError, choice
 from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
+from posattn.theory import commands as theory_commands
 from posattn.training import RECIPES, Run, files, pick_device, train
 from posattn.training.answers import answer_tokens
 from posattn.training.scores import scores_of
@@ -35,6 +36,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train, test and reproduce positional Transformers: attention that depends on positions alone.",
 )
+
+
+theory_commands.register(app)
 
 
 def main() -> None:

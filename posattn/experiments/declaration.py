@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import pandas as pd
+
 from posattn.errors import UsageError, choice
 from posattn.experiments.measures import Measure, Scales
 from posattn.model import ModelConfig
@@ -152,6 +154,22 @@ BY_DISTRIBUTION = Bars(views=(View("relative error", metric="relative"), View("c
 
 
 @dataclass(frozen=True)
+class Contours(Lines):
+    """Level lines over x and the number in each series' column ``y``: one panel a view, both axes logarithmic."""
+
+    y: str = "n"
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Rows that come from no run of the store: a function of the scale, and what the page says of them."""
+
+    rows: Callable[[str], pd.DataFrame]
+    explained: str
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One figure or table of the paper, or one of your own."""
 
@@ -164,6 +182,7 @@ class Experiment:
     published: str = ""  # the name under which published medians are known, if they are
     maps: bool = False  # whether rows hold attention weights, to be drawn too
     compiled: bool = False  # whether compiled programs are measured and drawn beside the trained networks
+    computed: Computed | None = None  # in place of runs, whose grid is then empty
 
     def cells(self, scale: str) -> list[Cell]:
         return self.grid.at(scale).cells()

@@ -141,6 +141,8 @@ def held(
     experiment: Experiment, scale: str, store: Store, precision: str | None = None
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows of an experiment that the store has, under its names, and what is known of the ensembles they are from."""
+    if experiment.computed is not None:
+        return store.computed(f"{experiment.name}-{scale}", lambda: _rows_computed(experiment, scale)), []
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
     found = store.find(cells, measure, precision)
     rows, described = store.rows(found)
@@ -152,6 +154,11 @@ def held(
     return rows, described
 
 
+def _rows_computed(experiment: Experiment, scale: str) -> pd.DataFrame:
+    assert experiment.computed is not None
+    return experiment.computed.rows(scale).assign(experiment=experiment.name)
+
+
 def report_on(store: Store, out: Path) -> list[str]:
     """One page of what the store holds of the catalogue, at ``out``; returns what is on it.
 
@@ -159,7 +166,8 @@ def report_on(store: Store, out: Path) -> list[str]:
     """
     sections, names = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for experiment, scale in product(EXPERIMENTS.values(), SCALES):
+        trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
+        for experiment, scale in product(trained, SCALES):
             rows, described = held(experiment, scale, store)
             count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
             if count >= all_of_them / 2:

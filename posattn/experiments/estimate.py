@@ -69,6 +69,8 @@ def operations(model: ModelConfig) -> float:
 
 
 def in_words(duration: float) -> str:
+    if not duration:  # nothing to train
+        return "none"
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if duration >= 2 * size:
             return f"{duration / size:.0f} {unit}"

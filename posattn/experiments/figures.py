@@ -3,6 +3,7 @@
 Those are dotted lines, or hollow markers where x is a name.
 """
 
+import math
 from collections.abc import Sequence
 from importlib.resources import files as resources
 from io import BytesIO
@@ -12,11 +13,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from posattn.experiments.declaration import Bars, Experiment, Lines, View
+from posattn.experiments.declaration import Bars, Contours, Experiment, Lines, View
 from posattn.tasks import TASKS
 from posattn.training import files
 
@@ -48,10 +50,26 @@ _METRICS = {
     "cross_entropy": "cross-entropy",
     "accuracy": "share of letters right",
     "accuracy_found": "share of letters right",
+    "risk": "mean absolute error, and bounds on it",
+    "gap": "|risk - empirical risk|",
+    "positional bound": "bound on the gap",
+    "self-attention bound": "bound on the gap",
+    "positional power": "growth when W_Q, W_K grow by t",
+    "self-attention power": "growth when W_Q, W_K grow by t",
 }
 _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
-_LOGARITHMIC = ("mse", "mse_over_c2", "relative", "mape", "cross_entropy")
+_LOGARITHMIC = (
+    "mse",
+    "mse_over_c2",
+    "relative",
+    "mape",
+    "cross_entropy",
+    "risk",
+    "gap",
+    "positional bound",
+    "self-attention bound",
+)
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 
 
@@ -105,6 +123,8 @@ def medians(rows: pd.DataFrame, shown: Lines) -> pd.DataFrame:
 def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     """Writes PNG and PDF, returns the PNG's path."""
     shown = experiment.shown
+    if isinstance(shown, Contours):
+        return _draw_contours(rows, shown, out / f"{experiment.name}.png")
     table = medians(rows, shown)
     columns = list(table[list(shown.columns)].drop_duplicates().itertuples(index=False, name=None))
     if not any(isinstance(value, str) for column in columns for value in column):
@@ -144,6 +164,25 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
     )
     return _save(figure, out / f"{experiment.name}.png")
+
+
+def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
+    size = (1.2 + 4.6 * len(shown.views), 4.0)
+    figure, panels = plt.subplots(1, len(shown.views), figsize=size, squeeze=False, layout="constrained", sharey=True)
+    for axes, view in zip(panels[0], shown.views, strict=True):
+        grid = matching(rows, view).pivot(index=shown.y, columns=shown.x, values="value").sort_index()
+        heights = np.log10(grid)
+        axes.contourf(grid.columns, grid.index, heights, levels=16, cmap="viridis")
+        levels = range(math.floor(np.nanmin(heights)), math.ceil(np.nanmax(heights)) + 1)
+        fine = sorted({power + step for power in levels for step in (0, math.log10(2), math.log10(5))})
+        lines = axes.contour(grid.columns, grid.index, heights, levels=fine, colors="white", linestyles="solid")
+        axes.clabel(lines, fmt=lambda power: f"{10**power:.0e}" if power < -3 else f"{10**power:.3g}", fontsize="small")
+        axes.set(xscale="log", yscale="log", xlabel=_AXES.get(shown.x, shown.x), title=view.title)
+        axes.set_xticks(grid.columns, [f"{value:g}" for value in grid.columns], minor=False)
+        axes.set_yticks(grid.index, [f"{value:g}" for value in grid.index], minor=False)
+        axes.minorticks_off()
+    panels[0][0].set_ylabel(_AXES.get(shown.y, shown.y))
+    return _save(figure, path)
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -89,8 +89,25 @@ def section(
     described: list[dict[str, Any]],
 ) -> str:
     """An experiment on a page."""
-    cells, tables = experiment.cells(scale), pivots(summary, experiment.shown)
+    tables = pivots(summary, experiment.shown)
     images = [base64.b64encode(path.read_bytes()).decode() for path in drawn]
+    numbered = experiment.reference.startswith(("Figure", "Table"))
+    reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
+    parts = [
+        f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}</p>",
+        *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
+        "<h2>Medians</h2>",
+        *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
+        _published(summary, experiment) if scale == "paper" else "",
+        _trained(experiment, scale, described) if experiment.computed is None else "",
+    ]
+    return "".join(parts)
+
+
+def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]) -> str:
+    """How the runs were trained, and on what."""
+    cells = experiment.cells(scale)
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     settings = {
         "scale": scale,
@@ -114,29 +131,27 @@ def section(
         ]
         for about in described
     ]
-    exact = _EXACT if any(cell.model.arch == "scale-exact" for cell in cells) else ""
-    numbered = experiment.reference.startswith(("Figure", "Table"))
-    reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
-    parts = [
-        f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
-        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}{exact}</p>",
-        *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
-        "<h2>Medians</h2>",
-        *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
-        _published(summary, experiment) if scale == "paper" else "",
-        "<h2>Settings</h2>",
-        _html([["setting", "value"], *([key, value] for key, value in settings.items())]),
-        "<h2>Hardware</h2>",
-        _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware]),
-    ]
-    return "".join(parts)
+    return (
+        "<h2>Settings</h2>"
+        + _html([["setting", "value"], *([key, value] for key, value in settings.items())])
+        + "<h2>Hardware</h2>"
+        + _html([["ensemble", "hardware", "precision", "seconds of training", "runs ended"], *hardware])
+    )
 
 
 def _explained(experiment: Experiment) -> str:
     shown = experiment.shown
+    if experiment.computed is not None:
+        return escape(experiment.computed.explained)
     if not isinstance(shown, Bars):
-        return _KINDS.get(task(experiment.grid.tasks[0]).TOKENS, _LINES) + (_DOTTED if experiment.published else "")
-    return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS + (_HOLLOW if experiment.published else "")
+        kind = _KINDS.get(task(experiment.grid.tasks[0]).TOKENS, _LINES)
+        return kind + (_DOTTED if experiment.published else "") + _exact(experiment)
+    hollow = _HOLLOW if experiment.published else ""
+    return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS + hollow + _exact(experiment)
+
+
+def _exact(experiment: Experiment) -> str:
+    return _EXACT if any(line.settings.get("arch") == "scale-exact" for line in experiment.grid.series) else ""
 
 
 def _published(summary: pd.DataFrame, experiment: Experiment) -> str:

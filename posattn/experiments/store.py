@@ -2,6 +2,7 @@
 
 store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.training.run)
 store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
+store/computed/NAME-SCALE.csv      rows of an experiment that needs no runs
 
 A row belongs to a run, whichever ensemble it was trained in and whichever experiment asked; experiments that share runs share
 rows. Rows are complete once their JSON is there, which is written last. Several processes may use one store: an ensemble is
@@ -12,7 +13,7 @@ import contextlib
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -105,6 +106,16 @@ class Store:
             tables.append(table[table["run"].isin(runs)])
             described.append(about)
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
+
+    def computed(self, name: str, rows: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """Rows that come from no run, computed when they are asked for first."""
+        path = self.root / "computed" / f"{name}.csv"
+        if not path.exists():
+            files.write(path, rows().to_csv(index=False, na_rep="nan").encode())
+        try:
+            return pd.read_csv(path)
+        except ValueError as error:
+            raise files.Damaged(f"{path} is damaged: it is not a table.") from error
 
     def _ensembles(self) -> list[RunSpec]:
         specs = []

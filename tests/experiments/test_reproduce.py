@@ -485,3 +485,11 @@ def test_all_experiments_at_smoke_scale(tmp_path, store, engine):
         trained = outcome.rows[outcome.rows["arch"] != "compiled"]
         assert trained["run"].nunique() == len(experiment.cells("smoke"))
         assert outcome.figure.stat().st_size > 10_000
+
+
+def test_what_is_computed_needs_no_run_and_has_no_settings_of_training(tmp_path, store, engine):
+    outcome = reproduce(EXPERIMENTS["ood-probability"], "smoke", tmp_path / "out", store, engine)
+    page = outcome.page.read_text(encoding="utf-8")
+    assert "Eq. 27" in page and "Hardware" not in page and "scale-exact" not in page
+    at_eight = outcome.table[(outcome.table["series"] == "n = 8") & (outcome.table["scale"] == 10)]
+    assert at_eight["median"].tolist() == pytest.approx([0.003366968878, 0.003366964264], rel=1e-9)

@@ -1,0 +1,263 @@
+"""The generalization bound (Theorem 6.1) as a number, from the expressions of its proof (Appendix C), corrected.
+
+With F the class of Eq. 10, R_l the radius of layer l's input, R_l = B_{l-1} B_X, and Λ_l the Lipschitz constant of layer l,
+
+    ε = ε_w + B_w Σ_l α_l (ε_W2 + β ε_W1 + γ_l ε_QK + η ε_V)                                       (Eq. 18)
+    log|C| = Σ_i a_i / ε_i²,   the least of which is ν³/ε², ν = Σ_i a_i^(1/3) b_i^(2/3)             (Eq. 19, Lemma C.5)
+    gap <= 4 Lip · sqrt(ν³/m) (1 + log⁺(A sqrt(m/ν³))) + 2 b sqrt(log(1/δ) / 2m)                   (Lemma C.1, Theorem C.1)
+
+Every constant that the paper leaves unnamed (its ≲ and the c of Lemma C.1) is set to one. Numbers are kept as logarithms,
+because they grow exponentially with depth. What differs from the printed proof, and why, is in docs/errata.md.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from posattn.errors import UsageError, choice, positive, whole
+from posattn.theory.network import ClassNorms
+
+ATTENTION = ("positional", "self-attention")
+_LARGEST = 709.0  # of a logarithm whose number a float holds
+_MOST_SAMPLES = 300.0 * math.log(10)
+
+
+@dataclass(frozen=True)
+class LayerConstants:
+    """Logarithms of one layer's constants in Eq. 18 and 19."""
+
+    radius: float  # R_l: norm of a row of F_{l-1}
+    mlp_radius: float  # of g, which W_1 reads
+    hidden_radius: float  # of σ(g W_1), which W_2 reads
+    alpha: float
+    beta: float
+    gamma: float
+    eta: float
+    lipschitz: float  # Λ_l
+
+
+@dataclass(frozen=True)
+class Term:
+    """One matrix's part of the cover: a_i and b_i of Lemma C.5 as logarithms, layer 0 for the readout w."""
+
+    layer: int
+    matrix: str
+    log_a: float
+    log_b: float
+
+    @property
+    def log_nu(self) -> float:
+        """a^(1/3) b^(2/3)."""
+        return (self.log_a + 2 * self.log_b) / 3
+
+
+@dataclass(frozen=True)
+class GeneralizationBound:
+    """|risk - empirical risk| <= ``gap`` with probability 1 - ``delta``, for all networks of the class at once.
+
+    ``gap`` = ``complexity`` + ``confidence``. The loss is the squared error cut off at ``cap``. A gap above the cap says
+    nothing: then ``vacuous`` is true.
+    """
+
+    attention: str
+    layer_norm: bool
+    samples: float
+    delta: float
+    cap: float
+    outputs: int
+    norms: ClassNorms
+    layers: tuple[LayerConstants, ...]
+    terms: tuple[Term, ...]
+
+    @property
+    def log_nu(self) -> float:
+        return log_sum(term.log_nu for term in self.terms)
+
+    @property
+    def log_cover(self) -> float:
+        """The logarithm of C = ν³ in log|C| <= C/ε²."""
+        return 3 * self.log_nu
+
+    @property
+    def log_complexity(self) -> float:
+        """4 Lip times the Rademacher complexity of Lemma C.1; the capped squared error is 2 sqrt(cap)-Lipschitz."""
+        # Lemma C.1: sqrt(C/m) (1 + log(A sqrt(m/C))), |f| <= A = B_w B_L B_X
+        root = (self.log_cover - math.log(self.samples)) / 2
+        largest = _log(self.norms.B_w) + _output_radius(self.norms, self.layer_norm)
+        return math.log(8 * math.sqrt(self.cap)) + root + math.log1p(max(0.0, largest - root))
+
+    @property
+    def complexity(self) -> float:
+        return _exp(self.log_complexity)
+
+    @property
+    def confidence(self) -> float:
+        """2 b sqrt(log(k/δ) / 2m): Theorem C.1, with δ/k for each of k outputs."""
+        return 2 * self.cap * math.sqrt(math.log(self.outputs / self.delta) / (2 * self.samples))
+
+    @property
+    def gap(self) -> float:
+        """inf where it is above what a float holds; ``log10_gap`` is always finite."""
+        return self.complexity + self.confidence
+
+    @property
+    def log10_gap(self) -> float:
+        return log_sum([self.log_complexity, math.log(self.confidence)]) / math.log(10)
+
+    @property
+    def vacuous(self) -> bool:
+        return self.gap >= self.cap
+
+    def table(self) -> pd.DataFrame:
+        """One row for each layer and matrix: its share of ν, its part ε_i/ε of the cover's radius, and its constants."""
+        rows = []
+        for term in self.terms:
+            share = math.exp(term.log_nu - self.log_nu)
+            # Lemma C.5: b_i ε_i / ε = a_i^(1/3) b_i^(2/3) / ν
+            part = (term.log_a - term.log_b) / 3 - self.log_nu
+            own = {"layer": term.layer, "matrix": term.matrix, "share": share, "log10 ε_i/ε": part / math.log(10)}
+            rows.append(own | {"log10 a": term.log_a / math.log(10), "log10 b": term.log_b / math.log(10)})
+        return pd.DataFrame(rows)
+
+    def samples_for(self, gap: float) -> float:
+        """How many samples make the bound at most ``gap``: a float, as it may be astronomic."""
+        wanted = math.log(positive("gap", gap))
+
+        def enough(log_m: float) -> bool:
+            m = math.exp(log_m)
+            there = evaluate(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
+            return there.log10_gap * math.log(10) <= wanted
+
+        low, high = math.log(2), _MOST_SAMPLES
+        if not enough(high):
+            return math.inf
+        if enough(low):
+            return 2.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return float(math.ceil(math.exp(high)))
+
+
+def evaluate(
+    norms: ClassNorms,
+    samples: float,
+    attention: str = "positional",
+    delta: float = 0.05,
+    cap: float = 1.0,
+    outputs: int = 1,
+    layer_norm: bool = False,
+) -> GeneralizationBound:
+    """The bound for the class of networks with these norms; ``outputs`` numbers by a union bound over them."""
+    choice("attention", attention, ATTENTION)
+    if not 0 < positive("delta", delta) < 0.5:
+        raise UsageError(f"delta is {delta!r}; it must be above 0 and below 0.5.")
+    positive("cap", cap)
+    if norms.L_sigma < 1:
+        raise UsageError(f"L_sigma is {norms.L_sigma!r}; the proof needs a Lipschitz constant of at least 1.")
+    if positive("samples", samples) < 2:
+        raise UsageError(f"samples is {samples!r}; it must be at least 2.")
+    whole("outputs", outputs)
+    layers = layer_constants(norms, attention, layer_norm)
+    terms = cover_terms(norms, layers, samples, attention, layer_norm)
+    return GeneralizationBound(attention, layer_norm, samples, delta, cap, outputs, norms, layers, terms)
+
+
+def layer_constants(norms: ClassNorms, attention: str, layer_norm: bool) -> tuple[LayerConstants, ...]:
+    """Radii, Λ, α, β, γ and η of every layer."""
+    log_2, log_h, log_s = math.log(norms.B_2), math.log(norms.H), math.log(norms.L_sigma)
+    radii = _radii(norms, layer_norm)
+    lipschitz = [_lipschitz(norms, radius, attention) for radius in radii]
+    found = []
+    for l, radius in enumerate(radii):
+        # Unnormalised, the proof bounds g and σ(g W_1) by B_l B_X; normalised, ‖g‖ <= 1, hence ‖σ(g W_1)‖ <= L_σ B_2.
+        mlp, hidden = (0.0, log_s + log_2) if layer_norm else (_grown(norms, l + 1), _grown(norms, l + 1))
+        # γ = 2 L_σ B_2² · √H B_2 · R · (norm of the features that attend: B_P, or R again)
+        features = math.log(norms.B_P) if attention == "positional" else radius
+        found.append(
+            LayerConstants(
+                radius,
+                mlp,
+                hidden,
+                alpha=sum(lipschitz[l + 1 :]),  # (Λ of every later layer), not of every earlier one
+                beta=log_s + log_2,
+                gamma=math.log(2) + log_s + 3 * log_2 + log_h / 2 + radius + features,
+                eta=log_h / 2 + log_s + 2 * log_2,
+                lipschitz=lipschitz[l],
+            )
+        )
+    return tuple(found)
+
+
+def _grown(norms: ClassNorms, l: int) -> float:
+    """log(B_l B_X), B_l = (L_σ B_2² sqrt(1 + H B_2²))^l."""
+    return math.log(norms.B_X) + l * (
+        math.log(norms.L_sigma) + 2 * math.log(norms.B_2) + math.log(1 + norms.H * norms.B_2**2) / 2
+    )
+
+
+def _radii(norms: ClassNorms, layer_norm: bool) -> list[float]:
+    """log R_l of every layer's input: B_{l-1} B_X, or with layer normalisation B_X first and then 1."""
+    if layer_norm:
+        return [math.log(norms.B_X)] + [0.0] * (norms.L - 1)
+    return [_grown(norms, l) for l in range(norms.L)]
+
+
+def _output_radius(norms: ClassNorms, layer_norm: bool) -> float:
+    return 0.0 if layer_norm else _grown(norms, norms.L)
+
+
+def _lipschitz(norms: ClassNorms, radius: float, attention: str) -> float:
+    """log Λ, Λ = L_σ B_2² sqrt(1 + H B_2² κ²): κ is by how much a head's output moves when F moves by one.
+
+    κ = 1 for positional attention. Self-attention moves its weights too: logits f_iᵀ M f_j move by 2 R B_QK, softmax and
+    the row F it mixes make that 2 · 2 R B_QK · R, so κ = 1 + 4 R² B_QK.
+    """
+    log_kappa = 0.0
+    if attention == "self-attention" and norms.B_QK > 0:
+        log_kappa = log_sum([0.0, math.log(4 * norms.B_QK) + 2 * radius])
+    heads = log_sum([0.0, math.log(norms.H) + 2 * math.log(norms.B_2) + 2 * log_kappa])
+    return math.log(norms.L_sigma) + 2 * math.log(norms.B_2) + heads / 2
+
+
+def cover_terms(
+    norms: ClassNorms, layers: tuple[LayerConstants, ...], samples: float, attention: str, layer_norm: bool
+) -> tuple[Term, ...]:
+    """a_i and b_i of Eq. 18 and 19 for every matrix; a = heads · (radius of what it reads · B_{2,1})² · log(...)."""
+    # Every matrix has sizes of at most (H+1)(d + d_P); the covers hold on m samples of n rows.
+    size = math.log(math.log((norms.H + 1) * (norms.d + norms.d_P) * norms.n) + math.log(samples))
+    b_w, b_21, log_h = _log(norms.B_w), 2 * math.log(norms.B_21), math.log(norms.H)
+    terms = [Term(0, "w", 2 * (_output_radius(norms, layer_norm) + b_w) + math.log(math.log(samples)), 0.0)]
+    for l, own in enumerate(layers, start=1):
+        attends = math.log(norms.B_P) if attention == "positional" else own.radius
+        parts = {
+            "V": (log_h + 2 * own.radius, own.eta),
+            "QK": (log_h + 2 * attends, own.gamma),
+            "W_1": (2 * own.mlp_radius, own.beta),
+            "W_2": (2 * own.hidden_radius, 0.0),
+        }
+        terms += [Term(l, name, a + b_21 + size, b_w + own.alpha + b) for name, (a, b) in parts.items()]
+    return tuple(terms)
+
+
+def optimal_split(a: list[float], b: list[float], epsilon: float) -> tuple[list[float], float]:
+    """Lemma C.5: the ε_i with Σ b_i ε_i = ε that make Σ a_i/ε_i² least, and that least value, ν³/ε²."""
+    nu = sum(a_i ** (1 / 3) * b_i ** (2 / 3) for a_i, b_i in zip(a, b, strict=True))
+    return [epsilon * (a_i / b_i) ** (1 / 3) / nu for a_i, b_i in zip(a, b, strict=True)], nu**3 / epsilon**2
+
+
+def log_sum(logs: Iterable[float]) -> float:
+    """log Σ exp."""
+    values = list(logs)
+    largest = max(values)
+    return largest + math.log(sum(math.exp(value - largest) for value in values))
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < _LARGEST else math.inf
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -1e6  # a weight that is zero costs nothing

@@ -1,0 +1,264 @@
+"""A certificate for a bias-free positional model: no list is answered worse than E times its largest magnitude.
+
+Attention is constant, so the network is piecewise linear; it has no biases, so f(c x) = c f(x) for c > 0. All tasks here are
+piecewise linear and homogeneous too. So the error e = f - y is, and
+
+    |e(x)| <= E · max_i |x_i|  for every x,   E = max |e| over the boundary of [-1, 1]^n:
+
+one number for every scale. E is bounded from above by branch and bound on the faces of the cube, cut into simplices on which y
+is linear (:mod:`posattn.theory.cones` bounds f there), and from below by a search for the worst list.
+
+Computed in float64 and not with directed rounding: E is right up to that rounding, far below a millionth of it.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from posattn.errors import UsageError, choice, positive
+from posattn.theory.cones import Cones, bisect, largest_output, tighten, whole_network
+
+Matrices = list[Float[Tensor, "_ _"]]
+Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
+
+_LONGEST = 6  # 2n · (n-1)! cells to begin with: 1440, and 80,640 at n = 8
+_MOST_CELLS = 20_000
+_ROOTS = 3000  # cones to begin with, at least: fewer are bounded too loosely to be worth it
+_TOGETHER, _ROOTS_TOGETHER = 256, 32  # cones bounded at once; whole networks are larger than what is left of them
+_TRIED = 16  # centres of a batch, those with the largest bounds, that are tried for a worse list
+_STEP = 1e-6  # of a difference
+_ZERO = 1e-12
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """|f(x) - y(x)| <= ``bound`` · max|x_i| for every list x of n numbers, in every output.
+
+    ``adversarial`` is the largest error found, at ``worst``, a list with max|x_i| = 1. ``complete`` says whether the search
+    reached the ratio it was asked for in its time. ``seconds`` are of CPU time.
+    """
+
+    task: str
+    n: int
+    bound: float
+    adversarial: float
+    worst: tuple[float, ...]
+    cones: int
+    seconds: float
+    complete: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.bound / self.adversarial
+
+    def at(self, limit: int | float) -> float:
+        """A bound on the error for lists with values in [-limit, limit]."""
+        return self.bound * positive("limit", limit)
+
+
+# On what hyperplanes g·x = 0 a target changes from one linear map to another: orders of two numbers, or of two segment sums.
+def _orders(n: int) -> Float[Tensor, "forms n"]:
+    unit = torch.eye(n, dtype=torch.float64)
+    return torch.stack([unit[i] - unit[j] for i, j in itertools.combinations(range(n), 2)] or [torch.zeros(n).double()])
+
+
+def _segments(n: int) -> Float[Tensor, "forms n"]:
+    sums = [torch.zeros(n, dtype=torch.float64) for _ in range(n * (n + 1) // 2)]
+    for segment, (i, j) in zip(sums, itertools.combinations(range(n + 1), 2), strict=True):
+        segment[i:j] = 1.0
+    forms = torch.stack([a - b for a, b in itertools.combinations(sums, 2)] + sums)
+    return torch.unique(torch.where(forms.sum(1, keepdim=True) < 0, -forms, forms), dim=0)
+
+
+BREAKS: dict[str, Callable[[int], Tensor]] = {
+    "sum": lambda n: torch.zeros(1, n, dtype=torch.float64),
+    "min": _orders,
+    "median": _orders,
+    "sort": _orders,
+    "maxsub": _segments,
+}
+
+
+def certify(
+    matrices: Matrices, target: Target, name: str, ratio: int | float = 1.9, seconds: int | float = 600.0, seed: int = 0
+) -> Certificate:
+    """Certifies the network x ↦ K_{L+1} relu(K_L ... relu(K_1 x)) against ``target``, the task called ``name``.
+
+    Branches until the bound is at most ``ratio`` times the worst error found, or for ``seconds`` of CPU time: then the bound
+    is still right, only looser.
+    """
+    if positive("ratio", ratio) <= 1:
+        raise UsageError(f"ratio is {ratio!r}; it must be above 1.")
+    positive("seconds", seconds)
+    n = matrices[0].shape[1]
+    if n > _LONGEST:
+        raise UsageError(f"n is {n}; the certificate is for lists of at most {_LONGEST} numbers.")
+    start = time.process_time()
+    vertices = linear_cells(target, BREAKS[choice("task", name.removesuffix("-total"), BREAKS)](n))
+    search = _Search(matrices, target, worst_list(matrices, target, seed))
+    while n > 1 and len(vertices) < _ROOTS:
+        vertices = _halved(vertices)
+    complete = True
+    for roots in vertices.split(_ROOTS_TOGETHER):
+        left = seconds - (time.process_time() - start)
+        complete &= search.branch(whole_network(matrices, roots, target(roots)), ratio, left)
+    worst = tuple((search.worst / search.worst.abs().max()).tolist())
+    return Certificate(
+        name,
+        n,
+        max(search.bound, search.error),
+        search.error,
+        worst,
+        search.cones,
+        time.process_time() - start,
+        complete,
+    )
+
+
+class _Search:
+    """Branch and bound: ``bound`` is the largest bound of a finished cone, ``error`` the largest error seen."""
+
+    def __init__(self, matrices: Matrices, target: Target, worst: Float[Tensor, " n"]):
+        self.matrices, self.target, self.worst = matrices, target, worst
+        self.bound, self.error, self.cones = 0.0, 0.0, 0
+        self._try(worst[None])
+
+    def branch(self, roots: Cones, ratio: int | float, seconds: float) -> bool:
+        """Finishes all that is below ``roots``; without time left their bounds count as they are, and False is returned."""
+        end, stack, complete = time.process_time() + seconds, [roots], True
+        while stack:
+            cones, layers = tighten(stack.pop())
+            found = largest_output(cones, layers)
+            self.cones += len(cones)
+            self._try(cones.V.mean(dim=1)[found.topk(min(_TRIED, len(found))).indices])
+            open_ = found > ratio * self.error
+            if time.process_time() > end or cones.V.shape[1] == 1:
+                complete &= not bool(open_.any())
+                open_ = torch.zeros_like(open_)
+            if not bool(open_.all()):
+                self.bound = max(self.bound, float(found[~open_].max()))
+            if bool(open_.any()):
+                kept = [own[open_] for own in layers]
+                units = sum((own.slope > 0).sum(dim=1) for own in kept)  # sorted, so that batches are padded little
+                halves = bisect(cones[open_], kept)[torch.as_tensor(units).repeat(2).argsort()]
+                stack += [halves[at : at + _TOGETHER] for at in range(0, len(halves), _TOGETHER)]
+        return complete
+
+    def _try(self, x: Float[Tensor, "b n"]) -> None:
+        errors = signed_errors(self.matrices, self.target, x).amax(dim=1)
+        if float(errors.max()) > self.error:
+            self.error, self.worst = float(errors.max()), x[errors.argmax()]
+
+
+def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -> Float[Tensor, "b both"]:
+    """f(x) - y(x) and y(x) - f(x) for every output, over max |x_i|."""
+    z = x
+    for k in matrices[:-1]:
+        z = (z @ k.mT).relu()
+    e = (z @ matrices[-1].mT - target(x)) / x.abs().amax(dim=-1, keepdim=True)
+    return torch.cat([e, -e], dim=-1)
+
+
+def worst_list(
+    matrices: Matrices, target: Target, seed: int = 0, lists: int = 100_000, climbers: int = 64, steps: int = 120
+) -> Float[Tensor, " n"]:
+    """The worst list that a search finds: for each output and sign the worst of many random ones, by gradient ascent."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(lists, matrices[0].shape[1], generator=generator, dtype=torch.float64) - 1
+    errors = torch.cat([signed_errors(matrices, target, part) for part in x.split(4096)])
+    top = errors.topk(min(climbers, lists), dim=0).indices.mT  # (output and sign, climber)
+    goal = torch.arange(len(top)).repeat_interleave(top.shape[1])
+    x = x[top.flatten()]
+    best, best_error = x[0], -torch.inf
+    for step in range(steps):
+        x = x / x.abs().amax(dim=-1, keepdim=True)
+        errors = signed_errors(matrices, target, x)
+        if float(errors.max()) > best_error:
+            best, best_error = x[errors.amax(dim=1).argmax()], float(errors.max())
+        around = x[:, None] + _STEP * torch.eye(
+            x.shape[1], dtype=x.dtype
+        )  # by differences: targets need not be differentiable
+        there = signed_errors(matrices, target, around.flatten(0, 1)).unflatten(0, around.shape[:2])
+        slope = (there - errors[:, None])[torch.arange(len(x)), :, goal]
+        x = x + 0.1 * 0.95**step * slope / slope.norm(dim=-1, keepdim=True).clamp(min=1e-100)
+    return best
+
+
+def linear_cells(target: Target, forms: Float[Tensor, "forms n"]) -> Float[Tensor, "cells n n"]:
+    """Simplices that cover the boundary of [-1, 1]^n, on each of which ``target`` is linear; vertices are rows.
+
+    ``forms`` are such that the target is linear where none of them changes sign; cells are cut only where it is not.
+    """
+    cells = _faces(forms.shape[1])
+    for form in forms:
+        bent = ~_linear(target, cells)
+        cells = torch.cat([cells[~bent], _cut(cells[bent], form)])
+        if len(cells) > _MOST_CELLS:
+            raise UsageError(
+                f"n is {cells.shape[1]}; the task has more than {_MOST_CELLS} linear pieces there, too many."
+            )
+    if not bool(_linear(target, cells).all()):
+        raise UsageError("the target is not piecewise linear in the way its name says; it cannot be certified.")
+    return cells
+
+
+def _linear(target: Target, cells: Float[Tensor, "cells n n"]) -> Bool[Tensor, " cells"]:
+    """Whether ``target`` agrees inside each cell with the linear map that it is at the vertices.
+
+    A convex or concave output that agrees at one inner point is linear on the whole cell; two points are tried.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weights = 0.1 + torch.rand(2, cells.shape[1], dtype=torch.float64, generator=generator)
+    expected = torch.einsum("pk,bko->bpo", weights, target(cells))
+    found = target(torch.einsum("pk,bko->bpo", weights, cells))
+    return ((found - expected).abs() <= 1e-9).flatten(1).all(dim=1)
+
+
+def _faces(n: int) -> Float[Tensor, "cells n n"]:
+    """Every face of the cube in (n-1)! simplices, one an order of its free coordinates (Kuhn's triangulation)."""
+    cells = []
+    for fixed, sign in itertools.product(range(n), (-1.0, 1.0)):
+        free = [i for i in range(n) if i != fixed]
+        for order in itertools.permutations(free):
+            vertex = torch.full((n,), -1.0, dtype=torch.float64)
+            vertex[fixed] = sign
+            vertices = [vertex.clone()]
+            for i in order:
+                vertex[i] = 1.0
+                vertices.append(vertex.clone())
+            cells.append(torch.stack(vertices))
+    return torch.stack(cells)
+
+
+def _cut(cells: Float[Tensor, "cells n n"], form: Float[Tensor, " n"]) -> Float[Tensor, "more n n"]:
+    """Cells cut along form·x = 0: an edge that crosses it is cut there, until none does."""
+    done = [cells[:0]]
+    while len(cells):
+        values = cells @ form
+        low, high = values.min(dim=1), values.max(dim=1)
+        crosses = (low.values < -_ZERO) & (high.values > _ZERO)
+        done.append(cells[~crosses])
+        cells, i, j = cells[crosses], low.indices[crosses], high.indices[crosses]
+        rows = torch.arange(len(cells))
+        share = (-low.values / (high.values - low.values))[crosses][:, None]
+        point = (1 - share) * cells[rows, i] + share * cells[rows, j]
+        one, other = cells.clone(), cells.clone()
+        one[rows, i], other[rows, j] = point, point
+        cells = torch.cat([one, other])
+    return torch.cat(done)
+
+
+def _halved(cells: Float[Tensor, "cells n n"]) -> Float[Tensor, "twice n n"]:
+    """Every simplex in two, along its longest edge."""
+    rows, n = torch.arange(len(cells)), cells.shape[1]
+    edge = (cells[:, :, None] - cells[:, None]).norm(dim=-1).flatten(1).argmax(dim=1)
+    i, j = edge // n, edge % n
+    middle = (cells[rows, i] + cells[rows, j]) / 2
+    one, other = cells.clone(), cells.clone()
+    one[rows, i], other[rows, j] = middle, middle
+    return torch.cat([one, other])

@@ -1,0 +1,116 @@
+"""Why a standard OOD bound is loose (Appendix G): the discrepancy of a class that holds min and max does not shrink.
+
+Lists of n integers are uniform on 0..L in training and on 0..L+z in testing. With the loss |h(x) - h'(x)|, Theorem G.1 bounds
+the test risk of every h by its training risk plus disc = max over h, h' of |R_test(h, h') - R_train(h, h')|. The pair
+(min, max) alone makes that about z, however many samples there are and however good h is.
+
+The class H of the appendix is infinite, so what is computed is over a finite part of it, from below: every tree of pairwise
+min and max (one or the other a layer), and every coordinate, which are all networks of H.
+
+Letters: n numbers a list, L the largest in training, z how much larger in testing, m lists, G functions of the class.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn import streams
+from posattn.errors import UsageError, whole
+
+
+def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "train") -> Float[Tensor, "m n"]:
+    """``m`` lists of n integers, each uniform on 0..largest."""
+    key = torch.tensor(streams.stream(whole("seed", seed, least=0), "integers", split, whole("n", n), largest))
+    uniform = streams.uniform(key, whole("m", m) * n).unflatten(-1, (m, n))
+    return torch.floor(uniform * (whole("largest", largest) + 1))
+
+
+def tree(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:
+    """Neighbours are joined pairwise, layer by layer, by max where ``maxima`` says so and by min elsewhere."""
+    for take_max in maxima:
+        left, right = x[:, 0::2], x[:, 1::2]
+        x = torch.maximum(left, right) if take_max else torch.minimum(left, right)
+    return x[:, 0]
+
+
+def part_of_the_class(x: Float[Tensor, "m n"]) -> Float[Tensor, "G m"]:
+    """The values of the finite part of H: first min, last of the trees max, then the coordinates."""
+    layers = tree_depth(x.shape[1])
+    trees = [tree(x, maxima) for maxima in itertools.product((False, True), repeat=layers)]
+    return torch.stack([*trees, *x.unbind(dim=1)])
+
+
+def tree_depth(n: int) -> int:
+    """log2 n, for n a power of two."""
+    layers = whole("n", n, least=2).bit_length() - 1
+    if 2**layers != n:
+        raise UsageError(f"n is {n}; it must be a power of two, for the tree to have log2 n layers.")
+    return layers
+
+
+@dataclass(frozen=True)
+class Discrepancy:
+    """What a pair of samples shows of the class: the largest discrepancy of two functions, and that of min and max."""
+
+    largest: float
+    min_and_max: float
+    rademacher_train: float
+    rademacher_test: float
+
+    @property
+    def terms(self) -> float:
+        """Corollary 7 without its O(√(1/m)): the empirical discrepancy and four times the Rademacher terms."""
+        return self.largest + 4 * (self.rademacher_train + self.rademacher_test)
+
+
+def empirical_discrepancy(
+    train: Float[Tensor, "m n"], test: Float[Tensor, "m2 n"], seed: int = 0, signs: int = 200
+) -> Discrepancy:
+    """The empirical discrepancy of the finite part of H, and its empirical Rademacher complexities by random signs."""
+    there, here = part_of_the_class(test), part_of_the_class(train)
+    apart = (_mean_distances(there) - _mean_distances(here)).abs()
+    last_tree = 2 ** tree_depth(train.shape[1]) - 1
+    complexities = [rademacher(values, seed=seed + offset, signs=signs) for offset, values in enumerate((here, there))]
+    return Discrepancy(float(apart.max()), float(apart[0, last_tree]), *complexities)
+
+
+def _mean_distances(values: Float[Tensor, "G m"]) -> Float[Tensor, "G G"]:
+    """The mean of |h(x) - h'(x)| over the sample, for every pair."""
+    return torch.stack([(values - own).abs().mean(dim=1) for own in values])
+
+
+def rademacher(values: Float[Tensor, "G m"], seed: int = 0, signs: int = 200) -> float:
+    """Definition C.1, (1/m) E sup_h Σ ε_i h(x_i), the expectation over ``signs`` random draws."""
+    generator = torch.Generator().manual_seed(seed)
+    epsilon = torch.randint(0, 2, (values.shape[1], signs), generator=generator).to(values.dtype) * 2 - 1
+    return float((values @ epsilon / values.shape[1]).amax(dim=0).mean())
+
+
+def chance_of_both_ends(n: int, largest: int, m: int = 1) -> float:
+    """The probability that each of m lists holds a 0 and a ``largest``, by inclusion and exclusion."""
+    one = 1 - 2 * (largest / (largest + 1)) ** n + ((largest - 1) / (largest + 1)) ** n
+    return max(0.0, one) ** m
+
+
+def claimed_chance(n: int, largest: int, m: int = 1) -> float:
+    """The appendix's lower bound of it, (1 - 2 (L/(L+1))^n)^m."""
+    return max(0.0, 1 - 2 * (largest / (largest + 1)) ** n) ** m
+
+
+def least_length(largest: int, z: int, power: int = 1) -> int:
+    """n_0 of the claim: from this n on, m = n^power lists of both kinds have both ends with a probability of 0.9 each."""
+    whole("power", power)
+
+    def holds(n: int) -> bool:
+        return all(claimed_chance(n, end, n**power) >= 0.9 for end in (largest, largest + z))
+
+    # (1 - 2 q^n)^(n^power) rises once n is past power / log(1/q): from there on one that holds is followed by others.
+    turning = math.ceil(power / math.log((largest + z + 1) / (largest + z)))
+    n = max(2, turning)
+    while not holds(n):
+        n += 1
+    return n

@@ -1,0 +1,217 @@
+"""Certificates: sound against dense sampling, exact where the worst case is known, and the law they go with."""
+
+import json
+from dataclasses import asdict
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import posattn
+from posattn.tasks import task
+from posattn.theory.certificate import BREAKS, certify, linear_cells, signed_errors, worst_list
+from posattn.theory.cones import bisect, bounds, largest_output, tighten, whole_network
+from posattn.theory.law import law_factor, law_table
+from posattn.theory.models import certify_model, relu_matrices
+
+
+def random_matrices(n, widths, seed):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [n, *widths, n]
+    return [torch.randn(b, a, generator=generator, dtype=torch.float64) / a**0.5 for a, b in pairwise(sizes)]
+
+
+def inside(vertices, count, seed=0):
+    """Points of every simplex: (count, B, n), and their weights."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.rand(count, *vertices.shape[:2], generator=generator, dtype=torch.float64) ** 3
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    return torch.einsum("cbk,bkn->cbn", weights, vertices), weights
+
+
+# Cones
+
+
+@given(st.integers(2, 4), st.integers(0, 10_000), st.floats(0.05, 3.0))
+@settings(max_examples=25)
+def test_bounds_of_every_layer_hold_inside_the_cone(n, seed, size):
+    matrices = random_matrices(n, (7, 6, 5), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    centre = torch.randn(3, 1, n, generator=generator, dtype=torch.float64)
+    vertices = centre + size * torch.randn(3, n, n, generator=generator, dtype=torch.float64)
+    y = torch.zeros(3, n, n, dtype=torch.float64)
+    cones, layers = tighten(whole_network(matrices, vertices, y))
+    x, weights = inside(vertices, 200)
+    z = x
+    for k in matrices[:-1]:
+        z = (z @ k.mT).relu()
+    e = z @ matrices[-1].mT
+    lower, upper = bounds(cones, layers, len(matrices) - 1)
+    assert (torch.einsum("cbk,bok->cbo", weights, upper) >= e - 1e-9).all()
+    assert (torch.einsum("cbk,bok->cbo", weights, lower) <= e + 1e-9).all()
+    assert (largest_output(cones, layers) >= e.abs().amax(dim=(0, 2)) - 1e-9).all()
+
+
+def test_stable_units_are_multiplied_out_exactly():
+    """On a thin cone few ReLUs are unstable, and what is left with them still is the network."""
+    matrices = random_matrices(3, (20, 20), 5)
+    vertices = torch.tensor([[1.0, 0.5, -0.3]], dtype=torch.float64) + 0.2 * torch.randn(6, 3, 3, dtype=torch.float64)
+    cones, _ = tighten(whole_network(matrices, vertices, torch.zeros(6, 3, 3, dtype=torch.float64)))
+    assert 0 < sum(d.shape[1] for d in cones.D[:-1]) < 30
+    x, weights = inside(vertices, 50)
+    # z_l = D_l + Σ C_lk relu(z_k), evaluated at a point as the combination of vertices that it is
+    for point, weight in zip(x, weights, strict=True):
+        z = []
+        for l, d in enumerate(cones.D):
+            own = torch.einsum("bmk,bk->bm", d, weight)
+            for k in range(l):
+                own = own + torch.einsum("blm,bm->bl", cones.C[l, k], z[k].relu())
+            z.append(own)
+        expected = signed_errors(matrices, torch.zeros_like, point)[:, :3] * point.abs().amax(dim=1, keepdim=True)
+        torch.testing.assert_close(z[-1], expected)
+
+
+def test_bisection_covers_the_cone_and_lowers_its_bound():
+    matrices = random_matrices(3, (9, 8), 1)
+    vertices = linear_cells(task("min").target, BREAKS["min"](3))
+    cones, layers = tighten(whole_network(matrices, vertices, task("min").target(vertices)))
+    before = largest_output(cones, layers)
+    halves, their_layers = tighten(bisect(cones, layers))
+    after = largest_output(halves, their_layers).view(2, -1).amax(dim=0)
+    assert (after <= before + 1e-9).all() and after.sum() < 0.9 * before.sum()
+    volumes = torch.linalg.det(halves.V).abs().view(2, -1).sum(dim=0)
+    torch.testing.assert_close(volumes, torch.linalg.det(cones.V).abs())
+
+
+@pytest.mark.parametrize("name", list(BREAKS))
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_cells_cover_the_boundary_of_the_cube_and_the_task_is_linear_on_each(name, n):
+    target = task(name).target
+    cells = linear_cells(target, BREAKS[name](n))
+    assert torch.linalg.det(cells).abs().sum() / torch.arange(1, n + 1).prod() == pytest.approx(
+        2**n
+    )  # as cones, the cube
+    assert (cells.abs().amax(dim=-1) - 1).abs().max() < 1e-9
+    x, weights = inside(cells, 200)
+    torch.testing.assert_close(target(x), torch.einsum("cbk,bko->cbo", weights, target(cells)))
+
+
+# Certificates
+
+
+def test_an_error_known_by_hand_is_certified_exactly():
+    """x_i = relu(x_i) - relu(-x_i); the first output is 1.1 x_1 where x_1 > 0, so the worst error is 0.1."""
+    split = torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    out = torch.tril(torch.ones(3, 3)).double()
+    out = torch.cat([out, -out], dim=1)
+    out[0, 0] = 1.1
+    found = certify([split, out], task("sum").target, "sum")
+    assert found.adversarial == pytest.approx(0.1) and found.bound == pytest.approx(0.1, rel=1e-6) and found.complete
+    assert found.worst[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", list(BREAKS))
+def test_the_certificate_is_above_every_error_and_close_to_the_largest(name):
+    matrices = random_matrices(3, (8, 8), 2)
+    target = task(name).target
+    found = certify(matrices, target, name, ratio=1.2)
+    assert found.complete and 1 <= found.ratio <= 1.2
+    x = 2 * torch.rand(300_000, 3, dtype=torch.float64) - 1
+    errors = signed_errors(matrices, target, x).amax(dim=1)
+    assert errors.max() <= found.bound and found.adversarial >= 0.999 * errors.max()
+    worst = torch.tensor([found.worst], dtype=torch.float64)
+    assert float(signed_errors(matrices, target, worst).max()) == pytest.approx(found.adversarial)
+
+
+def test_out_of_time_it_is_still_sound_and_says_so():
+    matrices = random_matrices(3, (16, 16), 3)
+    quick = certify(matrices, task("sort").target, "sort", ratio=1 + 1e-6, seconds=1e-6)
+    longer = certify(matrices, task("sort").target, "sort", ratio=1.5)
+    assert not quick.complete and longer.complete and quick.bound >= longer.adversarial and quick.ratio > 1 + 1e-6
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small scale-exact model, trained a little."""
+    config = posattn.ModelConfig(3, "scale-exact", embed=8, width=6)
+    return posattn.train("min", config, samples=2000, epochs=15, batch=100, recipe="tuned", device="cpu").model()
+
+
+def test_the_matrices_are_the_model(model):
+    x = torch.randn(50, 3, dtype=torch.float64)
+    matrices = relu_matrices(model)
+    errors = signed_errors(matrices, torch.zeros_like, x)[:, :3] * x.abs().amax(dim=1, keepdim=True)
+    torch.testing.assert_close(errors, model.double()(x))
+    model.float()
+
+
+def test_a_models_certificate_holds_at_every_scale(model):
+    found = certify_model(model, "min", ratio=1.5)
+    assert found.complete and found.ratio <= 1.5
+    for limit in (1e-3, 1.0, 1e3):
+        x = limit * (2 * torch.rand(20_000, 3) - 1)
+        with torch.no_grad():
+            errors = (model(x) - task("min").target(x)).abs().max()
+        assert errors <= found.at(limit) * (1 + 1e-4) and errors > 0.3 * found.at(limit)
+
+
+def test_the_search_finds_what_dense_sampling_does_not_pass():
+    matrices = random_matrices(4, (12, 12), 7)
+    target = task("sum").target
+    worst = worst_list(matrices, target, lists=2000)
+    x = 2 * torch.rand(200_000, 4, dtype=torch.float64) - 1
+    assert signed_errors(matrices, target, worst[None]).max() >= signed_errors(matrices, target, x).max()
+
+
+def test_what_cannot_be_certified_is_refused(model):
+    with pytest.raises(posattn.UsageError, match="bias-free positional models"):
+        certify_model(posattn.pretrained("sum"), "sum")
+    with pytest.raises(posattn.UsageError, match="bias-free positional models"):
+        certify_model(posattn.Transformer(posattn.ModelConfig(3, "standard", bias=False)), "sum")
+    with pytest.raises(posattn.UsageError, match=r"^ratio is 1.0; it must be above 1\.$"):
+        certify_model(model, "sum", ratio=1.0)
+    with pytest.raises(posattn.UsageError, match=r"^n is 8; the certificate is for lists of at most 6 numbers\.$"):
+        certify_model(posattn.pretrained("sum", arch="scale-exact"), "sum")
+    with pytest.raises(posattn.UsageError, match="it cannot be certified"):
+        certify(relu_matrices(model), torch.square, "min")
+    with pytest.raises(posattn.UsageError, match="task is 'range'"):
+        certify(relu_matrices(model), torch.square, "range")
+
+
+def test_the_command_says_what_the_function_finds(tmp_path, posattn_command):
+    config = posattn.ModelConfig(2, "scale-exact", embed=4, width=4)
+    posattn.train("sum", config, samples=60, epochs=2, batch=30, device="cpu", out=tmp_path / "run")
+    found = certify_model(posattn.load(tmp_path / "run").model(), "sum", ratio=1.5)
+    code, shown, said = posattn_command("certify", "run", "--ratio", 1.5, "--limit", 20)
+    assert (code, said) == (0, "") and f"{found.bound:.4g}" in shown and f"{found.at(20):.4g}" in shown
+    code, shown, _ = posattn_command("certify", "run", "--ratio", 1.5, "--json")
+    content = json.loads(shown)
+    assert content["bound"] == found.bound and content["ratio"] == found.ratio
+    assert set(asdict(found)) <= set(content)
+    for options, sentence in (
+        ("--ratio 1", "ratio is 1.0;"),
+        ("--seconds 0", "seconds is 0.0;"),
+        ("--limit 0", "limit is"),
+    ):
+        code, _, said = posattn_command("certify", "run", *options.split())
+        assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1
+
+
+# The law
+
+
+def test_the_factor():
+    assert law_factor(10) == 101 and law_factor(0.5) == 0.25 and law_factor(1) == 1
+    with pytest.raises(posattn.UsageError, match="scale is 0"):
+        law_factor(0)
+
+
+def test_trained_weights_obey_the_law_and_others_do_not():
+    model = posattn.Frozen(posattn.pretrained("sum", arch="scale-exact"))
+    table = law_table(model, task("sum"), 8, (0.5, 3, 10), samples=10_000)
+    assert table["scale"].tolist() == [1, 0.5, 3, 10]
+    assert ((table["ratio"] - 1).abs() <= 5 * table["noise"] + 1e-3).all() and (table["noise"] < 0.05).all()
+    with_biases = law_table(posattn.Frozen(posattn.pretrained("sum")), task("sum"), 8, (10,), samples=2000)
+    assert with_biases["ratio"].iloc[-1] > 2
