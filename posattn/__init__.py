@@ -8,16 +8,18 @@ run.evaluate(scales=range(1, 11))                # error in and out of distribut
 
 from posattn.attention import PositionalAttention
 from posattn.baselines import GraphConfig
+from posattn.compiler import compile
+from posattn.compiler.saved import load
 from posattn.errors import UsageError
 from posattn.folding import Frozen
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
 from posattn.tasks import task
-from posattn.training import Recipe, Run, load, train
+from posattn.training import Recipe, Run, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ARCHITECTURES", "Frozen", "GraphConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer",
-    "UsageError", "load", "pretrained", "task", "train",
+    "UsageError", "compile", "load", "pretrained", "task", "train",
 ]  # fmt: skip

@@ -22,9 +22,15 @@ def attention_weights(
     queries: Float[Tensor, "*shared n d_k"],
     keys: Float[Tensor, "*shared n d_k"],
     mask: Bool[Tensor, "*mask n n"] | None = None,
+    hard: bool = False,
 ) -> Float[Tensor, "*batch n n"]:
-    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend, and a row that may not at all is zero."""
+    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend, and a row that may not at all is zero.
+
+    ``hard`` takes hardmax in place of softmax.
+    """
     logits = queries @ keys.mT / math.sqrt(queries.shape[-1])
+    if hard:
+        return hardmax(logits)
     if mask is None:
         return logits.softmax(dim=-1)
     # The lowest finite number, not -inf: a fully masked row would be nan, and so would its gradient.
@@ -44,6 +50,11 @@ def softmax(logits: Float[Tensor, "*lead n n"], causal: bool) -> Float[Tensor, "
     return logits.where(mask, -math.inf).softmax(dim=-1)
 
 
+def hardmax(logits: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch n m"]:
+    """Eq. 6: 1 where a row has its largest entry, 0 elsewhere."""
+    return (logits == logits.amax(dim=-1, keepdim=True)).to(logits.dtype)
+
+
 def split_heads(x: Float[Tensor, "*batch n Hd"], heads: int) -> Float[Tensor, "*batch {heads} n d"]:
     """(..., n, H d) to (..., H, n, d)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
@@ -57,13 +68,24 @@ def merge_heads(x: Float[Tensor, "*batch H n d"]) -> Float[Tensor, "*batch n Hd"
 class Attention(nn.Module):
     r"""The attention of Eq. 1: :math:`\left(\bigoplus_h A^{(h)} X W_V^{(h)}\right) W_O` with A from the features F."""
 
-    def __init__(self, d_model: int, d_features: int, d_k: int, heads: int, bias: bool = True, rotary: bool = False):
+    def __init__(
+        self,
+        d_model: int,
+        d_features: int,
+        d_k: int,
+        heads: int,
+        bias: bool = True,
+        rotary: bool = False,
+        d_v: int | None = None,
+        hard: bool = False,
+    ):
         super().__init__()
-        self.heads, self.rotary = heads, rotary
+        self.heads, self.rotary, self.hard = heads, rotary, hard
+        d_values = d_model if d_v is None else heads * d_v
         self.W_Q = nn.Linear(d_features, heads * d_k, bias=bias)
         self.W_K = nn.Linear(d_features, heads * d_k, bias=bias)
-        self.W_V = nn.Linear(d_model, d_model, bias=bias)
-        self.W_O = nn.Linear(d_model, d_model, bias=bias)
+        self.W_V = nn.Linear(d_model, d_values, bias=bias)
+        self.W_O = nn.Linear(d_values, d_model, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -91,7 +113,7 @@ class Attention(nn.Module):
             if positions is None:
                 positions = torch.arange(features.shape[-2], device=features.device)
             queries, keys = rotate(queries, positions), rotate(keys, positions)
-        return attention_weights(queries, keys, mask)
+        return attention_weights(queries, keys, mask, self.hard)
 
     def mix(self, a: Float[Tensor, "*#batch H n n"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """(⊕_h A_h X W_V,h) W_O."""

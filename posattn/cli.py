@@ -13,13 +13,15 @@ import torch
 import typer
 from rich.table import Table
 
+from posattn.compiler.command import register as register_compiler
+from posattn.compiler.saved import load
 from posattn.console import console, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
 from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
-from posattn.training import RECIPES, Run, files, load, pick_device, train
+from posattn.training import RECIPES, Run, files, pick_device, train
 from posattn.training.answers import answer_tokens
 from posattn.training.scores import scores_of
 from posattn.training.spec import PRECISIONS
@@ -80,6 +82,7 @@ def _options(
     pass
 
 
+register_compiler(app)
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 
@@ -190,7 +193,7 @@ def evaluate(
     score = scores_of(trained.task.name)
     keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
-    kind = trained.spec.model.arch + (", each network" if each else f", median of {len(trained)}")
+    kind = trained.kind + (", each network" if each else f", median of {len(trained)}")
     print_frame(shown[[*keys, *score.metrics]], f"{run} ({kind})")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
@@ -212,22 +215,23 @@ def predict(
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
     trained = load(run, device)
-    if trained.task.TOKENS != "none":
+    if trained.reads_tokens:
         print(answer_tokens(trained, member, numbers))
         return
     values = parse_list(numbers)
+    x = trained.as_input(values)
     if len(values) < trained.spec.model.n and not trained.spec.variable_length:
         warnings.warn(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
         )
     model = trained.model(member)
-    x = torch.tensor(values, device=trained.parameters.flat.device)
     with torch.no_grad():
         answer = model(x).tolist()
-    truth = task(trained.spec.members[member].task).target(x).tolist()
+    truth = trained.truth(x, member).tolist()
     table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
-    for index, (given, said, right) in enumerate(zip(values, answer, truth, strict=True)):
-        table.add_row(str(index + 1), f"{given:g}", f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
+    for index, (given, said, right) in enumerate(zip(x.tolist(), answer, truth, strict=True)):
+        given = " ".join(f"{number:g}" for number in given) if isinstance(given, list) else f"{given:g}"
+        table.add_row(str(index + 1), given, f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
     console().print(table)
 
 

@@ -65,10 +65,8 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[nn.Module, in
     """What is exported for a network, and the length of its lists."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
-    if model.config.vocabulary.words or model.config.causal:
-        raise UsageError(
-            f"the network reads tokens ({model.config.tokens!r}) or is causal; only others can be exported."
-        )
+    if model.config.vocabulary.words:
+        raise UsageError(f"tokens is {model.config.tokens!r}; only networks of lists of numbers can be exported.")
     length = model.config.n if length is None else length
     if not isinstance(length, int) or not 1 <= length <= model.config.n:
         raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")

@@ -35,7 +35,9 @@ Tensors = dict[str, Tensor]
 
 def folds(config: object) -> bool:
     """Whether a network folds: a Transformer with no rotary embedding and no encodings beside the state in queries and keys."""
-    return isinstance(config, ModelConfig) and config.design.attends != "both" and not config.design.rotary
+    if not isinstance(config, ModelConfig) or config.compiled:
+        return False
+    return config.design.attends != "both" and not config.design.rotary
 
 
 def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:

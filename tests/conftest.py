@@ -5,6 +5,7 @@ it must be in place before anything imports posattn.
 """
 
 import os
+import sys
 
 import jaxtyping
 import pytest
@@ -14,10 +15,17 @@ from hypothesis import settings
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-CHECKED = ["posattn.attention", "posattn.baselines.gnn", "posattn.encodings", "posattn.folding", "posattn.model"]
+CHECKED = [
+    "posattn.attention",
+    "posattn.baselines.gnn",
+    "posattn.encodings",
+    "posattn.folding",
+    "posattn.memory",
+    "posattn.model",
+]
 
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
-    import posattn
+    import posattn.cli
 
 torch.set_num_threads(1)
 settings.register_profile("posattn", deadline=None, max_examples=40, derandomize=True, database=None)
@@ -58,3 +66,18 @@ def lively():
         return model
 
     return build
+
+
+@pytest.fixture
+def posattn_command(monkeypatch, capfd, tmp_path):
+    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["posattn", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            posattn.cli.main()
+        return left.value.code or 0, *capfd.readouterr()
+
+    return call

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import posattn
-from posattn import cli
 from posattn.tasks import task
 
 SMALL = [
@@ -27,21 +26,6 @@ SMALL = [
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
 pytestmark = pytest.mark.usefixtures("unchecked")
-
-
-@pytest.fixture
-def posattn_command(monkeypatch, capfd, tmp_path):
-    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["posattn", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code or 0, *capfd.readouterr()
-
-    return call
 
 
 def process(*arguments, **options):

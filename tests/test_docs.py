@@ -14,6 +14,7 @@ import typer
 
 import posattn
 from posattn import cli, encodings, model
+from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SCALES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
@@ -75,7 +76,8 @@ def slug(heading: str) -> str:
 def tables() -> Iterator[None]:
     """Takes back the rows that snippets add to the package's tables."""
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (table, dict(table)) for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, EXPERIMENTS, RECIPES)
+        (table, dict(table))
+        for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, EXPERIMENTS, RECIPES, PROGRAMS)
     ]
     yield
     for table, before in kept:
@@ -130,6 +132,10 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         assert given["scales"] is None or cli.parse_scales(given["scales"]), place
     elif command == "gpt2":
         assert posattn.task(given["name"]).TOKENS == "prompts" and cli.parse_scales(given["scales"]), place
+    elif command == "compile":
+        assert given["name"] is None or given["name"] in PROGRAMS, place
+    elif command == "graph":
+        assert given["what"] in (*PROGRAMS, "benes") or given["what"].startswith("runs/"), place
     elif command == "predict":
         readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
         assert any(reads(reader, given["numbers"]) for reader in readers), place

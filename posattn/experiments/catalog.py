@@ -80,6 +80,13 @@ _LIST = (
         published="fix-scale",
     ),
     Experiment(
+        "compiled-scale",
+        "Figure 4, beyond the paper",
+        "error against scale, with compiled programs",
+        Grid(FIVE_TASKS, THREE),
+        compiled=True,
+    ),
+    Experiment(
         "fix-sample",
         "Figures 2, 14-18",
         "error against the number of training lists",

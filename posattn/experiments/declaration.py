@@ -163,6 +163,7 @@ class Experiment:
     shown: Lines = field(default_factory=Lines)
     published: str = ""  # the name under which published medians are known, if they are
     maps: bool = False  # whether rows hold attention weights, to be drawn too
+    compiled: bool = False  # whether compiled programs are measured and drawn beside the trained networks
 
     def cells(self, scale: str) -> list[Cell]:
         return self.grid.at(scale).cells()

@@ -21,6 +21,7 @@ import torch
 from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
+from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.declaration import SCALES, Cell, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
@@ -145,7 +146,10 @@ def held(
     rows, described = store.rows(found)
     if not found:
         return rows, described
-    return _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment), described
+    rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment)
+    if experiment.compiled:
+        rows = pd.concat([rows, compiled_rows(experiment, scale)], ignore_index=True)
+    return rows, described
 
 
 def report_on(store: Store, out: Path) -> list[str]:

@@ -52,6 +52,7 @@ _METRICS = {
 _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
 _LOGARITHMIC = ("mse", "mse_over_c2", "relative", "mape", "cross_entropy")
+_LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
@@ -211,6 +212,8 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
     for label, own in table.groupby("series", sort=False):
         colour, marker = style(str(label), labels)
         own = own.sort_values(x)
+        if own["metric"].isin(_LOGARITHMIC).all():
+            own = own.assign(**{column: own[column].clip(lower=_LEAST) for column in ("p10", "median", "p90")})
         axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
         axes.plot(own[x], own["median"], color=colour, marker=marker, markersize=4, label=str(label))
     for label, theirs in known.groupby("series", sort=False):

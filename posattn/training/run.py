@@ -61,6 +61,27 @@ class Run:
         """The first member's task; all are of one kind."""
         return task(self.spec.members[0].task)
 
+    @property
+    def device(self) -> torch.device:
+        return self.parameters.flat.device
+
+    @property
+    def kind(self) -> str:
+        """What tables call the networks."""
+        return self.spec.model.arch
+
+    def as_input(self, values: list[float]) -> Float[Tensor, " k"]:
+        """A list of numbers as the networks take it."""
+        return torch.tensor(values, device=self.device)
+
+    def truth(self, x: Float[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*batch k"]:
+        """The right answers to the task of a member."""
+        return task(self.spec.members[member].task).target(x)
+
+    @property
+    def reads_tokens(self) -> bool:
+        return self.task.TOKENS != "none"
+
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """One row a member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``.
 

@@ -482,5 +482,6 @@ def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(tmp_path, st
 def test_all_experiments_at_smoke_scale(tmp_path, store, engine):
     for name, experiment in EXPERIMENTS.items():
         outcome = reproduce(experiment, "smoke", tmp_path / name, store, engine)
-        assert outcome.rows["run"].nunique() == len(experiment.cells("smoke"))
+        trained = outcome.rows[outcome.rows["arch"] != "compiled"]
+        assert trained["run"].nunique() == len(experiment.cells("smoke"))
         assert outcome.figure.stat().st_size > 10_000

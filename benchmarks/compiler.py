@@ -1,0 +1,182 @@
+"""Compile time and size against machines N and memory s, beside the theorem's growth: ``python benchmarks/compiler.py``.
+
+Three programs: prefix sum and bitonic sort, whose communication is fixed, and list ranking, whose messages go where the data
+says. Each is compiled as a Transformer with dense weights, and as the same network without its large matrices
+(``SelectionNetwork``), which is also run on random input and compared with the direct answer. ``--all`` goes to the
+sizes where memory or patience end (20 minutes).
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from posattn.compiler import MPC, PCOC, Known, Message, compile_program
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.mpc_to_pcoc import layout, simulate
+from posattn.compiler.programs import bitonic_rounds, copies, scan
+from posattn.compiler.selection import SelectionNetwork
+
+BOUND = 1e6
+GIB = 2**30
+
+
+def dense_parameters(program: PCOC, maps: SelectionNetwork) -> int:
+    """Of the Transformer with lean values, counted without building it."""
+    n, s, layers = program.machines + 1, program.memory, len(program.rounds) + 1
+    attention = 2 * s * n * (n + 1) + s * (s + 1) + s + (s + 1) * s + s + 1
+    mlps = sum(math.prod(weight.shape) + bias.numel() for layer in maps.layers for weight, bias in layer)
+    return layers * attention + mlps
+
+
+def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
+    """Seconds and sizes of one program; the dense network is built only if asked for."""
+    start = time.perf_counter()
+    program = simulate(written) if isinstance(written, MPC) else written
+    small = SelectionNetwork(program)
+    row = {"layers": len(program.rounds) + 1, "heads": program.memory, "small": time.perf_counter() - start}
+    row |= {"parameters": dense_parameters(program, small), "stored": small.stored, "seconds": math.nan}
+    if build:
+        start = time.perf_counter()
+        model = compile_program(written, values="lean").model
+        row["seconds"] = time.perf_counter() - start
+        assert sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in edges(model)) == row["parameters"]
+    return row
+
+
+def edges(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [*model.encoder.parameters(), *model.decoder.parameters()]  # type: ignore[union-attr]
+
+
+def error(name: str, machines: int) -> float:
+    """The largest difference from the direct answer, relative to the largest answer."""
+    row = PROGRAMS[name]
+    written = row.build(machines, BOUND)
+    network = SelectionNetwork(simulate(written) if isinstance(written, MPC) else written)
+    x = row.sample(np.random.default_rng(0), 2, machines, BOUND)
+    truth = row.answers(x)[..., 0]
+    found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
+    return float(np.abs(found - truth).max() / max(1.0, np.abs(truth).max()))
+
+
+def against_machines(name: str, sizes: list[int], dense_up_to: int, law: str, growth: Callable[[int], float]) -> None:
+    print(f"\n{name}: parameters grow as {law}")
+    head = (
+        "N",
+        "layers",
+        "heads",
+        "parameters",
+        "growth",
+        "theorem",
+        "GiB",
+        "compile s",
+        "stored",
+        "compile s",
+        "error",
+    )
+    print("".join(f"{title:>13}" for title in head))
+    before: tuple[int, float] | None = None
+    for n in sizes:
+        row = measure(PROGRAMS[name].build(n, BOUND), n <= dense_up_to)
+        ratio = "" if before is None else f"{row['parameters'] / before[1]:.2f}"
+        predicted = "" if before is None else f"{growth(n) / growth(before[0]):.2f}"
+        cells = [
+            str(n), f"{row['layers']}", f"{row['heads']}", f"{row['parameters']:.3g}", ratio, predicted,
+            f"{row['parameters'] * 8 / GIB:.3g}", f"{row['seconds']:.2f}", f"{row['stored']:.3g}", f"{row['small']:.2f}",
+            f"{error(name, n):.1e}",
+        ]  # fmt: skip
+        print("".join(f"{cell:>13}" for cell in cells), flush=True)
+        before = (n, row["parameters"])
+
+
+def sums_of(words: int, machines: int) -> PCOC:
+    """Prefix sums of several words at once: s = 2 words."""
+    return scan("sums", machines, BOUND, lambda a, b: [x + y for x, y in zip(a, b, strict=True)], words, True)
+
+
+def sorts_of(words: int, machines: int) -> PCOC:
+    inputs = (Known(-BOUND, BOUND),)
+    return PCOC(machines, 2 * words, inputs, bitonic_rounds(machines, words), (0,), copies(2 * words), name="sorts")
+
+
+def exchange_of(words: int, machines: int) -> MPC:
+    """One round in which every machine sends ``words`` words where its input says."""
+    inputs = (Known(0, machines - 1, True),)
+
+    def send(machine):  # type: ignore[no-untyped-def]
+        return [Message(machine.inbox[0].words[0], (machine.me,) * words)]
+
+    return MPC(machines, words, words, inputs, (send,), lambda machine: [machine.inbox[0].words[0]], "exchange")
+
+
+def against_memory() -> None:
+    print("\nagainst the memory s, N = 16")
+    head = ("program", "s", "layers", "heads", "2s, s", "padding", "parameters", "compile s")
+    print("".join(f"{title:>13}" for title in head))
+    builders: dict[str, Callable[[int, int], PCOC | MPC]] = {
+        "sums": sums_of,
+        "sorts": sorts_of,
+        "exchange": exchange_of,
+    }
+    for name, build in builders.items():
+        for words in (1, 2, 4, 8):
+            written = build(words, 16)
+            row = measure(written, True)
+            routed = isinstance(written, MPC)
+            padding = f"{layout(written).factor:.3g}" if isinstance(written, MPC) else "1"
+            cells = [
+                name, str(written.memory), f"{row['layers']}", f"{row['heads']}", f"{(1 + routed) * written.memory}", padding,
+                f"{row['parameters']:.3g}", f"{row['seconds']:.2f}",
+            ]  # fmt: skip
+            print("".join(f"{cell:>13}" for cell in cells), flush=True)
+
+
+def thousand() -> None:
+    """The issue's own figure: prefix sums of 1024 integers, compiled and run dense."""
+    start = time.perf_counter()
+    model = compile_program("prefix-sum", 1024).model
+    compiled = time.perf_counter() - start
+    x = torch.from_numpy(np.random.default_rng(0).integers(-1000, 1000, (4, 1024)).astype(float))
+    start = time.perf_counter()
+    exact = bool((model(x) == x.cumsum(dim=-1)).all())
+    print(f"prefix sum of 1024 integers: compiled in {compiled:.1f} s, run in {time.perf_counter() - start:.1f} s, "
+          f"{'exact' if exact else 'NOT exact'}")  # fmt: skip
+
+
+def log(n: int) -> float:
+    return max(1.0, math.ceil(math.log2(n)))
+
+
+def routed(n: int) -> float:
+    """(2k - 1) R + 1 layers, each with a sorting network of log² levels on 2S tuples."""
+    plan = layout(PROGRAMS["list-ranking"].build(n, BOUND))  # type: ignore[arg-type]
+    layers = (2 * plan.network.k - 1) * len(plan.program.rounds) + 1
+    return layers * plan.tuples**2 * log(2 * plan.tuples) * (log(2 * plan.tuples) + 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="go on to the largest sizes")
+    everything = parser.parse_args().all
+    thousand()
+    static = [16, 64, 256, 1024]
+    against_machines(
+        "prefix-sum", [*static, 4096, 16384] if everything else static, 1024, "N² log N", lambda n: n**2 * (log(n) + 1)
+    )
+    against_machines(
+        "bitonic-sort", [*static, 4096] if everything else static, 1024 if everything else 256,
+        "N² log² N", lambda n: n**2 * (log(n) * (log(n) + 1) / 2 + 1),
+    )  # fmt: skip
+    against_machines(
+        "list-ranking", [4, 8, 16, 32, 64] if everything else [4, 8, 16], 16,
+        "R log N MLPs, each of log² S levels of S² weights; S = s N/2, R = 2 log N",
+        routed,
+    )  # fmt: skip
+    against_memory()
+
+
+if __name__ == "__main__":
+    main()

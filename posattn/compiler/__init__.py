@@ -1,0 +1,36 @@
+"""A compiler from parallel programs to the weights of a positional Transformer (Section 5, Appendices A and B).
+
+compiling.py         the pipeline: one call a lemma
+expressions.py       what a machine computes in a round
+mpc.py, pcoc.py      the two models of computation, with interpreters
+mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
+pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, analysis.py the bounds
+library.py           the programs by name
+"""
+
+from posattn.compiler.analysis import Known
+from posattn.compiler.compiling import Compilation, compile, compile_program
+from posattn.compiler.expressions import (
+    Expression,
+    Memory,
+    absolute,
+    both,
+    by_machine,
+    either,
+    equal,
+    fitted,
+    maximum,
+    minimum,
+    relu,
+    select,
+    sort_records,
+)
+from posattn.compiler.library import PROGRAMS, Program
+from posattn.compiler.mpc import MPC, Machine, Message, Received
+from posattn.compiler.pcoc import PCOC, Round
+
+__all__ = [
+    "MPC", "PCOC", "PROGRAMS", "Compilation", "Expression", "Known", "Machine", "Memory", "Message", "Program",
+    "Received", "Round", "absolute", "both", "by_machine", "compile", "compile_program", "either", "equal", "fitted",
+    "maximum", "minimum", "relu", "select", "sort_records",
+]  # fmt: skip

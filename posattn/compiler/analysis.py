@@ -1,0 +1,258 @@
+"""What is known of an expression before it is computed: its range, whether it is an integer, and how far softmax moves it.
+
+Softmax attention that gives the wanted source all but a share ε of the weight moves a value by at most ε times the range
+of what it attends to. An error is kept as a multiple of ε, so that one pass gives the largest ε (and with it the lowest
+temperature) for which every comparison still sees its integer and every output is as close as asked.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from posattn.compiler.expressions import (
+    Array,
+    Assume,
+    ByMachine,
+    Cell,
+    Expression,
+    Fitted,
+    Greater,
+    Linear,
+    Me,
+    Relu,
+    Select,
+    Smaller,
+    Sort,
+    Sorted,
+    comparators,
+)
+from posattn.errors import UsageError
+
+STEP_MARGIN = 0.2  # a step rises between 1/4 and 3/4 above an integer, so an error of a fifth is not seen
+SLACK = 0.01  # a gate stays shut for numbers up to this share beyond their range
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value lies in [lo, hi]; softmax moves it by at most ``error`` · ε, fitted functions by at most ``misfit``."""
+
+    lo: float
+    hi: float
+    integer: bool = False
+    error: float = 0.0
+    misfit: float = 0.0
+
+    @property
+    def size(self) -> float:
+        return max(abs(self.lo), abs(self.hi))
+
+    def join(self, other: "Known") -> "Known":
+        return Known(
+            min(self.lo, other.lo),
+            max(self.hi, other.hi),
+            self.integer and other.integer,
+            max(self.error, other.error),
+            max(self.misfit, other.misfit),
+        )
+
+    def times(self, factor: float) -> "Known":
+        ends = (self.lo * factor, self.hi * factor)
+        whole = self.integer and float(factor).is_integer()
+        return Known(min(ends), max(ends), whole, self.error * abs(factor), self.misfit * abs(factor))
+
+    def plus(self, other: "Known") -> "Known":
+        return Known(
+            self.lo + other.lo,
+            self.hi + other.hi,
+            self.integer and other.integer,
+            self.error + other.error,
+            self.misfit + other.misfit,
+        )
+
+
+def constant(value: float) -> Known:
+    return Known(value, value, float(value).is_integer())
+
+
+@dataclass
+class Margins:
+    """Conditions error · ε ≤ room that a compiled network needs."""
+
+    limits: list[tuple[float, float]] = field(default_factory=list)
+
+    def need(self, error: float, room: float) -> None:
+        if error > 0:
+            self.limits.append((error, room))
+
+    def epsilon(self) -> float:
+        """The largest ε that meets all conditions."""
+        return min((room / error for error, room in self.limits), default=1.0)
+
+
+class Analysis:
+    """What is known of expressions over ``cells`` on machines 0 to ``last`` (the sink).
+
+    ``first`` is below 0 where an overflow may have taken a machine's number from it.
+    """
+
+    def __init__(
+        self, cells: Sequence[Known], last: int, margins: Margins | None = None, place: str = "", first: int = 0
+    ):
+        self.cells, self.first, self.last, self.place = cells, first, last, place
+        self.margins = Margins() if margins is None else margins
+        self.done: dict[Expression, Known] = {}
+        self.sorts: dict[Sort, list[Known]] = {}
+        self.fits: dict[Fitted, Fit] = {}
+
+    def known(self, node: Expression) -> Known:
+        if node not in self.done:
+            self.done[node] = self._find(node)
+        return self.done[node]
+
+    def _find(self, node: Expression) -> Known:
+        known = self.known
+        match node:
+            case Cell(index):
+                return self.cells[index]
+            case Me(lost):
+                return Known(float(self.first * lost), float(self.last), True)
+            case Linear(terms, offset):
+                total = constant(offset)
+                for term, weight in terms:
+                    total = total.plus(known(term).times(weight))
+                return total
+            case Relu(x):
+                inner = known(x)
+                return Known(max(inner.lo, 0.0), max(inner.hi, 0.0), inner.integer, inner.error, inner.misfit)
+            case Smaller(a, b):
+                one, other = known(a), known(b)
+                joined = one.join(other)
+                return Known(joined.lo, min(one.hi, other.hi), joined.integer, joined.error, joined.misfit)
+            case Greater(a, b):
+                self._check_comparison(known(a), known(b))
+                return Known(0.0, 1.0, True)
+            case Select(chosen, a, b):
+                self._check_bit(known(chosen))
+                self._check_gates(known(a), known(b))
+                return known(a).join(known(b))
+            case ByMachine(values):
+                return Known(min(values), max(values), all(value.is_integer() for value in values))
+            case Assume(x, lo, hi, integer):
+                inner = known(x)
+                return Known(max(lo, inner.lo), min(hi, inner.hi), integer, inner.error, inner.misfit)
+            case Sorted(sort, _, place):
+                return self._sorted(sort)[place]
+            case Fitted():
+                fit = self.fit(node)
+                spread = sum(known(argument).error for argument in node.arguments) * fit.slope
+                return Known(fit.lo, fit.hi, False, spread, fit.error + fit.slope * self._misfit(node))
+        raise TypeError(f"{type(node).__name__} is no expression")
+
+    def _misfit(self, node: Fitted) -> float:
+        return sum(self.known(argument).misfit for argument in node.arguments)
+
+    def _check_comparison(self, a: Known, b: Known) -> None:
+        if not (a.integer and b.integer):
+            raise UsageError(f"{self.place}a comparison is of numbers that need not be integers; compare integers.")
+        if a.misfit + b.misfit > STEP_MARGIN:
+            raise UsageError(
+                f"{self.place}a comparison is of fitted numbers with an error of {a.misfit + b.misfit:.2g}."
+            )
+        self.margins.need(a.error + b.error, STEP_MARGIN)
+
+    def _check_bit(self, bit: Known) -> None:
+        if not bit.integer or bit.lo < 0 or bit.hi > 1:
+            raise UsageError(
+                f"{self.place}select was given a number in [{bit.lo:g}, {bit.hi:g}]; it needs a bit, 0 or 1."
+            )
+        self.margins.need(bit.error, STEP_MARGIN)  # what softmax adds to it, a step takes away
+
+    def _check_gates(self, *passed: Known) -> None:
+        """A shut gate stays shut for what softmax may add to a value."""
+        for known in passed:
+            self.margins.need(known.error, SLACK * known.size)
+
+    def _sorted(self, sort: Sort) -> list[Known]:
+        """Of every field: a record may end in any place."""
+        if sort not in self.sorts:
+            fields = []
+            for column in zip(*sort.records, strict=True):
+                joined = self.known(column[0])
+                for part in column[1:]:
+                    joined = joined.join(self.known(part))
+                fields.append(joined)
+            if len(comparators(len(sort.records))):
+                self._check_comparison(fields[sort.key], fields[sort.key])
+                self._check_gates(*fields)
+            self.sorts[sort] = fields
+        return self.sorts[sort]
+
+    def fit(self, node: Fitted) -> "Fit":
+        if node not in self.fits:
+            ranges = [self.known(argument) for argument in node.arguments]
+            self.fits[node] = fit(node, [(known.lo, known.hi) for known in ranges])
+        return self.fits[node]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """f(x) ≈ relu(x @ directions + offsets) @ weights + constant on a box, with the largest error measured there."""
+
+    directions: Array
+    offsets: Array
+    weights: Array
+    constant: float
+    error: float
+    slope: float  # of the fitted function: the largest change for a unit change of one argument
+    lo: float
+    hi: float
+
+
+def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
+    """Interpolation at equal distances for one argument, least squares on random ReLUs for several."""
+    low, high = (np.array(ends, dtype=float) for ends in zip(*box, strict=True))
+    width = np.maximum(high - low, 1e-12)
+    random = np.random.default_rng(0)
+    if len(box) == 1:
+        knots = np.linspace(low[0], high[0], node.units + 1)
+        values = _call(node, knots[:, None])
+        slopes = np.diff(values) / np.diff(knots) if high[0] > low[0] else np.zeros(node.units)
+        directions, offsets = np.ones((1, node.units)), -knots[:-1]
+        weights, constant_term = np.diff(slopes, prepend=0.0), values[0]
+        probes = np.linspace(low[0], high[0], 20 * node.units + 1)[:, None]
+    else:
+        directions = random.standard_normal((len(box), node.units)) / width[:, None]
+        anchors = low + random.random((node.units, len(box))) * width
+        offsets = -np.einsum("ud,du->u", anchors, directions)
+        samples = low + random.random((40 * node.units, len(box))) * width
+        hidden = np.maximum(samples @ directions + offsets, 0.0)
+        hidden = np.concatenate([hidden, np.ones((len(hidden), 1))], axis=1)
+        solved = np.linalg.lstsq(hidden, _call(node, samples), rcond=1e-9)[0]
+        weights, constant_term = solved[:-1], solved[-1]
+        corners = np.stack(np.meshgrid(*([-0.0, 1.0] for _ in box)), axis=-1).reshape(-1, len(box))
+        probes = low + np.concatenate([random.random((20_000, len(box))), corners]) * width
+    answers = np.maximum(probes @ directions + offsets, 0.0) @ weights + constant_term
+    error = float(np.abs(answers - _call(node, probes)).max())
+    slope = float(np.abs(directions * weights).sum(axis=1).max())
+    if len(box) == 1:
+        slope = float(np.abs(slopes).max())
+    return Fit(
+        directions, offsets, weights, float(constant_term), error, slope, float(answers.min()), float(answers.max())
+    )
+
+
+def _call(node: Fitted, points: Array) -> Array:
+    values = np.asarray(node.function(*points.T), dtype=float)
+    if values.shape != points.shape[:1] or not np.isfinite(values).all():
+        raise UsageError(
+            "a fitted function must give one finite number for every point of its range, "
+            f"{[f'[{low:g}, {high:g}]' for low, high in zip(points.min(0), points.max(0), strict=True)]}."
+        )
+    return values
+
+
+def gate_bound(known: Known) -> float:
+    """A power of two that the value cannot reach: large enough to shut a gate, and exact to multiply with."""
+    return 2.0 ** math.ceil(math.log2(max(known.size * (1 + SLACK), 2.0**-20)))

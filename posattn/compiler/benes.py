@@ -1,0 +1,78 @@
+"""The Beneš network (Definition A.4) and its routing in two phases (Lemma B.1).
+
+N = 2^k machines in 2k layers; between layer ℓ and layer ℓ + 1 machine i is joined to itself and to its Hamming neighbour in
+bit k - |k - ℓ|, counted from the most significant. In the *fragmentation* phase, steps 1 to k - 1, every machine keeps half
+of each message and passes the other half on. In the *collection* phase, steps k to 2k - 1, step k + t sends a word where
+bit t (counted from the least significant) of its destination says.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from posattn.errors import UsageError
+
+
+def hamming_neighbour(i: int, j: int, k: int) -> int:
+    """The number that differs from ``i`` in the j-th of its k bits, counted from the most significant (Definition A.3)."""
+    return i ^ (1 << (k - j))
+
+
+@dataclass(frozen=True)
+class Benes:
+    """The network on 2^k machines."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UsageError(f"the Beneš network has 2^{self.k} machines; it needs at least 2.")
+
+    @property
+    def machines(self) -> int:
+        return 1 << self.k
+
+    @property
+    def steps(self) -> range:
+        """1 to 2k - 1: between every two layers."""
+        return range(1, 2 * self.k)
+
+    def partner(self, step: int, i: int) -> int:
+        return hamming_neighbour(i, self.k - abs(self.k - step), self.k)
+
+    def fragments(self, step: int) -> bool:
+        return step < self.k
+
+    def edges(self) -> Iterator[tuple[int, int, int]]:
+        """(step, from, to): the whole network."""
+        for step in self.steps:
+            for i in range(self.machines):
+                yield step, i, i
+                yield step, i, self.partner(step, i)
+
+
+def size_for(machines: int) -> Benes:
+    """The smallest network that has a place for every machine."""
+    return Benes(max(1, (machines - 1).bit_length()))
+
+
+def route(k: int, sent: list[list[tuple[int, int]]]) -> tuple[list[list[tuple[int, int]]], int]:
+    """Carries tuples (destination, content) through the network as Lemma B.1 does, in plain Python.
+
+    Returns what every machine ends with, sorted, and the largest number of tuples that any machine held after a step.
+    """
+    network, held = Benes(k), [sorted(own) for own in sent]
+    peak = max(map(len, held))
+    for step in network.steps:
+        following: list[list[tuple[int, int]]] = [[] for _ in held]
+        for i, own in enumerate(held):
+            partner = network.partner(step, i)
+            for place, item in enumerate(own):
+                if network.fragments(step):
+                    stays = place % 2 == 0
+                else:
+                    bit = 1 << (step - k)
+                    stays = (item[0] & bit) == (i & bit)
+                following[i if stays else partner].append(item)
+        held = [sorted(own) for own in following]
+        peak = max(peak, *map(len, held))
+    return held, peak

@@ -1,0 +1,101 @@
+"""The commands ``compile`` and ``graph``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from posattn.compiler.compiling import BOUND, compile_program
+from posattn.compiler.graph import drawing_of
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.pcoc_to_weights import VALUES
+from posattn.compiler.saved import save
+from posattn.errors import UsageError, choice
+from posattn.training import files
+
+Machines = Annotated[int, typer.Option(help="How many machines: the length of the lists.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compile")(compile_command)
+    app.command("graph")(graph_command)
+
+
+def compile_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="PROGRAM", help="A program of the library (see --list).")
+    ] = None,
+    machines: Machines = 8,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."),
+    ] = None,
+    bound: Annotated[float, typer.Option(help="Largest absolute value of the numbers it will be given.")] = BOUND,
+    values: Annotated[str, typer.Option(help=f"What W_V holds: {' or '.join(VALUES)}.")] = VALUES[0],
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Do not route messages whose addresses are known beforehand.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare all levels on random inputs.")] = False,
+    samples: Annotated[int, typer.Option(help="How many inputs --check tries.")] = 20,
+    out: Annotated[Path | None, typer.Option("--save", help="Folder for the network.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the programs.")] = False,
+) -> None:
+    """Compile a parallel program to the weights of a positional Transformer, and say how large it is.
+
+    Example: posattn compile prefix-sum --machines 8 --check
+    """
+    if show_list or name is None:
+        rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
+        _show(pd.DataFrame(rows, columns=["program", "computes", "task"]), "programs")
+        return
+    compilation = compile_program(name, machines, epsilon=epsilon, bound=bound, values=values, direct=direct)
+    _show(compilation.sizes(), f"{name} on {machines} machines")
+    lowered = compilation.lowered
+    if lowered.temperature is not None:
+        print(f"Softmax at temperature {lowered.temperature:.3f}: no answer moves by more than {lowered.error:.3g}.")
+    if lowered.misfit:
+        print(f"Some functions are fitted: no answer errs by more than {lowered.misfit:.3g} through them.")
+    if check:
+        table = compilation.check(samples, epsilon=1e-3 if epsilon is None else epsilon)
+        _show(table, f"against the direct answer, {samples} random inputs")
+        if not table["agrees"].all():
+            raise UsageError(f"the levels of {name} do not agree; this is a bug in the compiler.")
+    if out is not None:
+        save(compilation, out)
+        print(f"Saved in {out}. Next: posattn predict {out} LIST")
+
+
+def graph_command(
+    what: Annotated[
+        str, typer.Argument(metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network.")
+    ],
+    machines: Machines = 8,
+    member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
+    least: Annotated[float, typer.Option(help="Smallest attention weight of a trained network to draw.")] = 0.3,
+    out: Annotated[Path, typer.Option(help="The SVG file to write.")] = Path("graph.svg"),
+) -> None:
+    """Draw who sends to whom, rounds from left to right, as SVG."""
+    if out.suffix != ".svg":
+        raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
+    if not Path(what).exists():
+        choice("PROGRAM", what, [*PROGRAMS, "benes"])
+    files.write(out, drawing_of(what, machines, member, least).encode())
+    print(f"Graph: {out}")
+
+
+def _show(frame: pd.DataFrame, title: str) -> None:
+    table = Table(title=title)
+    for column in frame.columns:
+        table.add_column(str(column), justify="left" if frame[column].dtype == object else "right")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else _text(value) for value in row))
+    Console(width=130).print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:,}" if isinstance(value, int) else str(value)

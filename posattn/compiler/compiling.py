@@ -1,0 +1,169 @@
+"""Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call a lemma.
+
+    built = program.build(machines, bound)       what to run: rounds of messages (MPC) or of fixed communication (PCOC)
+    pcoc = simulate(built)                       Lemma B.1, if messages go where the data says
+    lowered = lower(pcoc, epsilon)               Lemmas B.2 and B.3: attention and MLPs
+
+Every level can be run, and :meth:`Compilation.check` holds them against each other on random inputs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from posattn.compiler import library, mpc, pcoc
+from posattn.compiler.expressions import Array
+from posattn.compiler.library import Program
+from posattn.compiler.mpc import MPC
+from posattn.compiler.mpc_to_pcoc import CELLS, Layout, layout, simulate
+from posattn.compiler.pcoc import PCOC
+from posattn.compiler.pcoc_to_weights import Lowered, lower
+from posattn.errors import UsageError, positive, whole
+from posattn.model import Transformer
+
+BOUND = 1e6  # numbers up to here, unless the caller says otherwise
+EXACT = 1e-9  # what two exact levels may differ by, relative to the largest answer: rounding in float64
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A program at every level: as written, in PCOC, and as a network."""
+
+    written: PCOC | MPC
+    program: PCOC
+    lowered: Lowered
+    source: Program | None = None
+    bound: float = BOUND
+
+    @property
+    def model(self) -> Transformer:
+        return self.lowered.model
+
+    @cached_property
+    def routing(self) -> Layout | None:
+        """Sizes of the Beneš routing, for a program of MPC."""
+        return layout(self.written) if isinstance(self.written, MPC) else None
+
+    def run(self, x: Array) -> Array:
+        """The network's answers (..., N, outputs) to inputs (..., N, c)."""
+        given = torch.from_numpy(np.asarray(x, dtype=float))
+        answers = self.model(given[..., 0] if given.shape[-1] == 1 else given).numpy()
+        return answers[..., None] if len(self.program.outputs) == 1 else answers
+
+    def sizes(self) -> pd.DataFrame:
+        """What the network measures, and beside it what the theorem says."""
+        config, model = self.model.config, self.model
+        depth = [1 + len(hidden) for hidden in config.mlp or ()]
+        parameters = list(model.parameters())
+        rows = [*self._counts()]
+        rows += [
+            ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
+            ("deepest MLP, linear maps", max(depth), "2, approximating"),
+            ("widest MLP", config.width, ""),
+            ("parameters", sum(p.numel() for p in parameters), ""),
+            ("of them not 0", sum(int(p.count_nonzero()) for p in parameters), ""),
+        ]
+        return pd.DataFrame(rows, columns=["size", "network", "theorem"])
+
+    def _counts(self) -> list[tuple[str, object, str]]:
+        config, written = self.model.config, self.written
+        n = written.machines
+        if isinstance(written, PCOC):
+            rounds = len(written.rounds)
+            return [
+                ("nodes n", config.positions, f"N + 1 = {n + 1}"),
+                ("layers", config.layers, f"R + 1 = {rounds + 1}"),
+                ("heads", config.heads, f"s = {written.memory}"),
+            ]
+        plan, rounds = self.routing, len(written.rounds)
+        assert plan is not None
+        k = plan.network.k
+        heads = 2 * written.memory
+        return [
+            ("nodes n", config.positions, f"N + 1 = {n + 1}, N = 2^{k}"),
+            ("layers", config.layers, f"at most 2R⌈log N⌉ = {2 * rounds * k}; all routed {(2 * k - 1) * rounds + 1}"),
+            ("heads", config.heads, f"2s = {heads}, times padding {plan.factor:.3g}, times {CELLS} numbers a tuple"),
+        ]
+
+    def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
+        """Every level against the direct answer on random inputs: the largest difference, and what is allowed.
+
+        Both kinds of network are tried: the one that was compiled, and the other one, which is compiled for the purpose.
+        """
+        if self.source is None:
+            raise UsageError("this program is not from the library, so it has no direct answer to check against.")
+        given = self.written.machines - self.written.spare
+        x = self.source.sample(np.random.default_rng(seed), whole("samples", samples), given, self.bound)
+        truth = self.source.answers(x)
+        exact = EXACT * max(1.0, float(np.abs(truth).max()))
+        levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []
+        levels.append(("PCOC", pcoc.run(self.program, x), exact))
+        for lowered in self._both_kinds(epsilon):
+            name = (
+                "hardmax network" if lowered.temperature is None else f"softmax network, T = {lowered.temperature:.2f}"
+            )
+            other = Compilation(self.written, self.program, lowered, self.source, self.bound)
+            levels.append((name, other.run(x), max(exact, 1.000001 * lowered.error + lowered.misfit)))
+        rows = [
+            (name, float(np.abs(found - truth).max()), allowed, bool(np.abs(found - truth).max() <= allowed))
+            for name, found, allowed in levels
+        ]
+        return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
+
+    def _both_kinds(self, epsilon: float) -> list[Lowered]:
+        values = "lean" if self.model.config.d_v == 1 else "proved"
+        other = lower(self.program, None if self.lowered.temperature is not None else epsilon, values)
+        return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
+
+
+def compile_program(
+    program: str | Program | PCOC | MPC,
+    machines: int | None = None,
+    *,
+    epsilon: float | None = None,
+    temperature: float | None = None,
+    bound: float = BOUND,
+    values: str = "proved",
+    direct: bool = False,
+) -> Compilation:
+    """Compiles a program of the library, by name, or one of your own, and keeps what lies between.
+
+    Args:
+        program: a name, a row of the library, or a program that is built already.
+        machines: how many, for a program of the library.
+        epsilon: softmax attention, at the temperature where no answer moves by more than this; hardmax by default.
+        temperature: softmax attention at this temperature.
+        bound: the largest absolute value of real inputs, for a program of the library.
+        values: ``proved``, W_V = I as in the proof, or ``lean``, one column a head, which computes the same with less.
+        direct: rounds of MPC whose addresses do not depend on the data go without routing; False is the lemma.
+    """
+    source, written = _written(program, machines, bound)
+    fixed = simulate(written, direct) if isinstance(written, MPC) else written  # Lemma B.1
+    lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
+    return Compilation(written, fixed, lowered, source, bound)
+
+
+def _written(
+    program: str | Program | PCOC | MPC, machines: int | None, bound: float
+) -> tuple[Program | None, PCOC | MPC]:
+    if isinstance(program, (PCOC, MPC)):
+        own = program.machines - program.spare
+        if machines not in (None, own):
+            raise UsageError(f"machines is {machines}; this program was written for {own}.")
+        return None, program
+    source = library.program(program) if isinstance(program, str) else program
+    if not isinstance(source, Program):
+        raise UsageError(f"program is {program!r}; it must be a name, a library row, a PCOC or an MPC program.")
+    return source, source.build(whole("machines", machines), positive("bound", bound))
+
+
+def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
+    """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
+
+    Options (epsilon, temperature, bound, values, direct) are those of :func:`compile_program`, which also has sizes and checks.
+    """
+    return compile_program(program, machines, **options).model

@@ -1,0 +1,125 @@
+"""Rounds of MPC whose addresses do not depend on the data: one round of PCOC each, without routing.
+
+Messages are edges between senders and receivers. Coloured so that no two edges of a machine share a colour, which takes as many
+colours as a machine has edges at most (König), they all travel at once: an edge of colour c at memory place c. The
+receiver then sorts what came by sender, as an inbox is sorted; which sender has which colour is known beforehand.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posattn.compiler.expressions import (
+    Expression,
+    Memory,
+    as_expression,
+    both,
+    by_machine,
+    evaluate,
+    reads_memory,
+    sort_records,
+)
+from posattn.compiler.expressions import select as choose
+from posattn.compiler.mpc import MPC, Message
+
+Edge = tuple[int, int, int]  # sender, number of its message, receiver
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The colour of every message; ``places`` blocks of 1 + ``longest`` memory positions, one a colour."""
+
+    colours: dict[Edge, int]
+    machines: int
+    places: int
+    longest: int
+
+    def _block(self, colour: int) -> range:
+        return range(colour * (self.longest + 1), (colour + 1) * (self.longest + 1))
+
+    def receive(self, j: int) -> list[tuple[int, Sequence[int]]]:
+        return [(i, self._block(colour)) for (i, _, to), colour in self.colours.items() if to == j]
+
+    def place(self, messages: Sequence[Message]) -> list[Expression]:
+        """What a machine writes: in the block of each colour the message that has it, if it is sent."""
+        found: list[Expression] = []
+        for colour in range(self.places):
+            block: list[Expression] = [as_expression(0.0)] * (self.longest + 1)
+            for m, message in enumerate(messages):
+                owners = {i for (i, own, _), c in self.colours.items() if (own, c) == (m, colour)}
+                if owners:
+                    mine = by_machine(float(i in owners) for i in range(self.machines + 1))
+                    sent = both(mine, as_expression(message.when))
+                    block = [choose(sent, new, old) for new, old in zip((1.0, *message.words), block, strict=True)]
+            found += block
+        return found
+
+    def inbox(self, memory: Memory) -> list[list[Expression]]:
+        """(present, words) of every place, in the order of senders and of their messages; empty ones last."""
+        order = np.full((self.machines + 1, self.places), float(self.places))
+        for j in range(self.machines):
+            arriving = sorted((i, m, colour) for (i, m, to), colour in self.colours.items() if to == j)
+            for place, (_, _, colour) in enumerate(arriving):
+                order[j, colour] = place
+        records = []
+        for colour in range(self.places):
+            present, *words = (memory[position] for position in self._block(colour))
+            key = choose(present, by_machine(order[:, colour].tolist()), self.places)
+            records.append([key, present, *words])
+        return [record[1:] for record in sort_records(records)]
+
+
+def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
+    """For round ``r`` of a program, or None if its addresses depend on data or too many messages meet."""
+    addresses = [as_expression(message.to) for message in program.rounds[r](program.view())]
+    if any(map(reads_memory, addresses)):
+        return None
+    numbers = np.arange(program.machines, dtype=float)
+    table = evaluate(addresses, np.zeros((program.machines, 1)), numbers)
+    edges = [
+        (i, m, int(to[i]))
+        for m, to in enumerate(table)
+        for i in range(program.machines)
+        if 0 <= to[i] < program.machines
+    ]
+    degree = (
+        np.bincount([i for i, _, _ in edges], minlength=1).max(),
+        np.bincount([j for *_, j in edges], minlength=1).max(),
+    )
+    if max(degree) > program.places:
+        return None
+    return Schedule(coloured(edges, program.places), machines, program.places, program.longest)
+
+
+def coloured(edges: Sequence[Edge], colours: int) -> dict[Edge, int]:
+    """A colour for every edge, none twice at a sender or a receiver, with as many colours as a machine has edges."""
+    at: dict[tuple[str, int, int], Edge] = {}  # (side, machine, colour) to the edge there
+
+    def ends(edge: Edge) -> tuple[tuple[str, int], tuple[str, int]]:
+        return ("from", edge[0]), ("to", edge[2])
+
+    def free(end: tuple[str, int]) -> int:
+        return next(colour for colour in range(colours) if (*end, colour) not in at)
+
+    found: dict[Edge, int] = {}
+    for edge in edges:
+        sender, receiver = ends(edge)
+        a, b = free(sender), free(receiver)
+        # Along the path of colours a, b, a, ... that begins at the receiver, exchange them: then a is free at both ends.
+        path, end, colour = [], receiver, a
+        while (*end, colour) in at:
+            following = at[(*end, colour)]
+            path.append(following)
+            end = next(other for other in ends(following) if other != end)
+            colour = a + b - colour
+        for each in path:
+            for end in ends(each):
+                del at[(*end, found[each])]
+        for each in path:
+            found[each] = a + b - found[each]
+            for end in ends(each):
+                at[(*end, found[each])] = each
+        found[edge] = a
+        at[(*sender, a)] = at[(*receiver, a)] = edge
+    return found

@@ -1,0 +1,346 @@
+"""Local functions as expressions: what a machine computes on its memory in one round.
+
+An expression is built from memory cells, the machine's number and constants by the functions of this file. It has two
+meanings that must agree: :func:`evaluate` computes it with numpy, and ``expressions_to_relu`` turns it into ReLU layers.
+
+    lambda memory: [minimum(memory[0], memory[1]), select(memory.me >= 4, memory[0], 0)]
+
+A *bit* is an expression that is 0 or 1. Comparison is for integers: between integers a step of a ReLU network can rise
+unseen, between reals it cannot.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posattn.errors import UsageError, whole
+
+Array = NDArray[np.float64]
+
+
+class Expression:
+    """A number that a machine computes. Sums, multiples by constants and comparisons of integers are written as usual."""
+
+    def __add__(self, other: "Expression | float") -> "Expression":
+        return linear((self, 1.0), (as_expression(other), 1.0))
+
+    def __sub__(self, other: "Expression | float") -> "Expression":
+        return linear((self, 1.0), (as_expression(other), -1.0))
+
+    def __mul__(self, factor: float) -> "Expression":
+        if isinstance(factor, Expression):
+            raise UsageError(
+                "two expressions are multiplied; only a constant factor is linear, so use select or fitted."
+            )
+        return linear((self, float(factor)))
+
+    def __neg__(self) -> "Expression":
+        return self * -1.0
+
+    def __rsub__(self, other: float) -> "Expression":
+        return as_expression(other) - self
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __gt__(self, other: "Expression | float") -> "Expression":
+        return Greater(self, as_expression(other))
+
+    def __lt__(self, other: "Expression | float") -> "Expression":
+        return Greater(as_expression(other), self)
+
+    def __ge__(self, other: "Expression | float") -> "Expression":
+        return 1 - (self < other)
+
+    def __le__(self, other: "Expression | float") -> "Expression":
+        return 1 - (self > other)
+
+    def __bool__(self) -> bool:
+        raise UsageError("an expression has no truth value while a program is built; use select, both or either.")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell(Expression):
+    """What memory position ``index`` holds when the local computation begins."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Me(Expression):
+    """The machine's number, the identifier in the last column of X.
+
+    After an overflow the machine has a number below 0; nothing but ``lost`` numbers reckons with that.
+    """
+
+    lost: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Expression):
+    """Σ coefficient · term + constant."""
+
+    terms: tuple[tuple[Expression, float], ...]
+    constant: float
+
+
+@dataclass(frozen=True, eq=False)
+class Relu(Expression):
+    x: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class Smaller(Expression):
+    """min(a, b)."""
+
+    a: Expression
+    b: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class Greater(Expression):
+    """The bit [a > b] of integers a and b."""
+
+    a: Expression
+    b: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Expression):
+    """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
+
+    chosen: Expression
+    a: Expression
+    b: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class ByMachine(Expression):
+    """A constant of each machine's own; machines beyond the table have its last value."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Sort:
+    """Records in ascending order of the integer in field ``key``, by :func:`comparators`, which fix the order of equals."""
+
+    records: tuple[tuple[Expression, ...], ...]
+    key: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sorted(Expression):
+    """One field of the record that a :class:`Sort` puts into one place."""
+
+    sort: Sort
+    place: int
+    field: int
+
+
+@dataclass(frozen=True, eq=False)
+class Assume(Expression):
+    """``x``, of which something else than its own parts' ranges shows that it lies in [lo, hi], and is an integer or not."""
+
+    x: Expression
+    lo: float
+    hi: float
+    integer: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted(Expression):
+    """A Python function of its arguments; in the network, a fitted hidden layer of ``units`` ReLUs."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Expression, ...]
+    units: int
+
+
+def as_expression(value: "Expression | float") -> Expression:
+    return value if isinstance(value, Expression) else Linear((), float(value))
+
+
+def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:
+    """Σ coefficient · term + constant, with sums inside sums multiplied out."""
+    total: dict[Expression, float] = {}
+    for term, factor in terms:
+        inner, added = (term.terms, term.constant) if isinstance(term, Linear) else (((term, 1.0),), 0.0)
+        constant += factor * added
+        for part, weight in inner:
+            total[part] = total.get(part, 0.0) + factor * weight
+    return Linear(tuple((part, weight) for part, weight in total.items() if weight), constant)
+
+
+def relu(x: Expression | float) -> Expression:
+    return Relu(as_expression(x))
+
+
+def minimum(a: Expression | float, b: Expression | float) -> Expression:
+    return Smaller(as_expression(a), as_expression(b))
+
+
+def maximum(a: Expression | float, b: Expression | float) -> Expression:
+    """max(a, b) = -min(-a, -b)."""
+    return -minimum(-as_expression(a), -as_expression(b))
+
+
+def absolute(x: Expression) -> Expression:
+    """|x| = relu(x) + relu(-x)."""
+    return relu(x) + relu(-x)
+
+
+def equal(a: Expression | float, b: Expression | float) -> Expression:
+    """The bit [a = b] of two integers."""
+    a = as_expression(a)
+    return Assume(1 - (a > b) - (a < b), 0.0, 1.0, True)  # not both comparisons hold
+
+
+def both(*bits: Expression) -> Expression:
+    """1 if all bits are 1."""
+    return relu(linear(*((bit, 1.0) for bit in bits), constant=1.0 - len(bits)))
+
+
+def either(*bits: Expression) -> Expression:
+    """1 if any bit is 1."""
+    return 1 - relu(linear(*((bit, -1.0) for bit in bits), constant=1.0))
+
+
+def select(chosen: Expression, a: Expression | float, b: Expression | float) -> Expression:
+    """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
+    return Select(chosen, as_expression(a), as_expression(b))
+
+
+def by_machine(values: Iterable[float]) -> Expression:
+    """A constant of each machine's own, read from a table by the machine's number."""
+    return ByMachine(tuple(float(value) for value in values))
+
+
+def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
+    """The records in ascending order of field ``key``, which must be an integer."""
+    if len({len(record) for record in records}) > 1:
+        raise UsageError("the records to sort differ in their number of fields; all must have the same.")
+    sort = Sort(tuple(tuple(map(as_expression, record)) for record in records), key)
+    return [[Sorted(sort, place, field) for field in range(len(record))] for place, record in enumerate(records)]
+
+
+def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64) -> Expression:
+    """Any function of numpy arrays. The network holds a hidden layer fitted to it, whose largest error is measured."""
+    return Fitted(function, arguments, whole("units", units, least=2))
+
+
+@cache
+def comparators(count: int) -> tuple[tuple[int, int], ...]:
+    """Batcher's odd-even merge sort: compare and exchange these pairs in turn, and any ``count`` records are sorted."""
+    pairs = []
+    merged = 1
+    while merged < count:
+        step = merged
+        while step:
+            for start in range(step % merged, count - step, 2 * step):
+                for low in range(start, min(start + step, count - step)):
+                    if low // (2 * merged) == (low + step) // (2 * merged):
+                        pairs.append((low, low + step))
+            step //= 2
+        merged *= 2
+    return tuple(pairs)
+
+
+def reads_memory(node: Expression) -> bool:
+    """Whether an expression depends on any memory cell, or on the machine's number and constants alone."""
+    match node:
+        case Cell():
+            return True
+        case Linear(terms):
+            return any(reads_memory(term) for term, _ in terms)
+        case Relu(x) | Assume(x):
+            return reads_memory(x)
+        case Smaller(a, b) | Greater(a, b):
+            return reads_memory(a) or reads_memory(b)
+        case Select(chosen, a, b):
+            return reads_memory(chosen) or reads_memory(a) or reads_memory(b)
+        case Sorted(sort):
+            return any(reads_memory(part) for record in sort.records for part in record)
+        case Fitted(_, arguments):
+            return any(map(reads_memory, arguments))
+    return False
+
+
+class Memory(Sequence[Expression]):
+    """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number."""
+
+    def __init__(self, size: int):
+        self.me: Expression = Me()
+        self._cells = [Cell(index) for index in range(size)]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._cells[index]
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
+def evaluate(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:
+    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...)."""
+    evaluation = _Evaluation(cells, me)
+    return [evaluation.value(expression) for expression in expressions]
+
+
+class _Evaluation:
+    """One pass over a graph of expressions in which parts are shared."""
+
+    def __init__(self, cells: Array, me: Array):
+        self.cells, self.me = cells, np.broadcast_to(me, cells.shape[:-1])
+        self.done: dict[object, Any] = {}
+
+    def value(self, node: Expression) -> Array:
+        if node not in self.done:
+            self.done[node] = self._compute(node)
+        found: Array = self.done[node]
+        return found
+
+    def _compute(self, node: Expression) -> Any:
+        value = self.value
+        match node:
+            case Cell(index):
+                return self.cells[..., index]
+            case Me():
+                return self.me.astype(float)
+            case Linear(terms, constant):
+                start = np.full(self.me.shape, constant)
+                return sum((weight * value(term) for term, weight in terms), start=start)
+            case Relu(x):
+                return np.maximum(value(x), 0.0)
+            case Smaller(a, b):
+                return np.minimum(value(a), value(b))
+            case Greater(a, b):
+                return (value(a) > value(b)).astype(float)
+            case Select(chosen, a, b):
+                return np.where(value(chosen) > 0.5, value(a), value(b))
+            case ByMachine(values):
+                return np.asarray(values)[np.minimum(self.me.astype(int), len(values) - 1)]
+            case Assume(x):
+                return value(x)
+            case Fitted(function, arguments):
+                return np.asarray(function(*(value(argument) for argument in arguments)), dtype=float)
+            case Sorted(sort, place, field):
+                return self._sorted(sort)[..., place, field]
+        raise TypeError(f"{type(node).__name__} is no expression")
+
+    def _sorted(self, sort: Sort) -> Array:
+        """(..., records, fields)."""
+        if sort not in self.done:
+            table = np.stack([np.stack([self.value(part) for part in row], axis=-1) for row in sort.records], axis=-2)
+            for low, high in comparators(len(sort.records)):
+                swap = (table[..., low, sort.key] > table[..., high, sort.key])[..., None]
+                pair = table[..., [low, high], :]
+                table[..., low, :], table[..., high, :] = (
+                    np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0)
+                )
+            self.done[sort] = table
+        found: Array = self.done[sort]
+        return found

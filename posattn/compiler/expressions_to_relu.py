@@ -1,0 +1,285 @@
+"""Expressions to ReLU layers, exactly: local functions as the MLP of Eq. 1 (Lemma B.2's φ).
+
+Every expression is an affine combination of *units*: inputs of the MLP, or ReLUs of such combinations. With B no smaller
+than |x| and bits c that are 0 or 1,
+
+    min(a, b)  =  a - relu(a - b)
+    [a > b]    =  relu(2(a - b) - 1/2) - relu(2(a - b) - 3/2)         for integers: flat for a quarter around each of them
+    c x        =  relu(x - B(1-c)) - relu(-x - B(1-c))                exact in floating point: where c = 1 nothing is added
+    t(i)       =  t(0) + Σ_j (second difference of t at j) relu(i - j)        a table read by the machine's number
+
+A unit stands in the hidden layer after the last of what it reads. What is needed later is carried on: a number that
+cannot be negative by relu(x), another by relu(x) and relu(-x).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posattn.compiler import expressions as ex
+from posattn.compiler.analysis import Analysis, gate_bound
+from posattn.compiler.expressions import Array, Expression, comparators
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Σ coefficient · unit + constant."""
+
+    terms: dict[int, float]
+    constant: float = 0.0
+
+    def plus(self, other: "Affine", factor: float = 1.0) -> "Affine":
+        return combined([(self, 1.0), (other, factor)])
+
+    def times(self, factor: float) -> "Affine":
+        return combined([(self, factor)])
+
+
+def combined(parts: Iterable[tuple[Affine, float]], constant: float = 0.0) -> Affine:
+    """Σ factor · part + constant."""
+    terms: dict[int, float] = {}
+    for part, factor in parts:
+        constant += factor * part.constant
+        for unit, weight in part.terms.items():
+            terms[unit] = terms.get(unit, 0.0) + factor * weight
+    return Affine({unit: weight for unit, weight in terms.items() if weight}, constant)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """relu(reads), in hidden layer ``level``; an input has level 0 and reads nothing."""
+
+    level: int
+    reads: Affine | None = None
+    negative: bool = False  # an input that can be below 0
+
+
+class Lowering:
+    """Expressions over the inputs of one MLP, turned into units."""
+
+    def __init__(self, analysis: Analysis):
+        self.analysis = analysis
+        self.units: list[Unit] = [Unit(0, negative=known.lo < 0) for known in analysis.cells]
+        self.me = len(self.units)
+        self.units.append(Unit(0, negative=analysis.first < 0))
+        self._same: dict[tuple[object, float], int] = {}
+        self._done: dict[Expression, Affine] = {}
+        self._sorts: dict[ex.Sort, list[list[Affine]]] = {}
+
+    def relu(self, x: Affine) -> Affine:
+        """relu(x) as a unit; equal units are one."""
+        if not x.terms:
+            return Affine({}, max(x.constant, 0.0))
+        if x.constant == 0 and len(x.terms) == 1:
+            ((unit, weight),) = x.terms.items()
+            if weight > 0 and self.units[unit].level:
+                return x  # a ReLU is not negative
+        key = (frozenset(x.terms.items()), x.constant)
+        if key not in self._same:
+            self._same[key] = len(self.units)
+            self.units.append(Unit(1 + self.level(x), x))
+        return Affine({self._same[key]: 1.0})
+
+    def held(self, x: Affine, signed: bool) -> Affine:
+        """``x`` in at most two units, so that carrying it on is cheap: x = relu(x) - relu(-x)."""
+        if len(x.terms) <= 1 + signed and not (x.terms and x.constant):
+            return x
+        return self.relu(x).plus(self.relu(x.times(-1.0)), -1.0) if signed else self.relu(x)
+
+    def gate(self, closed: Affine, x: Affine, bound: float, signed: bool) -> Affine:
+        """``x`` where the bit ``closed`` is 0, and 0 where it is 1."""
+        if not closed.terms:
+            return Affine({}) if closed.constant else x
+        if not x.terms and not x.constant:
+            return x
+        # The bit in a unit of its own is exactly 0 or 1, so x passes an open gate without rounding.
+        closed = self.relu(closed)
+        x = self.held(x, signed)
+        passed = self.relu(x.plus(closed, -bound))
+        return passed.plus(self.relu(x.times(-1.0).plus(closed, -bound)), -1.0) if signed else passed
+
+    def level(self, x: Affine) -> int:
+        """The hidden layer from which on ``x`` can be read."""
+        return max((self.units[unit].level for unit in x.terms), default=0)
+
+    def affine(self, node: Expression) -> Affine:
+        if node not in self._done:
+            self._done[node] = self._lower(node)
+        return self._done[node]
+
+    def _lower(self, node: Expression) -> Affine:
+        affine, known = self.affine, self.analysis.known
+        known(node)  # checks what the node asks of its parts
+        match node:
+            case ex.Cell(index):
+                return Affine({index: 1.0})
+            case ex.Me():
+                return Affine({self.me: 1.0})
+            case ex.Linear(terms, constant):
+                return combined(((affine(term), weight) for term, weight in terms), constant)
+            case ex.Relu(x):
+                return affine(x) if known(x).lo >= 0 else self.relu(affine(x))
+            case ex.Smaller(a, b):
+                return self._smaller(a, b)
+            case ex.Greater(a, b):
+                return self._greater(a, b)
+            case ex.Select(chosen, a, b):
+                bit = self._step(affine(chosen)) if known(chosen).error else affine(chosen)
+                return self._select(bit, (a, b), (affine(a), affine(b)))
+            case ex.ByMachine(values):
+                return self._table(values)
+            case ex.Assume(x):
+                return affine(x)
+            case ex.Sorted(sort, place, field):
+                return self._sorted(sort)[place][field]
+            case ex.Fitted():
+                return self._fitted(node)
+        raise TypeError(f"{type(node).__name__} is no expression")
+
+    def _smaller(self, a: Expression, b: Expression) -> Affine:
+        if self.analysis.known(a).hi <= self.analysis.known(b).lo:
+            return self.affine(a)
+        if self.analysis.known(b).hi <= self.analysis.known(a).lo:
+            return self.affine(b)
+        difference = self.affine(a).plus(self.affine(b), -1.0)
+        return self.affine(a).plus(self.relu(difference), -1.0)
+
+    def _greater(self, a: Expression, b: Expression) -> Affine:
+        one, other = self.analysis.known(a), self.analysis.known(b)
+        if one.lo > other.hi or one.hi <= other.lo:
+            return Affine({}, float(one.lo > other.hi))
+        return self._step(self.affine(a).plus(self.affine(b), -1.0))
+
+    def _step(self, difference: Affine) -> Affine:
+        """0 at integers up to 0, and 1 at those from 1 on."""
+        first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)))
+        return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5))), -1.0)
+
+    def _select(self, chosen: Affine, nodes: tuple[Expression, Expression], parts: tuple[Affine, Affine]) -> Affine:
+        total = Affine({})
+        for closed, node, part in zip((_not(chosen), chosen), nodes, parts, strict=True):
+            known = self.analysis.known(node)
+            total = total.plus(self.gate(closed, part, gate_bound(known), known.lo < 0))
+        return total
+
+    def _table(self, values: tuple[float, ...]) -> Affine:
+        parts, slope = [], 0.0
+        for j, (here, following) in enumerate(zip(values, [*values[1:], values[-1]], strict=True)):
+            bend, slope = following - here - slope, following - here
+            if bend:
+                step = Affine({self.me: 1.0}, -float(j))
+                parts.append((self.relu(step) if j else step, bend))
+        return combined(parts, values[0])
+
+    def _sorted(self, sort: ex.Sort) -> list[list[Affine]]:
+        if sort not in self._sorts:
+            table = [[self.affine(part) for part in record] for record in sort.records]
+            fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
+            for low, high in comparators(len(table)):
+                swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
+                for field, known in enumerate(fields):
+                    signed, bound = known.lo < 0, gate_bound(known)
+                    a, b = (self.held(table[place][field], signed) for place in (low, high))
+                    table[low][field], table[high][field] = (
+                        self.gate(swap, kept, bound, signed).plus(self.gate(_not(swap), other, bound, signed))
+                        for kept, other in ((a, b), (b, a))
+                    )
+            self._sorts[sort] = table
+        return self._sorts[sort]
+
+    def _fitted(self, node: ex.Fitted) -> Affine:
+        fit = self.analysis.fit(node)
+        # Every unit reads the arguments, so what has many parts is one number first.
+        signed = [self.analysis.known(argument).lo < 0 for argument in node.arguments]
+        arguments = [self.held(self.affine(each), sign) for each, sign in zip(node.arguments, signed, strict=True)]
+        units = zip(fit.directions.T.tolist(), fit.offsets.tolist(), fit.weights.tolist(), strict=True)
+        hidden = [
+            (self.relu(combined(zip(arguments, direction, strict=True), offset)), weight)
+            for direction, offset, weight in units
+        ]
+        return combined(hidden, fit.constant)
+
+
+def _not(bit: Affine) -> Affine:
+    return Affine({}, 1.0).plus(bit, -1.0)
+
+
+Columns = dict[tuple[int, int], int]  # where a layer holds relu(x) (sign 1) and relu(-x) (sign -1) of a unit
+
+
+class Map:
+    """A linear map of an MLP, most of whose weights are 0: x to W x + b, with W given by its other entries."""
+
+    def __init__(self, rows: Sequence[Affine], columns: Columns, inputs: int):
+        self.shape = (len(rows), inputs)
+        self.bias: Array = np.array([affine.constant for affine in rows], dtype=float)
+        entries = [
+            (row, columns[unit, sign], sign * weight)
+            for row, affine in enumerate(rows)
+            for unit, weight in affine.terms.items()
+            for sign in (1, -1)
+            if (unit, sign) in columns
+        ]
+        self.indices = np.array([entry[:2] for entry in entries], dtype=np.int64).reshape(-1, 2)
+        self.values: Array = np.array([entry[2] for entry in entries], dtype=float)
+
+    def dense(self) -> Array:
+        """W, (out, in)."""
+        weight = np.zeros(self.shape)
+        weight[self.indices[:, 0], self.indices[:, 1]] = self.values
+        return weight
+
+
+Maps = list[Map]  # of an MLP, with a ReLU between each two
+
+
+def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: Sequence[int], width: int) -> Maps:
+    """The MLP that computes ``expressions``; the cells and the machine's number are ``columns`` of its ``width`` inputs."""
+    lowering = Lowering(analysis)
+    outputs = [lowering.affine(expression) for expression in expressions]
+    depth = max((lowering.level(output) for output in outputs), default=0)
+    # What is ready early and has many parts is carried on as one number.
+    outputs = [
+        lowering.held(output, analysis.known(expression).lo < 0) if lowering.level(output) < depth else output
+        for expression, output in zip(expressions, outputs, strict=True)
+    ]
+    return _assemble(lowering.units, outputs, columns, width)
+
+
+def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], width: int) -> Maps:
+    depth = max([1, *(units[unit].level for output in outputs for unit in output.terms)])
+    last = _last_uses(units, outputs, depth)
+    # The columns of every hidden layer: its own units, and what is carried through it.
+    vectors: list[Columns] = [{} for _ in range(depth + 1)]
+    for unit, until in last.items():
+        for level in range(units[unit].level, until):
+            vectors[level][unit, 1] = len(vectors[level])
+            if units[unit].negative and level:
+                vectors[level][unit, -1] = len(vectors[level])
+    vectors[0] = {(unit, 1): column for unit, column in enumerate(columns)}
+    maps = []
+    for level in range(1, depth + 1):
+        rows = [_read(units, unit, sign, level) for unit, sign in vectors[level]]
+        maps.append(Map(rows, vectors[level - 1], width))
+        width = len(rows)
+    return [*maps, Map(outputs, vectors[depth], width)]
+
+
+def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int, int]:
+    """For every unit that is needed, the level of its last reader; the outputs are read at depth + 1."""
+    last: dict[int, int] = {}
+    for output in outputs:
+        last |= dict.fromkeys(output.terms, depth + 1)
+    for unit in reversed(range(len(units))):  # readers come after what they read
+        reads = units[unit].reads
+        if unit in last and reads is not None:
+            for read in reads.terms:
+                last[read] = max(last.get(read, 0), units[unit].level)
+    return last
+
+
+def _read(units: list[Unit], unit: int, sign: int, level: int) -> Affine:
+    """What a column of hidden layer ``level`` is the ReLU of: its own unit's argument, or a number that is carried on."""
+    reads = units[unit].reads
+    return reads if units[unit].level == level and reads is not None else Affine({unit: float(sign)})

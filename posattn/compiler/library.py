@@ -1,0 +1,172 @@
+"""The programs by name: how each is built, its answer in plain Python, and random inputs to try it on."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import median as middle
+
+import numpy as np
+
+from posattn.compiler import message_programs, programs
+from posattn.compiler.attention_program import SelfAttention
+from posattn.compiler.expressions import Array
+from posattn.compiler.mpc import MPC
+from posattn.compiler.pcoc import PCOC
+from posattn.errors import choice
+
+Rows = list[list[float]]  # a row a machine
+
+
+@dataclass(frozen=True)
+class Program:
+    """One row of the library.
+
+    build: the program for a number of machines and a bound on its real numbers.
+    answer: what it computes, the obvious way: from the rows of inputs to the rows of answers.
+    sample: inputs (count, N, c) from a generator, a count, the machines and the bound.
+    task: the task of :mod:`posattn.tasks` that it solves, if it is one.
+    """
+
+    name: str
+    title: str
+    build: Callable[[int, float], PCOC | MPC]
+    answer: Callable[[Rows], Rows]
+    sample: Callable[[np.random.Generator, int, int, float], Array]
+    task: str | None = None
+
+    def answers(self, x: Array) -> Array:
+        """(..., N, c) to (..., N, outputs)."""
+        found = [self.answer(rows) for rows in x.reshape(-1, *x.shape[-2:]).tolist()]
+        return np.array(found, dtype=float).reshape(*x.shape[:-1], -1)
+
+
+def _column(values: Iterable[float]) -> Rows:
+    return [[float(value)] for value in values]
+
+
+def _list_answer(function: Callable[[list[float]], Iterable[float]]) -> Callable[[Rows], Rows]:
+    """An answer for programs of one number a machine."""
+    return lambda rows: _column(function([row[0] for row in rows]))
+
+
+def _last_only(function: Callable[[list[float]], float]) -> Callable[[list[float]], list[float]]:
+    return lambda x: [0.0] * (len(x) - 1) + [function(x)]
+
+
+def _best_stretches(x: list[float]) -> list[float]:
+    """For every i the largest x_j + ... + x_k with j ≤ k ≤ i."""
+    return [max(sum(x[j : k + 1]) for k in range(i + 1) for j in range(k + 1)) for i in range(len(x))]
+
+
+def _grouped_sums(rows: Rows) -> Rows:
+    return _column(sum(value for key, value in rows if key == j) for j in range(len(rows)))
+
+
+def _distances(rows: Rows) -> Rows:
+    """How many nodes follow each one in its list."""
+
+    def distance(i: int) -> int:
+        follows = int(rows[i][0])
+        return 0 if follows == len(rows) else 1 + distance(follows)
+
+    return _column(distance(i) for i in range(len(rows)))
+
+
+def _hops(rows: Rows) -> Rows:
+    """The letter k hops away, or -1: a hop goes behind the latest earlier place of the letter."""
+    letters = [row[0] for row in rows]
+
+    def hop(j: int | None) -> int | None:
+        places = [] if j is None else [q for q in range(j) if letters[q] == letters[j]]
+        return places[-1] + 1 if places else None
+
+    answers = []
+    for i in range(len(rows)):
+        at: int | None = i
+        for _ in range(int(rows[i][1])):
+            at = hop(at)
+        answers.append(-1.0 if at is None else letters[at])
+    return _column(answers)
+
+
+def _reals(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
+    return random.uniform(-bound, bound, (count, machines, 1))
+
+
+def _keys_and_values(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
+    """Keys that crowd: half of the samples draw from a few keys only."""
+    few = random.integers(1, machines + 1, (count, 1))
+    keys = random.integers(0, machines, (count, machines)) % few
+    return np.stack([keys, random.uniform(-bound, bound, (count, machines))], axis=-1)
+
+
+def _lists(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
+    """A random order of the nodes, cut into one list or two."""
+    x = np.full((count, machines, 1), float(machines))
+    for sample in x:
+        order, cut = random.permutation(machines), random.integers(0, machines)
+        for place, (here, following) in enumerate(pairwise(order)):
+            if place != cut:
+                sample[here, 0] = following
+    return x
+
+
+def _letters(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
+    """Five letters, anywhere in the alphabet, no two equal neighbours; and the hop count, the same at every machine."""
+    first = random.integers(0, message_programs.LETTERS - 4, (count, 1))
+    steps = random.integers(1, 5, (count, machines))
+    steps[:, 0] = random.integers(0, 5, count)
+    hops = np.broadcast_to(random.integers(0, message_programs.HOPS + 1, (count, 1)), (count, machines))
+    return np.stack([first + steps.cumsum(axis=1) % 5, hops], axis=-1).astype(float)
+
+
+def _layer(tokens: int) -> SelfAttention:
+    """A layer of width 2 with some weights; tokens are numbers in [-1, 1]."""
+    w_q, w_k, w_v = np.random.default_rng(0).uniform(-0.5, 0.5, (3, 2, 2))
+    return SelfAttention(tokens, w_q, w_k, w_v)
+
+
+def _list_program(
+    name: str,
+    title: str,
+    build: Callable[[int, float], PCOC],
+    answer: Callable[[list[float]], Iterable[float]],
+    task: str | None = None,
+) -> Program:
+    return Program(name, title, build, _list_answer(answer), _reals, task)
+
+
+_LIST = (
+    _list_program("prefix-sum", "x_1 + ... + x_i", programs.prefix_sum, accumulate, "sum"),
+    _list_program("prefix-min", "min(x_1..x_i)", programs.prefix_min, lambda x: accumulate(x, min), "min"),
+    _list_program("tree-sum", "the sum, at the last machine", programs.tree_sum, _last_only(sum)),
+    _list_program("tree-min", "the minimum, at the last machine", programs.tree_min, _last_only(min)),
+    _list_program(
+        "max-subarray", "the largest sum of neighbours so far", programs.max_subarray, _best_stretches, "maxsub"
+    ),
+    _list_program("odd-even-sort", "sorting, neighbours exchange", programs.odd_even_sort, sorted, "sort"),
+    _list_program("bitonic-sort", "sorting, log² N rounds", programs.bitonic_sort, sorted, "sort"),
+    _list_program(
+        "median",
+        "the median of x_1..x_i, by sorting",
+        programs.median,
+        lambda x: (middle(x[: i + 1]) for i in range(len(x))),
+        "median",
+    ),
+    Program("word-count", "sums of values by key", message_programs.word_count, _grouped_sums, _keys_and_values),
+    Program("list-ranking", "distance from the end of a list", message_programs.list_ranking, _distances, _lists),
+    Program(
+        "self-attention",
+        "a self-attention layer, on N² machines",
+        lambda tokens, bound: _layer(tokens).program(),
+        lambda rows: _layer(len(rows)).answer(np.array(rows)).tolist(),
+        lambda random, count, tokens, bound: random.uniform(-1, 1, (count, tokens, 2)),
+    ),
+    Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters),
+)
+
+PROGRAMS: dict[str, Program] = {row.name: row for row in _LIST}
+
+
+def program(name: str) -> Program:
+    return PROGRAMS[choice("program", name, PROGRAMS)]

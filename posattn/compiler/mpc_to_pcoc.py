@@ -1,0 +1,337 @@
+"""MPC to PCOC (Lemma B.1): messages that go where the data says, over a network that does not see the data.
+
+A round of MPC becomes the 2k - 1 steps of a Beneš network on P = 2^k ≥ N machines. A message is cut into *tuples*, a word and
+a key, which is the integer ((r(j) P + i) M + m) B + pos: r(j) is the destination with its bits reversed, i the sender, m
+the number of the message at its sender, pos the place of the word in it. The order of keys is the order of destinations,
+and at the receiver that of senders and words; reversed bits let each step of the collection compare once.
+
+Every machine holds 2S tuples. Before each step local computation sorts them, so that the oracle need not look: in the
+fragmentation phase by destination, even places to the first half and odd ones to the second; in the collection phase
+what stays to the first half and what leaves to the second. The first half is received from oneself and the second from
+the partner. By Facts B.1 and B.2 no machine holds more than S tuples if every message has a multiple of 2^(k-1) of them;
+shorter ones are padded to B.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from posattn.compiler import direct_rounds
+from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.benes import Benes, size_for
+from posattn.compiler.expressions import (
+    Assume,
+    Expression,
+    Memory,
+    as_expression,
+    both,
+    by_machine,
+    linear,
+    relu,
+    select,
+    sort_records,
+)
+from posattn.compiler.mpc import MPC, Machine, Message, Received
+from posattn.compiler.pcoc import PCOC, Local, Round
+
+CELLS = 2  # a tuple is a key and a word
+Guard = Callable[[Memory], Expression]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of a program's routing: network, tuples, and what a key is made of."""
+
+    program: MPC
+    network: Benes
+    messages: int  # M: the most messages that a round lists for a machine
+
+    @property
+    def padded(self) -> int:
+        """B: tuples of a message, the next multiple of 2^(k-1)."""
+        least = 1 << (self.network.k - 1)
+        return -(-self.program.longest // least) * least
+
+    @property
+    def tuples(self) -> int:
+        """S: tuples that a machine may send and receive."""
+        return self.program.places * self.padded
+
+    @property
+    def factor(self) -> float:
+        """How much padding enlarges the memory: S words in place of s."""
+        return self.tuples / self.program.memory
+
+    @property
+    def per_destination(self) -> int:
+        return self.network.machines * self.messages * self.padded
+
+    @property
+    def blank(self) -> int:
+        """Keys from here on are no tuples."""
+        return self.network.machines * self.per_destination
+
+    @property
+    def memory(self) -> int:
+        """Memory positions of a machine: 2S tuples of two."""
+        return 2 * self.tuples * CELLS
+
+    def tuples_of(self, memory: Memory) -> list[list[Expression]]:
+        """(key, word) of every place; the first S are the first half."""
+        return [[memory[CELLS * place], memory[CELLS * place + 1]] for place in range(2 * self.tuples)]
+
+    def reversed_number(self, i: int, bits: int) -> int:
+        """r(i) of the lowest ``bits`` bits of i, the others taken as 0."""
+        return sum((i >> bit & 1) << (self.network.k - 1 - bit) for bit in range(bits))
+
+
+View = Callable[[Layout, Memory, Sequence[Known]], Machine]
+
+
+def layout(program: MPC) -> Layout:
+    view = program.view()
+    most = max((len(program.rounds[r](view)) for r in range(len(program.rounds))), default=1)
+    return Layout(program, size_for(program.machines), max(1, most))
+
+
+def simulate(program: MPC, direct: bool = False) -> PCOC:
+    """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory.
+
+    With ``direct``, a round whose addresses depend on machines alone goes without routing, in one round (``direct_rounds``).
+    """
+    plan = layout(program)
+    routed = _routed(plan)
+    straight = [
+        direct_rounds.schedule(program, r, plan.network.machines) if direct else None
+        for r in range(len(program.rounds))
+    ]
+    deliveries = [routed if known is None else _straight(plan, known) for known in straight]
+    words = _input_knowledge(program)
+    views: list[View] = [_from_input, *(delivery.view for delivery in deliveries)]
+    computes: list[tuple[Local, Guard | None]] = []  # the program's own: before every delivery, and after the last
+    for r, delivery in enumerate(deliveries):
+        computes.append(_sending(plan, r, words, views[r], delivery))
+        words = _sent_knowledge(program, r, words)
+    computes.append(_finishing(plan, words, views[-1]))
+    rounds = [
+        each
+        for delivery, (compute, guard) in zip(deliveries, computes[1:], strict=True)
+        for each in delivery.rounds(compute, guard)
+    ]
+    start, start_guard = computes[0]
+    return PCOC(
+        machines=plan.network.machines,
+        memory=plan.memory,
+        inputs=program.inputs,
+        rounds=tuple(rounds),
+        outputs=tuple(range(len(program.finish(program.view())))),
+        start=start,
+        start_guard=start_guard,
+        name=program.name,
+        spare=plan.network.machines - program.machines + program.spare,
+    )
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How the messages of one round travel.
+
+    place: the memory that a machine makes of its messages before they leave.
+    rounds: the communication, given the computation (and its guard) that follows the last of it.
+    view: the inbox, from the memory after the last of it.
+    """
+
+    place: Callable[[Expression, list[Message]], list[Expression]]
+    rounds: Callable[[Local, Guard | None], list[Round]]
+    view: View
+
+
+def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
+    """Every message goes at once, in a place of the memory that neither its sender nor its receiver uses twice."""
+
+    def place(me: Expression, messages: list[Message]) -> list[Expression]:
+        sent = [Message(each.to, each.words, _sent(plan, me, each)) for each in messages]
+        return _filled(plan, known.place(sent))
+
+    def rounds(compute: Local, guard: Guard | None) -> list[Round]:
+        return [Round(known.receive, compute, guard)]
+
+    def view(_: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
+        return Machine(memory.me, tuple(_box(present, carried, words) for present, *carried in known.inbox(memory)))
+
+    return Delivery(place, rounds, view)
+
+
+def _routed(plan: Layout) -> Delivery:
+    """Over the Beneš network."""
+    placing = {step: _placing(plan, step) for step in plan.network.steps}
+    held: Guard = lambda memory: _held(plan, memory)  # noqa: E731
+
+    def rounds(compute: Local, guard: Guard | None) -> list[Round]:
+        *inner, last = plan.network.steps
+        found = [Round(_receive(plan, step), placing[step + 1], held) for step in inner]
+        return [*found, Round(_receive(plan, last), compute, guard)]
+
+    return Delivery(lambda me, messages: _as_tuples(plan, me, messages), rounds, _from_tuples)
+
+
+def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]]:
+    """The oracle: the first half from oneself, the second from the partner, in every round and whatever the data."""
+    half = plan.tuples * CELLS
+    return lambda i: [(i, range(half)), (plan.network.partner(step, i), range(half, 2 * half))]
+
+
+# --- local computation between the steps ------------------------------------------------------------------------------
+
+
+def _placing(plan: Layout, step: int) -> Callable[[Memory], list[Expression]]:
+    """Sorts what was received so that the halves are right for ``step``."""
+
+    def compute(memory: Memory) -> list[Expression]:
+        tuples = plan.tuples_of(memory)
+        if plan.network.fragments(step):
+            return _dealt(sort_records(tuples))
+        return _collected(plan, memory.me, tuples, step - plan.network.k)
+
+    return compute
+
+
+def _dealt(tuples: list[list[Expression]]) -> list[Expression]:
+    """Fragmentation: of tuples sorted by destination the even ones stay and the odd ones leave."""
+    return [part for each in (*tuples[::2], *tuples[1::2]) for part in each]
+
+
+def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit: int) -> list[Expression]:
+    """Collection: a tuple stays if bit ``bit`` of its destination is the machine's own; blanks fill the middle."""
+    machines, k = range(plan.network.machines), plan.network.k
+    # All tuples here agree with the machine in the lower bits, so one threshold tells the next.
+    threshold = by_machine(
+        (plan.reversed_number(i, bit) + (1 << (k - 1 - bit))) * plan.per_destination for i in machines
+    )
+    own = by_machine(i >> bit & 1 for i in machines)
+    records = []
+    for key, word in tuples:
+        theirs = key >= threshold
+        leaves = select(own, 1 - theirs, theirs)
+        side = select(key >= plan.blank, 1, 2 * leaves)
+        records.append([side, key, word])
+    return [part for _, key, word in sort_records(records) for part in (key, word)]
+
+
+def _held(plan: Layout, memory: Memory) -> Expression:
+    """Tuples that a machine holds beyond S: none, by Facts B.1 and B.2."""
+    return linear(*((key < plan.blank, 1.0) for key, _ in plan.tuples_of(memory)), constant=-float(plan.tuples))
+
+
+# --- local computation of the program's own rounds --------------------------------------------------------------------
+
+
+def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
+    """Before the first round the inbox holds one message, the input."""
+    given = [memory[word] for word in range(len(plan.program.inputs))]
+    zero = as_expression(0.0)
+    present = memory.me < plan.program.machines - plan.program.spare
+    first = Received(present, tuple(given + [zero] * (plan.program.longest - len(given))))
+    none = Received(zero, (zero,) * plan.program.longest)
+    return Machine(memory.me, (first, *[none] * (plan.program.places - 1)))
+
+
+def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
+    """Recombination: sorted by sender, message and word, tuples are messages again."""
+    ordered = sort_records(plan.tuples_of(memory))[: plan.tuples]
+    boxes = []
+    for q in range(plan.program.places):
+        block = ordered[q * plan.padded :][: plan.program.longest]
+        boxes.append(_box(block[0][0] < plan.blank, [word for _, word in block], words))
+    return Machine(memory.me, tuple(boxes))
+
+
+def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Known]) -> Received:
+    return Received(present, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in zip(carried, words, strict=True)))
+
+
+def _sending(
+    plan: Layout, r: int, words: Sequence[Known], view: View, delivery: Delivery
+) -> tuple[Local, Guard | None]:
+    """The program's round ``r``: its messages, placed for their delivery; and the count that must not exceed 0."""
+
+    def compute(memory: Memory) -> list[Expression]:
+        return delivery.place(memory.me, plan.program.messages(r, view(plan, memory, words)))
+
+    def excess(memory: Memory) -> Expression:
+        messages = plan.program.messages(r, view(plan, memory, words))
+        sent = ((_sent(plan, memory.me, each), 1.0) for each in messages)
+        count = linear(*sent, constant=-float(plan.program.places))
+        return relu(count) + relu(_held(plan, memory)) if view is _from_tuples else count
+
+    return compute, excess
+
+
+def _as_tuples(plan: Layout, me: Expression, messages: list[Message]) -> list[Expression]:
+    """The messages in the order of destinations, cut into tuples and placed for the first step."""
+    records = [_record(plan, me, m, sent) for m, sent in enumerate(messages)]
+    kept = sort_records(records)[: plan.program.places]
+    tuples = [
+        [group * plan.padded + pos, carried[pos] if pos < len(carried) else as_expression(0.0)]
+        for group, *carried in kept
+        for pos in range(plan.padded)
+    ]
+    nothing = [as_expression(float(plan.blank)), as_expression(0.0)]
+    tuples += [nothing] * (2 * plan.tuples - len(tuples))
+    first = plan.network.steps[0]
+    return _dealt(tuples) if plan.network.fragments(first) else _collected(plan, me, tuples, first - plan.network.k)
+
+
+def _sent(plan: Layout, me: Expression, message: Message) -> Expression:
+    """Whether a message is sent: spare machines and the sink have nothing to say."""
+    return both(as_expression(message.when), me < plan.program.machines)
+
+
+def _record(plan: Layout, me: Expression, m: int, message: Message) -> list[Expression]:
+    """(r(j) P + i) M + m, or a blank, and the message's words."""
+    sent = _sent(plan, me, message)
+    origin = me * plan.messages + m
+    group = _reversed_bits(as_expression(message.to), plan.network.k) * (plan.network.machines * plan.messages) + origin
+    blank = plan.blank // plan.padded
+    return [select(sent, group, blank), *(select(sent, word, 0) for word in message.words)]
+
+
+def _reversed_bits(number: Expression, k: int) -> Expression:
+    """r(j): the most significant bit of what is left, again and again."""
+    total = as_expression(0.0)
+    for bit in reversed(range(k)):
+        digit = number >= (1 << bit)
+        number = number - digit * (1 << bit)
+        total = total + digit * (1 << (k - 1 - bit))
+    return total
+
+
+def _finishing(plan: Layout, words: Sequence[Known], view: View) -> tuple[Local, Guard | None]:
+    def compute(memory: Memory) -> list[Expression]:
+        return _filled(plan, [as_expression(answer) for answer in plan.program.finish(view(plan, memory, words))])
+
+    return compute, (lambda memory: _held(plan, memory)) if view is _from_tuples else None
+
+
+def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:
+    return words + [as_expression(0.0)] * (plan.memory - len(words))
+
+
+# --- what is known of words -------------------------------------------------------------------------------------------
+# In a machine's memory any word may lie at any place, so their ranges mix. In the program they do not: word w of the
+# messages of one round has a range of its own, which is found here and handed to the receivers.
+
+
+def _input_knowledge(program: MPC) -> list[Known]:
+    blank = Known(0.0, 0.0, True)
+    return [known.join(blank) for known in program.inputs] + [blank] * (program.longest - len(program.inputs))
+
+
+def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]:
+    """Of every word of the messages of round ``r``, from what is known of those before; a place may be empty."""
+    bit, blank = Known(0.0, 1.0, True), Known(0.0, 0.0, True)
+    cells = [known for _ in range(program.places) for known in (bit, *words)]
+    analysis = Analysis(cells, program.machines, place=f"{program.name}, round {r + 1}: ")
+    found = [blank] * program.longest
+    for message in program.messages(r, program.view()):
+        found = [k.join(analysis.known(as_expression(word))) for k, word in zip(found, message.words, strict=True)]
+    return found

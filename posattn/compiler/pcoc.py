@@ -1,0 +1,163 @@
+"""Parallel Computation with Oracle Communication (Definition A.2): machines whose communication does not see the data.
+
+N machines with s memory positions each work in rounds. A round begins with communication: an oracle says from which
+machine each position is received; it knows the round and the machine, never a value. Then every machine computes
+locally on what it received. What is received keeps its position (Lemma B.2): position h of the sender becomes position h
+of the receiver, and a position that receives nothing is blank, 0.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posattn.compiler.analysis import Known
+from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate
+from posattn.errors import UsageError, whole
+
+Local = Callable[[Memory], Sequence[Expression | float]]
+IDLE = -1
+
+
+@dataclass(frozen=True)
+class Round:
+    """``receive(i)``, the oracle: pairs (machine, its positions) that machine i receives. ``compute``: the new memory.
+
+    ``guard`` is a whole number that must not exceed 0, else the round has overflowed.
+    """
+
+    receive: Callable[[int], Iterable[tuple[int, Iterable[int]]]]
+    compute: Local
+    guard: Callable[[Memory], Expression] | None = None
+
+
+@dataclass(frozen=True)
+class PCOC:
+    """A program: ``start`` is the local computation before the first communication.
+
+    Args:
+        machines: N.
+        memory: s, positions a machine.
+        inputs: what is known of every machine's input, which fills the first positions; the others begin blank.
+        start: the first local computation; the memory as it is by default. ``start_guard`` is its guard.
+        rounds: communication and computation, in turn.
+        outputs: the memory positions that hold the answer at the end.
+        spare: how many of the machines, the last ones, have neither input nor output.
+    """
+
+    machines: int
+    memory: int
+    inputs: tuple[Known, ...]
+    rounds: tuple[Round, ...]
+    outputs: tuple[int, ...] = (0,)
+    start: Local = tuple
+    start_guard: Callable[[Memory], Expression] | None = None
+    name: str = "program"
+    spare: int = 0
+
+    def __post_init__(self) -> None:
+        whole("machines", self.machines)
+        whole("memory", self.memory)
+        if not 1 <= len(self.inputs) <= self.memory:
+            raise UsageError(
+                f"{self.name} has {len(self.inputs)} inputs a machine; its memory holds 1 to {self.memory}."
+            )
+        for position in self.outputs:
+            _check(position, self.memory, f"{self.name} has output position {position}")
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """Of every input."""
+        return tuple((float(known.lo), float(known.hi)) for known in self.inputs)
+
+    @cached_property
+    def sources(self) -> NDArray[np.int64]:
+        """(R, N, s): the machine that each position receives from, or IDLE; checked against the model's rules."""
+        return np.stack([self._sources(r) for r in range(len(self.rounds))]) if self.rounds else self._none()
+
+    def _none(self) -> NDArray[np.int64]:
+        return np.empty((0, self.machines, self.memory), dtype=np.int64)
+
+    def _sources(self, r: int) -> NDArray[np.int64]:
+        table = np.full((self.machines, self.memory), IDLE, dtype=np.int64)
+        for i in range(self.machines):
+            for sender, positions in self.rounds[r].receive(i):
+                where = f"{self.name}, round {r + 1}: machine {i} receives from machine {sender}"
+                _check(sender, self.machines, where)
+                for position in positions:
+                    _check(position, self.memory, f"{where}, position {position}")
+                    if table[i, position] != IDLE:
+                        raise UsageError(
+                            f"{where} at position {position}, where machine {table[i, position]} already sends."
+                        )
+                    table[i, position] = sender
+        sent = np.bincount(table[table != IDLE], minlength=self.machines)
+        if sent.max() > self.memory:
+            i = int(sent.argmax())
+            raise UsageError(
+                f"{self.name}, round {r + 1}: machine {i} sends {sent[i]} words; its memory of {self.memory} allows no more."
+            )
+        return table
+
+    def compute(self, r: int) -> Local:
+        """The computation after communication ``r``; r = 0 is the start."""
+        return self.start if r == 0 else self.rounds[r - 1].compute
+
+    def guarding(self, r: int) -> Callable[[Memory], Expression] | None:
+        return self.start_guard if r == 0 else self.rounds[r - 1].guard
+
+    def guard(self, r: int) -> Expression | None:
+        """What must not exceed 0 when that computation begins."""
+        found = self.guarding(r)
+        return None if found is None else found(Memory(self.memory))
+
+    @property
+    def guarded(self) -> bool:
+        return self.start_guard is not None or any(each.guard is not None for each in self.rounds)
+
+    def local(self, r: int) -> list[Expression]:
+        """The s expressions of that computation."""
+        found = [as_expression(value) for value in self.compute(r)(Memory(self.memory))]
+        if len(found) != self.memory:
+            raise UsageError(
+                f"{self.name}, round {r}: the computation gives {len(found)} words for {self.memory} positions."
+            )
+        return found
+
+
+def _check(number: int, count: int, where: str) -> None:
+    if not 0 <= number < count:
+        raise UsageError(f"{where}; it must be 0 to {count - 1}.")
+
+
+def run(program: PCOC, x: Array) -> Array:
+    """The answers (..., N, outputs) to inputs (..., N, c), round by round, without any network."""
+    return states(program, x)[-1][..., : program.machines - program.spare, list(program.outputs)]
+
+
+def states(program: PCOC, x: Array) -> list[Array]:
+    """The memories (..., N, s) after the start and after every round."""
+    x = np.asarray(x, dtype=float)
+    given = (program.machines - program.spare, len(program.inputs))
+    if x.shape[-2:] != given:
+        raise UsageError(f"the input has shape {x.shape}; {program.name} takes (..., {given[0]}, {given[1]}).")
+    me = np.arange(program.machines, dtype=float)
+    memory = np.zeros((*x.shape[:-2], program.machines, program.memory))
+    memory[..., : given[0], : given[1]] = x
+    found = [_compute(program, 0, memory, me)]
+    for r, table in enumerate(program.sources, start=1):
+        received = np.take_along_axis(found[-1], np.broadcast_to(np.maximum(table, 0), found[-1].shape), axis=-2)
+        found.append(_compute(program, r, np.where(table == IDLE, 0.0, received), me))
+    return found
+
+
+def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
+    guard = program.guard(r)
+    if guard is not None:
+        (excess,) = evaluate([guard], memory, me)
+        if (excess > 0).any():
+            i = int(np.argwhere(excess > 0)[0][-1])
+            raise UsageError(f"{program.name}, round {r}: machine {i} overflows by {excess[..., i].max():g} words.")
+    return np.stack(evaluate(program.local(r), memory, me), axis=-1)

@@ -1,0 +1,206 @@
+"""PCOC to the weights of a positional Transformer (Lemma B.2): one layer a round, one head a memory position.
+
+Row i of X is machine i: its s memory positions, and its number in the last column (d_X = s + 1). Row N is the sink.
+With P = I and W_K = I the logits are W_Q, so that W_Q = T (2Ā - 1) makes head h attend by the pattern Ā: each machine to the
+one that position h is received from (Lemma B.3). Two corrections to the printed construction: a machine that receives
+nothing attends to the sink, which is blank (routing unused sources there would leave its row uniform), and head h reads
+its value in row h + (h-1)(s+1) of W_O. Because logits are divided by √d_k, W_Q is multiplied by it.
+
+Letters: N machines, n = N + 1 positions, s memory, R rounds, T temperature, ε the weight that softmax leaves elsewhere.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posattn.compiler.analysis import Analysis, Known, Margins
+from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, select
+from posattn.compiler.expressions_to_relu import Maps, relu_layers
+from posattn.compiler.pcoc import IDLE, PCOC
+from posattn.errors import UsageError, choice, positive
+from posattn.model import Layer, ModelConfig, Transformer
+
+VALUES = ("proved", "lean")
+_MOST = 600  # a temperature beyond which the exponentials of float64 end
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A network and what the analysis of its program showed: its softmax, and the errors that it can make."""
+
+    model: Transformer
+    leak: float | None  # ε: the weight that softmax leaves elsewhere; None: hardmax
+    temperature: float | None
+    error: float  # of any output, through softmax; 0 for hardmax, infinite at a temperature too low for comparisons
+    misfit: float  # of any output, through fitted functions
+
+
+def lower(
+    program: PCOC, epsilon: float | None = None, values: str = "proved", temperature: float | None = None
+) -> Lowered:
+    """The network that runs ``program``: with hardmax, or with softmax that moves no output by more than ``epsilon``.
+
+    ``values`` says what W_V holds: ``proved``, the identity in every head (d_V = s + 1), or ``lean``, the head's own column
+    (d_V = 1), which computes the same. ``temperature`` takes the place of the one that ``epsilon`` needs.
+    """
+    choice("values", values, VALUES)
+    margins = Margins()
+    locals_, outputs = analyse(program, margins)
+    error = max(known.error for known in outputs)
+    leak = None
+    if epsilon is not None or temperature is not None:
+        n = program.machines + 1
+        if temperature is None:
+            margins.need(error, positive("epsilon", epsilon))
+            temperature = hardmax_temperature(n, margins.epsilon())
+        leak = min(1.0, n * math.exp(-2 * temperature))
+        if temperature > _MOST:
+            raise UsageError(f"epsilon is {epsilon}; {program.name} would need the temperature {temperature:.0f}.")
+    model = _network(program, locals_, temperature, values)
+    moved = 0.0 if leak is None else error * leak if leak <= 1.000001 * margins.epsilon() else math.inf
+    return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
+
+
+def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
+    """Every round's MLP, and what is known of the outputs."""
+    blank = Known(0.0, 0.0, True)
+    sink = np.zeros(program.memory)
+    cells = [known.join(blank) for known in program.inputs] + [blank] * (program.memory - len(program.inputs))
+    made: dict[object, Maps] = {}
+    maps = []
+    for r in range(len(program.rounds) + 1):
+        # In the first layer attention is the identity, in the others it follows the oracle; both can leak.
+        cells = [known.join(blank) for known in cells]
+        cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
+        local = program.local(r)
+        erased = _heard_at_the_sink(program, r, local, sink)
+        local = [
+            select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
+        ]
+        first = -len(program.rounds) - 1 if program.guarded else 0
+        analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
+        # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
+        row = [*local, _number(program, r)]
+        key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
+        if key not in made:
+            made[key] = relu_layers(row, analysis, _columns(program.memory), 2 * (program.memory + 1))
+        maps.append(made[key])
+        cells = [analysis.known(expression) for expression in row][:-1]
+        sink = _at(local, sink, program.machines)
+    return maps, [cells[position] for position in program.outputs]
+
+
+def _number(program: PCOC, r: int) -> Expression:
+    """The machine's number. One that overflows has -1 instead, and one less after every round: so the model, which refuses
+    to answer then, can tell where and when it was."""
+    if not program.guarded:
+        return Me()
+    guard, number = program.guard(r), Me(lost=True)
+    counted = number - (number < 0)
+    if guard is None:
+        return counted
+    return select(both(guard > 0, number >= 0, number < program.machines), -1, counted)
+
+
+def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink: Array) -> list[bool]:
+    """The positions where the sink computes something while an idle machine will listen to it: there it is erased."""
+    if r == len(program.rounds):
+        return [False] * program.memory
+    listened = (program.sources[r] == IDLE).any(axis=0)
+    return list((listened & (_at(local, sink, program.machines) != 0)).tolist())
+
+
+def _at(local: Sequence[Expression], memory: Array, machine: int) -> Array:
+    return np.stack(evaluate(local, memory[None], np.array([float(machine)])), axis=-1)[0]
+
+
+def _columns(s: int) -> list[int]:
+    """Where [attended, x] holds the s received words, and the machine's number in the last column of x."""
+    return [*range(s), 2 * s + 1]
+
+
+def hardmax_temperature(n: int, epsilon: float) -> float:
+    """Lemma B.3: with T ≥ ½ ln(n/ε), softmax is within ε of any unique hardmax pattern on n positions."""
+    return 0.5 * math.log(n / min(epsilon, 1.0))
+
+
+def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> Transformer:
+    n, s = program.machines + 1, program.memory
+    config = ModelConfig(
+        n=program.machines - program.spare,
+        layers=len(maps),
+        heads=s,
+        embed=s + 1,
+        width=max(hidden.shape[0] for layer in maps for hidden in layer[:-1]),
+        d_k=n,
+        inputs=len(program.inputs),
+        outputs=len(program.outputs),
+        numbered=True,
+        spare=program.spare,
+        d_v=s + 1 if values == "proved" else 1,
+        mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
+        hardmax=temperature is None,
+        bounds=program.bounds,
+    )
+    model = blank_transformer(config)
+    with torch.no_grad():
+        for word in range(config.inputs):
+            model.encoder.weight[word, word] = 1.0
+        model.encoder.weight[s, config.inputs] = 1.0
+        for row, position in enumerate(program.outputs):
+            model.decoder.weight[row, position] = 1.0
+        for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
+            assert isinstance(layer, Layer)
+            _write_attention(layer, listens_to(program, index), 1.0 if temperature is None else temperature, values)
+            for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
+                linear.weight.copy_(torch.from_numpy(own.dense()))
+                linear.bias.copy_(torch.from_numpy(own.bias))
+    return model.eval()
+
+
+def blank_transformer(config: ModelConfig) -> Transformer:
+    """A network in float64 whose parameters are all 0."""
+    with torch.random.fork_rng(devices=[]):  # what it draws first should cost nobody else's randomness
+        model = Transformer(config).double().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.zero_()
+    return model
+
+
+def listens_to(program: PCOC, layer: int) -> Array:
+    """(s, n): the position that each position attends to in each head. Layer 0 is the identity; the sink attends to itself."""
+    sink = program.machines
+    table: Any = np.broadcast_to(np.arange(sink)[:, None], (sink, program.memory))
+    if layer:
+        table = program.sources[layer - 1]
+        table = np.where(table == IDLE, sink, table)
+    return np.concatenate([table, np.full((1, program.memory), sink)]).T
+
+
+def _write_attention(layer: Layer, listens_to: Array, temperature: float, values: str) -> None:
+    attention = layer.attention
+    s, n = listens_to.shape
+    identity = torch.eye(n, dtype=torch.float64)
+    w_q, w_k = (linear.weight.view(s, n, n) for linear in (attention.W_Q, attention.W_K))
+    scale = temperature * math.sqrt(n)
+    # A linear map holds the transpose of the lemma's matrix, W_Q = T (2Ā - 1): row j, column i is [i attends to j].
+    w_q.fill_(-scale)
+    w_q.scatter_(1, torch.from_numpy(listens_to)[:, None, :], scale)
+    w_k.copy_(identity.expand(s, n, n))
+    _write_values(attention.W_V.weight, attention.W_O.weight, s, values)
+
+
+def _write_values(w_v: Tensor, w_o: Tensor, s: int, values: str) -> None:
+    heads = torch.arange(s)
+    if values == "lean":
+        w_v[heads, heads] = 1.0
+        w_o[heads, heads] = 1.0
+        return
+    # W_V of every head is the identity of d_X = s + 1, and W_O keeps column h of head h.
+    w_v.view(s, s + 1, s + 1).copy_(torch.eye(s + 1, dtype=torch.float64).expand(s, -1, -1))
+    w_o[heads, heads * (s + 1) + heads] = 1.0

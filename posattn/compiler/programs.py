@@ -1,0 +1,180 @@
+"""Programs whose communication is fixed, each a few lines of PCOC: scans, trees, sorting networks.
+
+A scan doubles its reach every round; a sorting network exchanges with partners that depend on the round alone. Every builder
+takes the number of machines and a bound on the numbers.
+"""
+
+from collections.abc import Callable, Sequence
+
+from posattn.compiler.analysis import Known
+from posattn.compiler.expressions import Expression, Memory, by_machine, equal, maximum, minimum, select
+from posattn.compiler.pcoc import PCOC, Local, Round
+
+Words = Sequence[Expression]
+Combine = Callable[[Words, Words], Words]
+
+
+def doublings(machines: int) -> list[int]:
+    """1, 2, 4, ... below the number of machines."""
+    return [1 << r for r in range((machines - 1).bit_length())]
+
+
+def copies(count: int) -> Local:
+    """The start of a program that keeps its number and sends it on."""
+    return lambda memory: [memory[0]] * count
+
+
+# --- scans and trees (Figure 7, left) ---------------------------------------------------------------------------------
+
+
+def scan(
+    name: str, machines: int, bound: float, combine: Combine, words: int = 1, blank_is_neutral: bool = False
+) -> PCOC:
+    """x_1 ∘ ... ∘ x_i at machine i, in log2 N rounds: in round r machine i receives from machine i - 2^r.
+
+    A value is ``words`` words, all equal to the input at first. Memory holds it twice: to keep, and to send.
+    """
+
+    def step(reach: int) -> Round:
+        def compute(memory: Memory) -> list[Expression]:
+            mine, theirs = memory[:words], memory[words:]
+            joined = combine(theirs, mine)
+            if not blank_is_neutral:
+                joined = [select(memory.me >= reach, new, old) for new, old in zip(joined, mine, strict=True)]
+            return [*joined, *joined]
+
+        return Round(
+            lambda i: [(i, range(words)), *([(i - reach, range(words, 2 * words))] if i >= reach else [])], compute
+        )
+
+    rounds = tuple(step(reach) for reach in doublings(machines))
+    return PCOC(machines, 2 * words, (Known(-bound, bound),), rounds, (words - 1,), copies(2 * words), name=name)
+
+
+def prefix_sum(machines: int, bound: float) -> PCOC:
+    return scan("prefix-sum", machines, bound, lambda a, b: [a[0] + b[0]], blank_is_neutral=True)
+
+
+def prefix_min(machines: int, bound: float) -> PCOC:
+    return scan("prefix-min", machines, bound, lambda a, b: [minimum(a[0], b[0])])
+
+
+def max_subarray(machines: int, bound: float) -> PCOC:
+    """The largest sum of neighbours so far. A stretch is its sum, its best start, its best end and its best part."""
+
+    def combine(a: Words, b: Words) -> Words:
+        best = maximum(maximum(a[3], b[3]), a[2] + b[1])
+        return [a[0] + b[0], maximum(a[1], a[0] + b[1]), maximum(b[2], b[0] + a[2]), best]
+
+    return scan("max-subarray", machines, bound, combine, words=4)
+
+
+def tree(name: str, machines: int, bound: float, combine: Combine) -> PCOC:
+    """x_1 ∘ ... ∘ x_N at the last machine and 0 elsewhere: a binary tree whose root is the last machine."""
+
+    def listens(i: int, reach: int) -> bool:
+        from_root = machines - 1 - i
+        return from_root % (2 * reach) == 0 and i >= reach
+
+    def step(reach: int) -> Round:
+        def compute(memory: Memory) -> list[Expression]:
+            (joined,) = combine([memory[1]], [memory[0]])
+            value = select(by_machine(listens(i, reach) for i in range(machines)), joined, memory[0])
+            if 2 * reach >= machines:
+                value = select(equal(memory.me, machines - 1), value, 0)
+            return [value, value]
+
+        return Round(lambda i: [(i, (0,)), *([(i - reach, (1,))] if listens(i, reach) else [])], compute)
+
+    rounds = tuple(step(reach) for reach in doublings(machines))
+    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name=name)
+
+
+def tree_sum(machines: int, bound: float) -> PCOC:
+    return tree("tree-sum", machines, bound, lambda a, b: [a[0] + b[0]])
+
+
+def tree_min(machines: int, bound: float) -> PCOC:
+    return tree("tree-min", machines, bound, lambda a, b: [minimum(a[0], b[0])])
+
+
+# --- sorting networks (Figure 7, right) -------------------------------------------------------------------------------
+
+
+def exchange(machines: int, partner: Callable[[int], int], keeps_less: Callable[[int], bool], words: int = 1) -> Round:
+    """Partners compare word by word, and one keeps the smaller ones. A machine without partner is its own."""
+
+    def compute(memory: Memory) -> list[Expression]:
+        less = by_machine(keeps_less(i) for i in range(machines))
+        pairs = zip(memory[:words], memory[words:], strict=True)
+        kept = [select(less, minimum(mine, theirs), maximum(mine, theirs)) for mine, theirs in pairs]
+        return [*kept, *kept]
+
+    return Round(lambda i: [(i, range(words)), (partner(i), range(words, 2 * words))], compute)
+
+
+def odd_even_sort(machines: int, bound: float) -> PCOC:
+    """Neighbours exchange, first (0, 1), (2, 3), ..., then (1, 2), (3, 4), ..., in turn.
+
+    The text says that N - 1 rounds are enough; 4, 3, 2, 1 needs all N.
+    """
+
+    def step(parity: int) -> Round:
+        def partner(i: int) -> int:
+            other = i + 1 if i % 2 == parity else i - 1
+            return other if 0 <= other < machines else i
+
+        return exchange(machines, partner, lambda i: i % 2 == parity)
+
+    rounds = tuple(step(r % 2) for r in range(machines))
+    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name="odd-even-sort")
+
+
+def bitonic_rounds(machines: int, words: int = 1) -> tuple[Round, ...]:
+    """Batcher's bitonic sort of 2^k machines, k (k + 1) / 2 rounds: partners differ in one bit."""
+
+    def step(block: int, reach: int) -> Round:
+        return exchange(machines, lambda i: i ^ reach, lambda i: bool(i & reach) == bool(i & block), words)
+
+    return tuple(step(block, reach) for block, reach in bitonic_steps(machines))
+
+
+def bitonic_steps(machines: int) -> list[tuple[int, int]]:
+    """(block, reach): machines i and i ^ reach exchange, ascending where i & block is 0."""
+    log = (machines - 1).bit_length()
+    return [(2 << stage, 1 << step) for stage in range(log) for step in reversed(range(stage + 1))]
+
+
+def bitonic_sort(machines: int, bound: float) -> PCOC:
+    """Spare machines up to the next power of two hold the bound, which sorts to the end."""
+    size = 1 << (machines - 1).bit_length()
+
+    def start(memory: Memory) -> list[Expression]:
+        value = memory[0] if size == machines else select(memory.me < machines, memory[0], bound)
+        return [value, value]
+
+    rounds = bitonic_rounds(size)
+    return PCOC(size, 2, (Known(-bound, bound),), rounds, (0,), start, name="bitonic-sort", spare=size - machines)
+
+
+def median(machines: int, bound: float) -> PCOC:
+    """The median of x_1..x_i at machine i. Word p belongs to the list x_1..x_p: sort all of them at once, then send the two
+    middle values of list p, at positions p and N + p, to machine p, which receives nothing else."""
+    size = 1 << (machines - 1).bit_length()
+
+    def start(memory: Memory) -> list[Expression]:
+        own = [select(memory.me <= p, memory[0], bound) for p in range(machines)]
+        return [*own, *own]
+
+    def receive(p: int) -> list[tuple[int, Sequence[int]]]:
+        return [(p // 2, (p,)), ((p + 1) // 2, (machines + p,))] if p < machines else []
+
+    def middle(memory: Memory) -> list[Expression]:
+        total = memory[0]
+        for word in memory[1:]:
+            total = total + word
+        return [total * 0.5] * len(memory)
+
+    rounds = (*bitonic_rounds(size, machines), Round(receive, middle))
+    inputs = (Known(-bound, bound),)
+    return PCOC(size, 2 * machines, inputs, rounds, (0,), start, name="median", spare=size - machines)

@@ -1,0 +1,78 @@
+"""A compiled program without its large matrices: hardmax attention as the selection that it is, MLPs sparse.
+
+A row of a hardmax pattern is a unit vector, so that A X picks rows of X: an index in place of n² logits for every head. W_V and
+W_O then only put each word where it was. The MLPs are mostly zeros, and rounds of one kind share theirs. What is left computes
+the same as the Transformer (a test holds them equal) and carries programs to sizes whose dense weights no memory holds.
+"""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from posattn.compiler.analysis import Margins
+from posattn.compiler.expressions_to_relu import Map, Maps
+from posattn.compiler.pcoc import PCOC
+from posattn.compiler.pcoc_to_weights import analyse, listens_to
+from posattn.memory import check_numbers, memory_cells, within_bounds
+
+_SPARSE = 0.1  # share of entries that are not 0 below which a matrix is kept sparse
+
+
+class SelectionNetwork:
+    """``network(x)`` maps (..., N, c), or (..., N) if c = 1, to (..., N, outputs), or (..., N), in float64."""
+
+    def __init__(self, program: PCOC):
+        self.program = program
+        maps, _ = analyse(program, Margins())
+        kept: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): _tensors(layer) for layer in maps}
+        self.layers = [kept[id(layer)] for layer in maps]
+        self.distinct = list(kept.values())
+        self.sources = [torch.from_numpy(listens_to(program, index).T.copy()) for index in range(len(maps))]
+
+    @property
+    def stored(self) -> int:
+        """Numbers that are held: indices, and weights that are not 0."""
+        weights = [tensor for layer in self.distinct for pair in layer for tensor in pair]
+        return sum(w._nnz() if w.layout == torch.sparse_csr else w.numel() for w in weights) + sum(
+            source.numel() for source in self.sources
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        program, c = self.program, len(self.program.inputs)
+        given = within_bounds(x, program.machines, program.bounds).double()
+        words = memory_cells(given, torch.arange(program.machines + 1), c, numbered=True)
+        state = torch.zeros(*words.shape[:-1], program.memory + 1, dtype=torch.float64)
+        state[..., :c], state[..., -1] = words[..., :c], words[..., -1]
+        for sources, maps in zip(self.sources, self.layers, strict=True):
+            received = state[..., :-1].gather(-2, sources.expand(*state.shape[:-1], -1))
+            state = _mlp(maps, torch.cat([received, torch.zeros_like(state[..., :1]), state], dim=-1))
+        check_numbers(state[..., -1], len(program.rounds))
+        answers = state[..., : program.machines - program.spare, list(program.outputs)]
+        return answers[..., 0] if len(program.outputs) == 1 else answers
+
+
+def _tensors(maps: Maps) -> list[tuple[Tensor, Tensor]]:
+    return [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in maps]
+
+
+def _compact(own: Map) -> Tensor:
+    if len(own.values) >= _SPARSE * math.prod(own.shape):
+        return torch.from_numpy(own.dense())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that CSR is young
+        entries = torch.sparse_coo_tensor(
+            torch.from_numpy(own.indices.T.copy()), torch.from_numpy(own.values), own.shape
+        )
+        return entries.to_sparse_csr()
+
+
+def _mlp(maps: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+    """Φ on columns, as sparse products want them."""
+    hidden = x.flatten(0, -2).T.contiguous()
+    for depth, (weight, bias) in enumerate(maps, start=1):
+        hidden = weight @ hidden + bias
+        if depth < len(maps):
+            hidden = hidden.relu()
+    return hidden.T.reshape(*x.shape[:-1], -1)

@@ -1,0 +1,182 @@
+"""What determines a network up to its weights: the architectures of the paper as data, and the configuration of one network."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError, choice, whole
+from posattn.tokens import VOCABULARIES, Vocabulary
+
+if TYPE_CHECKING:
+    from posattn.model import Transformer
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The design choices of the paper's ablation (Appendix D.1), as data."""
+
+    attends: str  # what feeds queries and keys: "position" (Eq. 3), "input" (Eq. 2) or "both"
+    encoded_input: bool = False  # positional encodings are appended to the input, so values and MLP see them too
+    diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
+    rotary: bool = False  # queries and keys are turned by their position
+    biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "positional": Architecture("position"),
+    "scale-exact": Architecture("position", biases=False),
+    "standard": Architecture("input", encoded_input=True),
+    "positional-input": Architecture("input", diagonal_input=True),
+    "misaligned": Architecture("position", encoded_input=True),
+    "input-regularized": Architecture("both"),
+    "no-encoding": Architecture("input"),
+    "rope-only": Architecture("input", rotary=True),
+    "standard-rope": Architecture("input", encoded_input=True, rotary=True),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What determines a network up to its weights. A field left out has the published value, which is filled in.
+
+    Args:
+        n: the longest list.
+        arch: a row of ``ARCHITECTURES``.
+        layers: floor(log2 n) + 1 by default.
+        heads: attention heads a layer.
+        embed: width d of the state.
+        width: hidden width of the MLP.
+        encoding: a row of :data:`posattn.encodings.ENCODINGS`.
+        encoding_dim: its dimension d_P.
+        d_k: query and key width of a head; d_P if attention is positional, else ``embed``.
+        bias: False removes every bias; ``positional`` without biases is ``scale-exact``.
+        tokens: a row of :data:`posattn.tokens.VOCABULARIES` that the network reads in place of a list of numbers.
+        causal: position i attends to positions up to i; the scratchpad, which comes last, to all.
+        tied: words are decoded by the vectors that embed them, without a bias; else by a linear map of their own.
+        relative: numbers among tokens are read relative to their mean, which the answer is multiplied by: f(c x) = c f(x).
+
+    What only compiled programs use (:mod:`posattn.compiler`), which are for lists of exactly n:
+        inputs, outputs: numbers at each position; more than one makes them vectors, (..., n, inputs).
+        numbered: the position's number is appended to its input (the node identifier of Lemma B.2).
+        spare: blank positions between the list and the scratchpad.
+        d_v: value width of a head; embed / heads by default.
+        mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default.
+        hardmax: hardmax (Eq. 6) in place of softmax.
+        bounds: smallest and largest value of each input; others are refused.
+    """
+
+    n: int
+    arch: str = "positional"
+    layers: int = None  # type: ignore[assignment]  # None until filled in
+    heads: int = 2
+    embed: int = 64
+    width: int = 64
+    encoding: str = "one-hot"
+    encoding_dim: int = None  # type: ignore[assignment]
+    d_k: int = None  # type: ignore[assignment]
+    bias: bool = None  # type: ignore[assignment]
+    tokens: str = "none"
+    causal: bool = False
+    tied: bool = False
+    relative: bool = False
+    inputs: int = 1
+    outputs: int = 1
+    numbered: bool = False
+    spare: int = 0
+    d_v: int | None = None
+    mlp: tuple[tuple[int, ...], ...] | None = None
+    hardmax: bool = False
+    bounds: tuple[tuple[float, float], ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", whole("n", self.n))
+        choice("arch", self.arch, ARCHITECTURES)
+        choice("encoding", self.encoding, ENCODINGS)
+        self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
+        encoding = ENCODINGS[self.encoding]
+        self._fill("encoding_dim", encoding.dim(self.n, self.positions))
+        if encoding.full_rank and self.encoding_dim != self.positions:
+            raise UsageError(
+                f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}."
+            )
+        self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
+        for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k", "inputs", "outputs"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        if self.d_v is None and self.embed % self.heads:
+            raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
+        if self.mlp is not None and (len(self.mlp) != self.layers or not all(self.mlp)):
+            raise UsageError(
+                f"mlp has {len(self.mlp)} rows; it must have hidden widths for each of {self.layers} layers."
+            )
+        if self.bounds is not None and len(self.bounds) != self.inputs:
+            raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
+        self._fill("bias", self.design.biases)
+        for field in ("bias", "causal", "tied", "relative"):
+            if not isinstance(getattr(self, field), bool):
+                raise UsageError(f"{field} is {getattr(self, field)!r}; it must be True or False.")
+        if VOCABULARIES[choice("tokens", self.tokens, VOCABULARIES)].words and self.design.diagonal_input:
+            raise UsageError(f"tokens is {self.tokens!r}; the {self.arch} architecture reads numbers only.")
+        if self.tied and self.vocabulary.numbers:  # a vocabulary of words alone has single characters
+            raise UsageError(f"tied is True; a network whose tokens are {self.tokens!r} answers no words.")
+        if self.relative and not (self.vocabulary.words and self.vocabulary.numbers):
+            raise UsageError(
+                f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words."
+            )
+        if self.bias and not self.design.biases:
+            raise UsageError(f"bias is True; the {self.arch} architecture has no biases.")
+        if self.arch == "positional" and not self.bias:
+            object.__setattr__(self, "arch", "scale-exact")
+
+    def _fill(self, field: str, value: object) -> None:
+        if getattr(self, field) is None:
+            object.__setattr__(self, field, value)
+
+    @property
+    def design(self) -> Architecture:
+        return ARCHITECTURES[self.arch]
+
+    @property
+    def positions(self) -> int:
+        """N: the list and the scratchpad, and between them what is spare."""
+        return self.n + self.spare + 1
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words that the network reads; none for lists of numbers."""
+        return VOCABULARIES[self.tokens]
+
+    @property
+    def input_dim(self) -> int:
+        """Width of what the encoder reads at each position."""
+        if self.design.diagonal_input:
+            return self.positions
+        features = self.inputs + self.numbered if self.compiled else self.vocabulary.features
+        return features + self.encoding_dim * self.design.encoded_input
+
+    @property
+    def compiled(self) -> bool:
+        """Whether any field says what only compiled programs have."""
+        return any(getattr(self, name) != default for name, default in _COMPILED.items())
+
+    @property
+    def COLUMNS(self) -> tuple[str, ...]:
+        """What result rows say beside the usual."""
+        return ("tied", "relative") if self.vocabulary.words else ()
+
+    def build(self) -> "Transformer":
+        from posattn.model import Transformer
+
+        return Transformer(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields; those after ``bias`` only where not at their defaults: they are a run's identity, and older runs lack some."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
+
+
+def _from(first: str) -> dict[str, object]:
+    """The defaults of a field and all after it."""
+    names = [field.name for field in fields(ModelConfig)]
+    return {field.name: field.default for field in fields(ModelConfig)[names.index(first) :]}
+
+
+_LATER, _COMPILED = _from("tokens"), _from("inputs")

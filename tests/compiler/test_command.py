@@ -1,0 +1,182 @@
+"""compile and graph: sizes, agreement, folders that other commands take, pictures; and errors in one sentence."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+
+import posattn
+from posattn import UsageError
+from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler.graph import (
+    attention_graph,
+    benes_graph,
+    drawing_of,
+    leading_to,
+    network_graph,
+    program_graph,
+    svg,
+)
+from posattn.compiler.saved import CompiledRun, save
+from posattn.training.files import Damaged
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.fixture(scope="module")
+def sorter(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled") / "sorter"
+    save(compile_program("bitonic-sort", 5), folder)
+    return folder
+
+
+def test_compile_shows_sizes_and_that_all_levels_agree(posattn_command):
+    code, shown, error = posattn_command("compile", "prefix-min", "--machines", 4, "--check", "--save", "here")
+    assert (code, error) == (0, "")
+    assert "R + 1 = 3" in shown and shown.count("yes") == 3 and "NO" not in shown
+    loaded = posattn.load("here")
+    assert isinstance(loaded, CompiledRun) and len(loaded) == 1
+    assert loaded.model()(torch.tensor([3.0, 1.0, 2.0, 0.0])).tolist() == [3, 1, 1, 0]
+
+
+def test_compile_with_softmax_says_how_far_answers_move(posattn_command):
+    code, shown, _ = posattn_command("compile", "prefix-sum", "--machines", 4, "--epsilon", 0.01, "--bound", 10)
+    assert code == 0 and "no answer moves by more than 0.01" in shown
+
+
+def test_the_list_of_programs(posattn_command):
+    code, shown, _ = posattn_command("compile", "--list")
+    assert code == 0 and all(name in shown for name in PROGRAMS)
+
+
+def test_evaluate_and_predict_take_a_compiled_program(posattn_command, sorter):
+    code, shown, _ = posattn_command("evaluate", sorter, "--scales", "1,1000", "--samples", 50)
+    assert code == 0 and "compiled bitonic-sort" in shown
+    table = posattn.load(sorter).evaluate([1, 1000], samples=50)
+    assert table["mse"].tolist() == [0, 0] and (table["rounding"] == 1).all()
+    code, shown, _ = posattn_command("predict", sorter, "5,-1,4,2,3")
+    assert code == 0 and shown.count("+0.0000") == 5 and "-1.0000" in shown
+
+
+def test_a_saved_network_is_the_network(sorter):
+    x = torch.randn(20, 5, dtype=torch.float64)
+    run = posattn.load(sorter)
+    assert (run.predict(x)[0] == compile_program("bitonic-sort", 5).model(x)).all()
+    assert (run.truth(x) == x.sort(dim=-1).values).all()
+
+
+def test_programs_of_several_inputs_are_saved_too(posattn_command):
+    posattn_command("compile", "word-count", "--machines", 2, "--save", "counter", "--values", "lean")
+    code, shown, _ = posattn_command("predict", "counter", "1,2.5,1,4")
+    assert code == 0 and "6.5000" in shown and "1 2.5" in shown
+    code, _, error = posattn_command("evaluate", "counter")
+    assert code == 2 and "solves none of the tasks" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compile", "heap-sort"), "program is 'heap-sort'; it must be one of prefix-sum"),
+        (("compile", "prefix-sum", "--machines", 0), "machines is 0"),
+        (("compile", "prefix-sum", "--epsilon", -1), "epsilon is -1"),
+        (("compile", "prefix-sum", "--check", "--samples", 0), "samples is 0"),
+        (("graph", "heap-sort"), "it must be one of"),
+        (("graph", "prefix-sum", "--out", "picture.png"), "must end in .svg"),
+        (("graph", "prefix-sum", "--machines", 100), "room for 64"),
+    ],
+)
+def test_bad_input_is_one_sentence(posattn_command, arguments, message):
+    code, _, error = posattn_command(*arguments)
+    assert code == 2 and message in error and error.count("\n") == 1
+
+
+def test_wrong_lists_for_a_compiled_program(posattn_command, sorter):
+    assert "takes 5" in posattn_command("predict", sorter, "1,2")[2]
+    assert "compiled for -1e+06 to 1e+06" in posattn_command("predict", sorter, "1,2,3,4,1e9")[2]
+    assert "member 0 only" in posattn_command("predict", sorter, "1,2,3,4,5", "--member", 1)[2]
+
+
+def test_damaged_folders_are_refused(sorter, tmp_path):
+    save(compile_program("prefix-sum", 2), tmp_path / "own")
+    (tmp_path / "own" / "program.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(Damaged, match="does not describe a compiled program"):
+        posattn.load(tmp_path / "own")
+    save(compile_program("prefix-sum", 2), tmp_path / "own")
+    weights = tmp_path / "own" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(Damaged, match="checksum"):
+        posattn.load(tmp_path / "own")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds a trained run"):
+        save(compile_program("prefix-sum", 2), tmp_path / "run")
+
+
+# --- pictures ------------------------------------------------------------------------------------------------------------
+
+
+def test_prefix_sum_is_drawn_as_in_figure_7():
+    graph = program_graph(PROGRAMS["prefix-sum"].build(4, 1.0))
+    others = {(r, j, i) for r, j, i in graph.arrows if i != j}
+    assert others == {(0, 0, 1), (0, 1, 2), (0, 2, 3), (1, 0, 2), (1, 1, 3)}
+    assert len(graph.arrows) - len(others) == 2 * 4
+
+
+def test_in_orange_is_the_tree_of_the_sum_that_is_not_cumulative():
+    tree = leading_to(program_graph(PROGRAMS["tree-sum"].build(4, 1.0)), 3)
+    assert tree == {(0, 0, 1), (0, 1, 1), (0, 2, 3), (0, 3, 3), (1, 1, 3), (1, 3, 3)}
+    assert drawing_of("prefix-sum", 4).count("#D55E00") == len(tree)
+
+
+def test_odd_even_sort_is_drawn_as_in_figure_7():
+    graph = program_graph(PROGRAMS["odd-even-sort"].build(4, 1.0))
+    pairs = {r: {frozenset((j, i)) for q, j, i in graph.arrows if q == r and i != j} for r in range(3)}
+    assert (
+        pairs[0] == {frozenset((0, 1)), frozenset((2, 3))} and pairs[1] == {frozenset((1, 2))} and pairs[2] == pairs[0]
+    )
+
+
+def test_the_benes_network_is_drawn_as_in_figure_8():
+    graph = benes_graph(8)
+    assert (graph.rounds, len(graph.names), len(graph.arrows)) == (5, 8, 5 * 16)
+
+
+@pytest.mark.parametrize("name", ["prefix-sum", "bitonic-sort", "tree-min"])
+def test_the_network_communicates_as_the_program_does(name):
+    compiled = compile_program(name, 5, epsilon=0.1, bound=10.0)
+    assert network_graph(compiled.model, name).arrows == program_graph(compiled.program).arrows
+
+
+def test_the_picture_is_svg_with_an_arrow_for_every_message(posattn_command, sorter):
+    for what, machines in (("prefix-sum", 4), ("benes", 8), (sorter, 5)):
+        code, shown, _ = posattn_command("graph", what, "--machines", machines, "--out", "picture.svg")
+        assert code == 0 and "picture.svg" in shown
+        assert ElementTree.parse("picture.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    graph = program_graph(PROGRAMS["prefix-sum"].build(4, 1.0))
+    picture = svg(graph)
+    assert picture.count("<line") == len(graph.arrows) == 13
+    assert picture.count("<circle") == 4 * 3
+
+
+def test_a_trained_network_is_drawn_where_its_attention_is_strong(posattn_command, lively):
+    posattn.train("sum", posattn.ModelConfig(3, embed=8, width=8), samples=20, epochs=1, batch=10, out="run")
+    code, shown, _ = posattn_command("graph", "run", "--least", 0.01, "--out", "picture.svg")
+    assert code == 0 and "picture.svg" in shown
+    assert posattn_command("graph", "run", "--least", 0)[0] == 2
+    model = lively(n=3, heads=2, embed=8, width=8)
+    strong = attention_graph(model, "lively", 0.4)
+    expected = {(l, j, i) for l, h, i, j in (model.attention() >= 0.4).nonzero().tolist()}
+    assert strong.arrows == expected and 0 < len(expected) < 2 * 16
+    with pytest.raises(UsageError, match="depends on the input"):
+        attention_graph(lively(n=3, arch="standard", embed=8, width=8), "standard", 0.4)
+
+
+def test_a_compiled_program_is_exported(posattn_command):
+    posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 100, "--save", "least")
+    code, shown, _ = posattn_command("export", "least", "--torch", "least.pt2")
+    assert code == 0 and "least.pt2" in shown
+    program = torch.export.load("least.pt2").module()
+    torch.testing.assert_close(
+        program(torch.tensor([[3.0, 5.0, -2.0]])), torch.tensor([[3.0, 3.0, -2.0]]), rtol=0, atol=1e-4
+    )

@@ -1,0 +1,154 @@
+"""Expressions mean the same in numpy and as ReLU layers, bit for bit where nothing is added, and bounds are checked."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posattn import UsageError
+from posattn.compiler import expressions as ex
+from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.expressions_to_relu import relu_layers
+
+MACHINES = 7
+REALS, INTEGERS = 3, 4
+KNOWN = [Known(-10.0, 10.0)] * REALS + [Known(0.0, 6.0, True)] * INTEGERS
+MEMORY = ex.Memory(REALS + INTEGERS)
+A, B, C, I, J, K, L = MEMORY
+
+
+def network(maps, x):
+    for depth, own in enumerate(maps, start=1):
+        x = x @ own.dense().T + own.bias
+        x = np.maximum(x, 0) if depth < len(maps) else x
+    return x
+
+
+def memories(count=200, seed=0):
+    random = np.random.default_rng(seed)
+    reals = random.uniform(-10, 10, (count, MACHINES, REALS))
+    return np.concatenate([reals, random.integers(0, 7, (count, MACHINES, INTEGERS))], axis=-1)
+
+
+def both_ways(expressions, cells=None):
+    """(numpy's values, the network's values, its maps)."""
+    cells = memories() if cells is None else cells
+    me = np.arange(MACHINES, dtype=float)
+    maps = relu_layers(expressions, Analysis(KNOWN, MACHINES), range(cells.shape[-1] + 1), cells.shape[-1] + 1)
+    numbers = np.broadcast_to(me, cells.shape[:-1])[..., None]
+    direct = np.stack(ex.evaluate(expressions, cells, me), axis=-1)
+    return direct, network(maps, np.concatenate([cells, numbers], axis=-1)), maps
+
+
+EXACT = {
+    "comparison": lambda: [I > J, I >= J, I < J, I <= J, ex.equal(I, J), I > 3],
+    "bits": lambda: [ex.both(I > J, K > L), ex.either(I > J, K > L), 1 - (I > J)],
+    "select": lambda: [ex.select(I > J, A, B), ex.select(ex.equal(I, J), A + B, 0), ex.select(MEMORY.me >= 4, I, C)],
+    "table": lambda: [ex.by_machine([3, 1, 4, 1, 5, 9, 2]), ex.select(ex.by_machine([0, 1] * 3 + [1]), A, B)],
+    "relu and abs": lambda: [ex.relu(A), ex.absolute(B), ex.relu(I - J)],
+    "sort": lambda: [part for row in ex.sort_records([(I, A), (J, B), (K, C), (L, A)]) for part in row],
+    "machine": lambda: [MEMORY.me, MEMORY.me * 2 - I],
+    "constant": lambda: [ex.as_expression(2.5), ex.select(I > J, 1, -1)],
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_no_rounding_where_values_are_only_moved(name):
+    direct, computed, _ = both_ways(EXACT[name]())
+    assert (direct == computed).all()
+
+
+def test_arithmetic_is_exact_up_to_rounding():
+    direct, computed, _ = both_ways([ex.minimum(A, B), ex.maximum(A, B), 2 * A - B * 0.1 + 3, ex.minimum(A, I)])
+    assert np.abs(direct - computed).max() < 1e-13
+
+
+def test_values_of_a_comparison_and_a_select():
+    cells = np.zeros((1, MACHINES, REALS + INTEGERS))
+    cells[..., 0], cells[..., 3], cells[..., 4] = 1.5, np.arange(MACHINES), 3
+    direct, _, _ = both_ways([I > J, ex.select(I > J, A, -1)], cells)
+    assert direct[0, :, 0].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert direct[0, :, 1].tolist() == [-1, -1, -1, -1, 1.5, 1.5, 1.5]
+
+
+@given(count=st.integers(1, 9), seed=st.integers(0, 10_000))
+def test_comparators_sort_any_number_of_records(count, seed):
+    keys = np.random.default_rng(seed).integers(0, 4, (50, count))
+    expected = np.sort(keys, axis=-1)
+    for low, high in ex.comparators(count):
+        keys[:, [low, high]] = np.sort(keys[:, [low, high]], axis=-1)
+    assert (keys == expected).all()
+
+
+def test_sorting_moves_whole_records():
+    rows = ex.sort_records([(I, A), (J, B), (K, C)])
+    direct, computed, _ = both_ways([part for row in rows for part in row])
+    cells = memories()
+    for found in (direct, computed):
+        records = found.reshape(*found.shape[:-1], 3, 2)
+        assert (np.diff(records[..., 0], axis=-1) >= 0).all()
+        given_pairs = np.stack([cells[..., 3:6], cells[..., :3]], axis=-1)
+        for a, b in zip(records.reshape(-1, 3, 2), given_pairs.reshape(-1, 3, 2), strict=True):
+            assert sorted(map(tuple, a)) == sorted(map(tuple, b))
+
+
+def test_a_sum_needs_one_hidden_layer_and_a_select_three():
+    assert [len(both_ways([e])[2]) for e in (A + B, ex.minimum(A, B))] == [2, 2]
+    assert len(both_ways([ex.select(I > J, A, B)])[2]) == 4
+
+
+def test_a_fitted_function_reports_the_error_it_has():
+    analysis = Analysis(KNOWN, MACHINES)
+    node = ex.fitted(np.square, A, units=40)
+    known = analysis.known(node)
+    direct, computed, _ = both_ways([node])
+    measured = np.abs(direct - computed).max()
+    # Interpolation at distance h errs by at most h²/8 times the second derivative.
+    assert 0 < measured <= known.misfit <= (20 / 40) ** 2 / 8 * 2 + 1e-9
+
+
+def test_a_function_of_two_arguments_is_fitted_better_with_more_units():
+    def error(units):
+        return Analysis(KNOWN, MACHINES).fit(ex.fitted(lambda a, b: a * b, A, B, units=units)).error
+
+    few, many = error(20), error(200)
+    assert many < few / 4
+    direct, computed, _ = both_ways([ex.fitted(lambda a, b: a * b, A, B, units=200)])
+    assert np.abs(direct - computed).max() <= many * 1.2
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (lambda: A > B, "need not be integers"),
+        (lambda: ex.select(A, B, C), "it needs a bit"),
+        (lambda: ex.select(I, B, C), r"a number in \[0, 6\]"),
+        (lambda: ex.fitted(np.log, A, units=4), "one finite number"),
+        (lambda: ex.sort_records([(A, B), (B, C)])[0][0], "need not be integers"),
+    ],
+)
+def test_what_a_network_cannot_compute_is_refused(node, message):
+    with pytest.raises(UsageError, match=message), np.errstate(all="ignore"):
+        both_ways([node()])
+
+
+def test_mistakes_in_a_program_are_found_while_it_is_written():
+    with pytest.raises(UsageError, match="constant factor"):
+        A * B
+    with pytest.raises(UsageError, match="no truth value"):
+        if I > J:
+            pass
+    with pytest.raises(UsageError, match="number of fields"):
+        ex.sort_records([(I, A), (J,)])
+
+
+@given(seed=st.integers(0, 10_000))
+def test_ranges_hold(seed):
+    """Interval arithmetic never says less than what is found."""
+    expressions = [e for make in EXACT.values() for e in make()]
+    analysis = Analysis(KNOWN, MACHINES)
+    values = ex.evaluate(expressions, memories(20, seed), np.arange(MACHINES, dtype=float))
+    for expression, found in zip(expressions, values, strict=True):
+        known = analysis.known(expression)
+        assert known.lo <= found.min() and found.max() <= known.hi
+        assert not known.integer or (found == found.round()).all()

@@ -1,0 +1,142 @@
+"""Every program of the library gives one answer at every level: direct Python, MPC, PCOC, hardmax and softmax networks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import posattn
+from posattn import UsageError
+from posattn.compiler import MPC, PROGRAMS, compile_program, pcoc
+from posattn.compiler.library import program
+from posattn.compiler.mpc_to_pcoc import simulate
+from posattn.compiler.selection import SelectionNetwork
+
+STATIC = [
+    name for name, row in PROGRAMS.items() if row.name not in ("word-count", "list-ranking", "khop", "self-attention")
+]
+CONTRACT = [
+    *("prefix-sum", "prefix-min", "tree-sum", "tree-min", "max-subarray", "odd-even-sort", "bitonic-sort", "median"),
+    *("word-count", "list-ranking", "khop"),
+]
+
+
+def test_the_library_has_the_programs_it_promises():
+    assert set(CONTRACT) <= set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("machines", [1, 2, 5, 8])
+def test_static_programs_agree_at_every_level(name, machines):
+    table = compile_program(name, machines, bound=50.0).check(samples=30)
+    assert table["agrees"].all(), table
+    soft = table.iloc[-1]
+    assert soft["largest difference"] > 0, "softmax is not yet hardmax at that temperature"
+
+
+@pytest.mark.parametrize(
+    ("name", "machines"),
+    [("word-count", 2), ("word-count", 3), ("list-ranking", 1), ("list-ranking", 3), ("list-ranking", 4), ("khop", 2),
+     ("self-attention", 2), ("self-attention", 3)],
+)  # fmt: skip
+def test_programs_with_messages_agree_at_every_level(name, machines):
+    table = compile_program(name, machines, bound=50.0, values="lean").check(samples=10)
+    assert table["agrees"].all(), table
+
+
+@pytest.mark.parametrize(
+    ("name", "machines"), [("list-ranking", 8), ("khop", 3), ("word-count", 3), ("bitonic-sort", 37)]
+)
+def test_larger_programs_agree_without_their_matrices(name, machines):
+    row = PROGRAMS[name]
+    network = SelectionNetwork(fixed_communication(name, machines))
+    x = row.sample(np.random.default_rng(3), 20, machines, 50.0)
+    found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
+    np.testing.assert_allclose(found, row.answers(x)[..., 0], rtol=1e-12, atol=1e-12)
+
+
+def fixed_communication(name, machines, direct=False):
+    built = PROGRAMS[name].build(machines, 50.0)
+    return simulate(built, direct) if isinstance(built, MPC) else built
+
+
+@pytest.mark.parametrize("name", [name for name, row in PROGRAMS.items() if row.task])
+def test_programs_solve_the_tasks_they_name(name):
+    row = program(name)
+    x, y = posattn.task(row.task).sample(50, n=6, scale=5.0)
+    model = posattn.compile(name, machines=6, bound=20.0)
+    torch.testing.assert_close(model(x), y.double(), rtol=1e-6, atol=1e-5)
+
+
+def test_sizes_are_those_of_the_theorem():
+    for name, machines in (("prefix-sum", 8), ("bitonic-sort", 8), ("median", 4)):
+        compiled = compile_program(name, machines)
+        config = compiled.model.config
+        assert config.layers == len(compiled.program.rounds) + 1
+        assert (config.heads, config.embed) == (compiled.program.memory, compiled.program.memory + 1)
+        assert config.positions == machines + 1
+    assert len(compile_program("prefix-sum", 8).program.rounds) == 3
+    assert len(compile_program("bitonic-sort", 8).program.rounds) == 6
+    compiled = compile_program("list-ranking", 4, values="lean")
+    rounds, k = len(compiled.written.rounds), 2
+    assert compiled.model.config.layers == (2 * k - 1) * rounds + 1 <= 2 * rounds * k
+    # 2s heads, times what padding adds, times two numbers a tuple
+    assert compiled.model.config.heads == 2 * compiled.written.memory * compiled.routing.factor * 2
+    sizes = compiled.sizes().set_index("size")
+    assert sizes.loc["layers", "network"] == compiled.model.config.layers
+    assert f"2R⌈log N⌉ = {2 * rounds * k}" in sizes.loc["layers", "theorem"]
+
+
+def test_self_attention_needs_n_squared_machines_and_log_n_rounds():
+    compiled = compile_program("self-attention", 4)
+    assert compiled.program.machines == 16 and len(compiled.program.rounds) == 2 * 2 + 1
+    assert 0 < compiled.lowered.misfit < 0.01
+
+
+def test_lean_values_compute_the_same():
+    x = torch.linspace(-5, 5, 6)
+    lean, proved = (posattn.compile("bitonic-sort", 6, values=values) for values in ("lean", "proved"))
+    assert (lean(x) == proved(x)).all()
+    assert lean.layers[0].attention.W_V.out_features == 2 and proved.layers[0].attention.W_V.out_features == 6
+
+
+def test_odd_even_sort_needs_as_many_rounds_as_machines():
+    """The text says N - 1; with one round less the reversed list of four stays unsorted."""
+    built = PROGRAMS["odd-even-sort"].build(4, 10.0)
+    x = np.array([4.0, 3.0, 2.0, 1.0]).reshape(1, 4, 1)
+    assert pcoc.run(built, x)[0, :, 0].tolist() == [1, 2, 3, 4]
+    assert pcoc.run(replace(built, rounds=built.rounds[:-1]), x)[0, :, 0].tolist() == [1, 3, 2, 4]
+
+
+def test_a_compiled_sort_is_right_at_any_scale():
+    model = posattn.compile("bitonic-sort", 8, bound=1e12)
+    for scale in (1.0, 1e3, 1e6):
+        x = (scale * torch.randn(100, 8, dtype=torch.float64)).round()
+        assert (model(x) == x.sort(dim=-1).values).all()
+
+
+def test_a_compiled_khop_names_letters_it_never_saw():
+    """The sequence of the paper's task: a b a c with one hop answers ~ ~ b ~, for any letters."""
+    model = SelectionNetwork(fixed_communication("khop", 4, direct=True))
+    for a, b, c in ((0, 1, 2), (5, 9, 25)):
+        letters = torch.tensor([a, b, a, c], dtype=torch.float64)
+        answers = model(torch.stack([letters, torch.ones(4, dtype=torch.float64)], dim=-1))
+        assert answers.tolist() == [-1, -1, b, -1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"program": "quicksort", "machines": 8}, "program is 'quicksort'; it must be one of prefix-sum"),
+        ({"program": "prefix-sum"}, "machines is None"),
+        ({"program": "prefix-sum", "machines": 2.5}, "machines is 2.5"),
+        ({"program": "prefix-sum", "machines": 4, "bound": -1}, "bound is -1"),
+        ({"program": "prefix-sum", "machines": 4, "epsilon": 0.0}, "epsilon is 0.0"),
+        ({"program": "prefix-sum", "machines": 4, "values": "dense"}, "values is 'dense'"),
+        ({"program": 7, "machines": 4}, "program is 7"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        posattn.compile(**arguments)

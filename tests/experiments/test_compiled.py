@@ -1,0 +1,27 @@
+"""Compiled programs are measured and drawn beside trained networks, and have no error."""
+
+from dataclasses import replace
+
+import torch
+
+from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce
+from posattn.experiments.compiled import compiled_rows
+
+
+def test_programs_stand_beside_trained_networks(tmp_path):
+    experiment = EXPERIMENTS["compiled-scale"]
+    small = replace(experiment, grid=replace(experiment.grid, tasks=("sort",), n=(3,), seeds=1))
+    outcome = reproduce(small, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
+    rows = outcome.rows[outcome.rows["metric"] == "mse"]
+    assert set(rows["series"]) == {"positional", "scale-exact", "standard", "compiled"}
+    assert (rows[rows["series"] == "compiled"]["value"] == 0).all()
+    assert (rows[rows["series"] != "compiled"]["value"] > 0).all()
+    assert outcome.figure.stat().st_size > 10_000
+
+
+def test_every_task_has_a_program():
+    rows = compiled_rows(replace(EXPERIMENTS["compiled-scale"], measure=Scales((1, 10), samples=50)), "paper")
+    assert set(rows["task"]) == set(EXPERIMENTS["compiled-scale"].grid.tasks)
+    errors = rows[rows["metric"] == "mse_over_c2"]
+    assert errors["value"].max() < 1e-12 and len(errors) == 5 * 2
+    assert (rows[rows["metric"] == "rounding"]["value"] == 1).all()
