@@ -169,7 +169,7 @@ class ModelConfig:
         return Transformer(self)
 
     def to_dict(self) -> dict[str, object]:
-        """The fields; those after ``bias`` only where not at their defaults: they are a run's identity, and older runs lack some."""
+        """The fields. Those after ``bias`` are left out at their defaults: older runs, known by their fields, lack them."""
         return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
 
 
