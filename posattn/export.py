@@ -82,7 +82,8 @@ def to_onnx(model: nn.Module, path: Path, length: int | None = None) -> float:
     runtime = _needed("onnxruntime")
     _needed("onnx"), _needed("onnxscript")
     program, length = simplest(model, length)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for name in ("torch.onnx", "onnxscript"):  # they tell of what they do not optimise
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = torch.onnx.export(
