@@ -230,12 +230,15 @@ def predict(
         )
     model = trained.model(member)
     with torch.no_grad():
-        answer = model(x).tolist()
-    truth = trained.truth(x, member).tolist()
+        answer = model(x)
+    truth = trained.truth(x, member)
     table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
-    for index, (given, said, right) in enumerate(zip(x.tolist(), answer, truth, strict=True)):
-        given = " ".join(f"{number:g}" for number in given) if isinstance(given, list) else f"{given:g}"
-        table.add_row(str(index + 1), given, f"{said:.4f}", f"{right:.4f}", f"{said - right:+.4f}")
+    for index, (given, said, right) in enumerate(zip(x, answer, truth, strict=True)):
+        shown = [
+            " ".join(f"{number:{form}}" for number in value.flatten().tolist())  # compiled programs may have vectors
+            for value, form in ((given, "g"), (said, ".4f"), (right, ".4f"), (said - right, "+.4f"))
+        ]
+        table.add_row(str(index + 1), *shown)
     console().print(table)
 
 

@@ -12,7 +12,7 @@ from posattn.compiler.attention_program import SelfAttention
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
-from posattn.errors import choice
+from posattn.errors import UsageError, choice
 
 Rows = list[list[float]]  # a row a machine
 
@@ -66,8 +66,12 @@ def _distances(rows: Rows) -> Rows:
     """How many nodes follow each one in its list."""
 
     def distance(i: int) -> int:
-        follows = int(rows[i][0])
-        return 0 if follows == len(rows) else 1 + distance(follows)
+        node, count = i, 0
+        while (node := int(rows[node][0])) != len(rows):
+            count += 1
+            if count > len(rows):
+                raise UsageError(f"the list of node {i} never ends.")
+        return count
 
     return _column(distance(i) for i in range(len(rows)))
 

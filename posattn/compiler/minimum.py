@@ -3,7 +3,7 @@
 Self-attention with logits -T x_j returns Σ_j softmax(-T x)_j x_j, which exceeds the minimum by at most (n - 1) / (e T): a
 number that lies g above it has at most the weight e^(-T g) and adds at most g e^(-T g) ≤ 1 / (e T). The bound does not
 depend on the numbers' size, so that relative to them the error is largest where they are small. A binary tree of
-positional layers is exact at every size.
+positional layers is exact at every size, but for rounding.
 """
 
 import math

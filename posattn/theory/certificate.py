@@ -12,6 +12,7 @@ Computed in float64 and not with directed rounding: E is right up to that roundi
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Certificate:
 
     @property
     def ratio(self) -> float:
-        return self.bound / self.adversarial
+        return self.bound / self.adversarial if self.adversarial else math.inf
 
     def at(self, limit: int | float) -> float:
         """A bound on the error for lists with values in [-limit, limit]."""

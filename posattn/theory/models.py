@@ -60,6 +60,7 @@ def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network
     """``model`` as the network of Eq. 9, in float64; ``features_of`` makes its input."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
+    _check_finite(model)
     design = model.config.design
     if design.rotary or design.attends == "both":
         raise UsageError(
@@ -147,6 +148,12 @@ def _largest_row(model: Transformer, limit: int | float) -> float:
     return float(_with_one(torch.cat([ends, scratchpad], dim=1), model.config.bias).norm(dim=-1).max())
 
 
+def _check_finite(model: nn.Module) -> None:
+    for name, value in model.named_parameters():
+        if not bool(value.isfinite().all()):
+            raise UsageError(f"{name} of the model has entries that are not finite numbers.")
+
+
 def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     """K_1, ..., K_{L+1} of a bias-free positional ``model``: f(x) = K_{L+1} relu(K_L ... relu(K_1 x)), in float64.
 
@@ -155,6 +162,7 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     """
     if not isinstance(model, Transformer) or model.config.bias or model.config.design != ARCHITECTURES["scale-exact"]:
         raise UsageError("the certificate is for bias-free positional models: train with --arch scale-exact.")
+    _check_finite(model)
     config, n = model.config, model.config.n
     named = {name: value.detach().double().cpu()[None] for name, value in model.named_parameters()}
     folded = fold(stack_layers(named), config, model.P.double().cpu())

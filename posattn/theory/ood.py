@@ -25,6 +25,7 @@ Numbers = npt.NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 _HALVINGS = 80  # panels of a quadrature, each half as long as the next: the integrands vary on the scale of log u
+_LARGEST = 1e30
 _AT_ONCE = 2_000_000  # numbers sampled at once
 _Z = {0.95: 1.959964, 0.99: 2.575829, 0.999: 3.290527}  # two-sided quantiles of the normal distribution
 
@@ -186,4 +187,6 @@ def _above_one(scale: object) -> float:
     c = positive("scale", scale)
     if c <= 1:
         raise UsageError(f"scale is {scale!r}; it must be above 1, where lists are out of distribution.")
+    if c > _LARGEST:
+        raise UsageError(f"scale is {scale!r}; it must be at most {_LARGEST:g}, since lists are sampled in float32.")
     return c

@@ -9,6 +9,7 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiler import MPC, PROGRAMS, compile_program, pcoc
+from posattn.compiler.compiling import Compilation
 from posattn.compiler.library import program
 from posattn.compiler.mpc_to_pcoc import simulate
 from posattn.compiler.selection import SelectionNetwork
@@ -140,3 +141,18 @@ def test_a_compiled_khop_names_letters_it_never_saw():
 def test_bad_arguments(arguments, message):
     with pytest.raises(UsageError, match=message):
         posattn.compile(**arguments)
+
+
+def test_a_level_that_is_wrong_is_told_so(monkeypatch):
+    """Networks that answer 1e-2 too much; softmax is held to the ε that was asked for."""
+    made = compile_program("prefix-sum", 4, bound=10)
+    assert made.check(epsilon=1e-3)["agrees"].all()
+    run = Compilation.run
+    monkeypatch.setattr(Compilation, "run", lambda self, x: run(self, x) + 1e-2)
+    assert made.check(epsilon=1e-3)["agrees"].tolist() == [True, False, False]
+    assert made.check(epsilon=1e-1)["agrees"].tolist() == [True, False, True]
+
+
+def test_a_list_without_an_end_has_no_ranks():
+    with pytest.raises(UsageError, match=r"^the list of node 0 never ends\.$"):
+        PROGRAMS["list-ranking"].answers(np.array([[[1.0], [0.0], [3.0]]]))

@@ -215,3 +215,12 @@ def test_trained_weights_obey_the_law_and_others_do_not():
     assert ((table["ratio"] - 1).abs() <= 5 * table["noise"] + 1e-3).all() and (table["noise"] < 0.05).all()
     with_biases = law_table(posattn.Frozen(posattn.pretrained("sum")), task("sum"), 8, (10,), samples=2000)
     assert with_biases["ratio"].iloc[-1] > 2
+
+
+def test_networks_that_are_not_finite_get_no_certificate_and_no_bound():
+    model = posattn.Transformer(posattn.ModelConfig(3, "scale-exact", embed=8, width=8))
+    with torch.no_grad():
+        model.decoder.weight[0, 0] = float("nan")
+    for asked in (lambda: certify_model(model, "sum"), lambda: posattn.generalization_bound(model, samples=100)):
+        with pytest.raises(posattn.UsageError, match=r"^decoder\.weight of the model has entries that are not finite"):
+            asked()

@@ -157,3 +157,15 @@ def test_the_command_says_what_the_function_finds(posattn_command):
     for options, sentence in (("--n 1", "n is 1;"), ("--c 1", "scale is 1.0;"), ("--epsilon 0", "epsilon is 0.0;")):
         code, shown, said = posattn_command("ood-probability", *options.split())
         assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1
+
+
+def test_scales_that_float32_cannot_sample_are_refused():
+    with pytest.raises(posattn.UsageError, match=r"^scale is 1e\+40; it must be at most 1e\+30"):
+        posattn.ood_probability(n=3, scale=1e40)
+
+
+@pytest.mark.parametrize("scale", [3.0, 10.0, 100.0])
+def test_the_corrected_bound_for_pairs_is_close_above_the_truth(scale):
+    """Eq. 26 lacks a factor 4 for n = 2; with less than that the bound would fall below the truth."""
+    found = posattn.ood_probability(n=2, scale=scale, samples=1000)
+    assert found.exact <= found.bound <= 1.2 * found.exact
