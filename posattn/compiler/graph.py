@@ -98,6 +98,10 @@ def attention_graph(model: nn.Module, title: str, least: float) -> Graph:
         raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
     if not 0 < least <= 1:
         raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
+    if model.config.design.attends != "position":
+        raise UsageError(
+            f"the attention of the {model.config.arch} architecture depends on the input; it has no one graph."
+        )
     strong = (model.attention() >= least).any(dim=1)
     arrows = frozenset((r, j, i) for r, i, j in strong.nonzero().tolist())
     return Graph(title, (*_numbers(model.config.n), "s"), model.config.layers, arrows)

@@ -146,16 +146,11 @@ class CompiledRun(Run):
 
 
 def save(compilation: Compilation, folder: str | Path) -> None:
-    """Writes the network and what it was compiled from; an earlier program in the folder is replaced, a run is not."""
+    """Writes the network and what it was compiled from; a folder of another program, or of a run, is refused."""
     path = Path(folder)
     if (path / "run.json").exists():
         raise UsageError(f"{path} holds a trained run; give another folder.")
     lowered = compilation.lowered
-    files.save_tensors(
-        path / "weights.safetensors",
-        {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()},
-        {"model": compilation.model.config.to_dict()},
-    )
     described = {
         "format": _FORMAT,
         "program": compilation.program.name,
@@ -165,6 +160,15 @@ def save(compilation: Compilation, folder: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
+    if (path / _FILE).exists() and (held := files.read_json(path / _FILE)) != described:
+        raise UsageError(
+            f"{path} holds {held.get('program', 'another program')}, compiled otherwise; give another folder."
+        )
+    files.save_tensors(
+        path / "weights.safetensors",
+        {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()},
+        {"model": compilation.model.config.to_dict()},
+    )
     files.write_json(path / _FILE, described)
 
 

@@ -180,3 +180,11 @@ def test_a_compiled_program_is_exported(posattn_command):
     torch.testing.assert_close(
         program(torch.tensor([[3.0, 5.0, -2.0]])), torch.tensor([[3.0, 3.0, -2.0]]), rtol=0, atol=1e-4
     )
+
+
+def test_a_folder_of_another_program_is_refused(posattn_command, tmp_path):
+    assert posattn_command("compile", "prefix-sum", "--machines", 2, "--save", "own")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "own").iterdir()}
+    code, _, told = posattn_command("compile", "prefix-min", "--machines", 2, "--save", "own")
+    assert code == 2 and "own holds prefix-sum, compiled otherwise; give another folder." in told
+    assert before == {path: path.read_bytes() for path in (tmp_path / "own").iterdir()}
