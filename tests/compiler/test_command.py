@@ -102,11 +102,11 @@ def test_damaged_folders_are_refused(sorter, tmp_path):
     (tmp_path / "own" / "program.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(Damaged, match="does not describe a compiled program"):
         posattn.load(tmp_path / "own")
-    save(compile_program("prefix-sum", 2), tmp_path / "own")
-    weights = tmp_path / "own" / "weights.safetensors"
+    save(compile_program("prefix-sum", 2), tmp_path / "other")
+    weights = tmp_path / "other" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(Damaged, match="checksum"):
-        posattn.load(tmp_path / "own")
+        posattn.load(tmp_path / "other")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(UsageError, match="holds a trained run"):
