@@ -34,7 +34,7 @@ reproduce: $(VENV)/.stamp-package
 
 test: lint
 	@echo "Running the tests."
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.stamp-test
 	@echo "Checking the code with ruff and mypy."

@@ -97,8 +97,9 @@ class Transformer(nn.Module):
         if not config.tied:
             outputs = config.outputs if config.vocabulary.numbers else len(config.vocabulary.words)
             self.decoder = nn.Linear(config.embed, outputs, bias=config.bias)
-        p = ENCODINGS[config.encoding].matrix(config.positions, config.encoding_dim)
-        self.register_buffer("P", p, persistent=False)
+        with torch.device("cpu"):  # also where the network is only sketched, on the meta device
+            p = ENCODINGS[config.encoding].matrix(config.positions, config.encoding_dim)
+        self.register_buffer("P", p.to(torch.get_default_device()), persistent=False)
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         if config.vocabulary.words:
             reset_embedding(self.encoder, config.vocabulary)

@@ -4,17 +4,16 @@ import sys
 
 import pandas as pd
 import pytest
+import tokenizers
 import torch
 import torch.nn.functional as F
+import transformers
 
 import posattn
 from posattn import cli
 from posattn.baselines import gpt2
 from posattn.errors import UsageError
 from posattn.tasks.prompts import parse
-
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
 
 CPU = torch.device("cpu")
 SMALL = {"samples": 48, "epochs": 3, "batch": 8, "lr": 1e-2}

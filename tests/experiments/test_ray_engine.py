@@ -19,6 +19,9 @@ from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
 from posattn.training.network import own_network
 
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
+
+
 CPU = torch.device("cpu")
 MEASURE = Scales((1, 2), samples=20, train=True)
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "range_experiment.py"
@@ -104,7 +107,7 @@ def gate(tmp_path):
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes that say they have a core each, and the second a GPU."""
-    ray = pytest.importorskip("ray", reason="Ray has no wheel for this platform; the local engine serves there")
+    import ray
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -193,7 +196,6 @@ def test_a_node_without_the_package_says_so(monkeypatch):
 
 
 def test_what_others_train_is_waited_for_in_one_line_and_without_a_cluster(store):
-    pytest.importorskip("ray")
     said, spec = [], ensemble()
     engine = RayEngine(announce=said.append)
     files.write_json(store.folder(spec) / "run.json", spec.to_dict())
