@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, positive, whole
+from posattn.offsets import FAMILIES
 from posattn.tokens import VOCABULARIES, Vocabulary
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class Architecture:
     """The design choices of the paper's ablation (Appendix D.1), as data."""
 
-    attends: str  # what feeds queries and keys: "position" (Eq. 3), "input" (Eq. 2) or "both"
+    attends: str  # what feeds queries and keys: "position" (Eq. 3), "input" (Eq. 2) or "both"; or a table, "offset"
     encoded_input: bool = False  # positional encodings are appended to the input, so values and MLP see them too
     diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
     rotary: bool = False  # queries and keys are turned by their position
@@ -32,6 +33,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "no-encoding": Architecture("input"),
     "rope-only": Architecture("input", rotary=True),
     "standard-rope": Architecture("input", encoded_input=True, rotary=True),
+    "looped": Architecture("offset", biases=False),
 }
 
 
@@ -54,6 +56,13 @@ class ModelConfig:
         causal: position i attends to positions up to i; the scratchpad, which comes last, to all.
         tied: words are decoded by the vectors that embed them, without a bias; else by a linear map of their own.
         relative: numbers among tokens are read relative to their mean, which the answer is multiplied by: f(c x) = c f(x).
+        any_length: lists of every length, of which n is the longest trained on; there is no scratchpad.
+        looped: one layer, tied, as often as a list is long in binary digits; implies ``any_length``.
+
+    What only the ``looped`` architecture has (docs/any-length.md), which is looped by nature:
+        family: a row of :data:`posattn.offsets.FAMILIES`, which says where a position may look in each loop.
+        sharpness: S, the factor on its attention logits, which a recipe may let grow to this.
+        stay: a position keeps its state as far as its attention falls out of the list; else it sees a blank there.
 
     What only compiled programs use (:mod:`posattn.compiler`), which are for lists of exactly n:
         inputs, outputs: numbers at each position; more than one makes them vectors, (..., n, inputs).
@@ -79,6 +88,11 @@ class ModelConfig:
     causal: bool = False
     tied: bool = False
     relative: bool = False
+    any_length: bool = False
+    looped: bool = False
+    family: str | None = None
+    sharpness: float | None = None
+    stay: bool | None = None
     inputs: int = 1
     outputs: int = 1
     numbered: bool = False
@@ -92,6 +106,7 @@ class ModelConfig:
         object.__setattr__(self, "n", whole("n", self.n))
         choice("arch", self.arch, ARCHITECTURES)
         choice("encoding", self.encoding, ENCODINGS)
+        self._fill_loops()
         self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
         encoding = ENCODINGS[self.encoding]
         self._fill("encoding_dim", encoding.dim(self.n, self.positions))
@@ -127,6 +142,21 @@ class ModelConfig:
         if self.arch == "positional" and not self.bias:
             object.__setattr__(self, "arch", "scale-exact")
 
+    def _fill_loops(self) -> None:
+        """What lists of every length need."""
+        if self.design.attends == "offset":
+            for field, value in (("looped", True), ("family", "dilated"), ("sharpness", 40.0), ("stay", True)):
+                if getattr(self, field) in (None, False) and not (field == "stay" and self.stay is False):
+                    object.__setattr__(self, field, value)
+            choice("family", self.family, FAMILIES)
+            object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
+        for field in ("family", "sharpness", "stay"):
+            if getattr(self, field) is not None and self.design.attends != "offset":
+                raise UsageError(f"{field} is {getattr(self, field)!r}; the {self.arch} architecture has none.")
+        if self.looped:
+            object.__setattr__(self, "any_length", True)
+            self._fill("layers", 1)
+
     def _fill(self, field: str, value: object) -> None:
         if getattr(self, field) is None:
             object.__setattr__(self, field, value)
@@ -138,7 +168,7 @@ class ModelConfig:
     @property
     def positions(self) -> int:
         """N: the list and the scratchpad, and between them what is spare."""
-        return self.n + self.spare + 1
+        return self.n + self.spare + (not self.any_length)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -155,8 +185,8 @@ class ModelConfig:
 
     @property
     def compiled(self) -> bool:
-        """Whether any field says what only compiled programs have."""
-        return any(getattr(self, name) != default for name, default in _COMPILED.items())
+        """Whether any field says what only compiled programs have. Those for every length are none of them."""
+        return not self.any_length and any(getattr(self, name) != default for name, default in _COMPILED.items())
 
     @property
     def COLUMNS(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ Tensors = dict[str, Tensor]
 
 def folds(config: object) -> bool:
     """Whether a network folds: a Transformer with no rotary embedding and no encodings beside the state in queries and keys."""
-    if not isinstance(config, ModelConfig) or config.compiled:
+    if not isinstance(config, ModelConfig) or config.compiled or config.any_length:
         return False
     return config.design.attends != "both" and not config.design.rotary
 

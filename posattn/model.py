@@ -13,6 +13,8 @@ X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) t
 Defaults are those of the published runs: 84,577 parameters positional and 150,273 standard at n = 8.
 """
 
+from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -24,12 +26,14 @@ from posattn.config import ARCHITECTURES, Architecture, ModelConfig
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.memory import check_numbers, memory_cells, within_bounds
+from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
 from posattn.tokens import relative_numbers, reset_embedding, token_features
 
 __all__ = [
     "ARCHITECTURES",
     "Architecture",
     "Layer",
+    "LoopedLayer",
     "ModelConfig",
     "Transformer",
     "input_encoding",
@@ -44,15 +48,19 @@ class Layer(nn.Module):
     def __init__(self, config: ModelConfig, index: int = 0):
         super().__init__()
         d, self.attends, self.causal = config.embed, config.design.attends, config.causal
-        d_features = {"input": d, "position": config.encoding_dim, "both": d + config.encoding_dim}[self.attends]
-        self.attention = Attention(
-            d, d_features, config.d_k, config.heads, config.bias, config.design.rotary, config.d_v, config.hardmax
-        )
+        self._add_attention(config)
         hidden = (config.width,) if config.mlp is None else config.mlp[index]
         self.W_1 = nn.Linear(2 * d, hidden[0], bias=config.bias)
         # Between W_1 and W_2 there is nothing but in deeper MLPs, which only compiled programs have.
         self.between = nn.ModuleList(nn.Linear(a, b, bias=config.bias) for a, b in pairwise(hidden))
         self.W_2 = nn.Linear(hidden[-1], d, bias=config.bias)
+
+    def _add_attention(self, config: ModelConfig) -> None:
+        d, d_P = config.embed, config.encoding_dim
+        d_features = {"input": d, "position": d_P, "both": d + d_P}[self.attends]
+        self.attention = Attention(
+            d, d_features, config.d_k, config.heads, config.bias, config.design.rotary, config.d_v, config.hardmax
+        )
 
     def weights(
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
@@ -68,11 +76,43 @@ class Layer(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
     ) -> Float[Tensor, "*batch n d"]:
-        attended = self.attention.mix(self.weights(x, p, positions), x)
+        return self.phi(self.attention.mix(self.weights(x, p, positions), x), x)
+
+    def phi(self, attended: Float[Tensor, "*batch n d"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+        """Φ(attended ⊕ X)."""
         hidden = torch.relu(self.W_1(torch.cat([attended, x], dim=-1)))
         for linear in self.between:
             hidden = torch.relu(linear(hidden))
         return self.W_2(hidden)
+
+
+_TILE = 1 << 16  # positions that a long list takes at once: what a loop needs beside the state fits a cache
+
+
+class LoopedLayer(Layer):
+    """Eq. 1 with attention over offsets, F_l for loop l. Where a position stays, X' = m F_l(X) + (1 - m) X."""
+
+    attention: OffsetAttention  # type: ignore[assignment]
+
+    def _add_attention(self, config: ModelConfig) -> None:
+        assert config.family is not None and config.sharpness is not None
+        self.stay = config.stay
+        self.attention = OffsetAttention(
+            config.embed, config.heads, config.family, config.sharpness, config.bias, config.d_v
+        )
+
+    def forward(self, x: Float[Tensor, "*batch n d"], loop: Loop) -> Float[Tensor, "*batch n d"]:  # type: ignore[override]
+        n = x.shape[-2]
+        a, m = self.attention.weights(n, loop)
+        values = self.attention.W_V(x)
+        tile = n if torch.is_grad_enabled() else _TILE
+        parts = []
+        for start in range(0, n, tile):
+            here = slice(start, min(start + tile, n))
+            old = x[..., here, :]
+            new = self.phi(self.attention.mix(a[:, here], values, loop, start), old)
+            parts.append(torch.lerp(old, new, m[here, None]) if self.stay else new)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
 
 Sequence = Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"]  # numbers, or tokens
@@ -93,12 +133,14 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
-        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
+        kind = LoopedLayer if config.design.attends == "offset" else Layer
+        self.layers = nn.ModuleList(kind(config, index) for index in range(config.layers))
         if not config.tied:
             outputs = config.outputs if config.vocabulary.numbers else len(config.vocabulary.words)
             self.decoder = nn.Linear(config.embed, outputs, bias=config.bias)
         with torch.device("cpu"):  # also where the network is only sketched, on the meta device
-            p = ENCODINGS[config.encoding].matrix(config.positions, config.encoding_dim)
+            # No table holds the encodings of every length, so networks for all of them have none here.
+            p = ENCODINGS[config.encoding].matrix(0 if config.any_length else config.positions, config.encoding_dim)
         self.register_buffer("P", p.to(torch.get_default_device()), persistent=False)
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         if config.vocabulary.words:
@@ -107,9 +149,7 @@ class Transformer(nn.Module):
     def forward(self, x: Sequence) -> Float[Tensor, "*out"]:
         if self.config.relative:
             x, mean = relative_numbers(x)
-        z, p, positions = self._encode(x)
-        for layer in self.layers:
-            z = layer(z, p, positions)
+        z = deque(self._states(x), maxlen=1).pop()  # the last; the others need not be kept
         if self.config.numbered:
             check_numbers(z[..., -1], self.config.layers - 1)
         return self._decode(z) * mean if self.config.relative else self._decode(z)
@@ -117,7 +157,8 @@ class Transformer(nn.Module):
     def _decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
         words = self.config.vocabulary
         if not words.words:
-            y = self.decoder(z)[..., : -1 - self.config.spare, :]
+            y = self.decoder(z)
+            y = y if self.config.any_length else y[..., : -1 - self.config.spare, :]
             return y[..., 0] if self.config.outputs == 1 else y
         if words.numbers:
             return self.decoder(z[..., -1, :])
@@ -145,18 +186,28 @@ class Transformer(nn.Module):
 
     def states(self, x: Sequence) -> list[Float[Tensor, "*any N d"]]:
         """X before every layer, and after the last."""
+        return list(self._states(x))
+
+    def _states(self, x: Sequence) -> Iterator[Float[Tensor, "*any N d"]]:
+        """The same, one after the other."""
         z, p, positions = self._encode(x)
-        states = [z]
-        for layer in self.layers:
-            states.append(layer(states[-1], p, positions))
-        return states
+        yield z
+        if self.config.family is not None:
+            for loop in FAMILIES[self.config.family].loops(self._length(x)):
+                z = self.layers[0](z, loop)
+                yield z
+            return
+        times = max(1, depth(self._length(x))) if self.config.looped else 1
+        for layer in list(self.layers) * times:
+            z = layer(z, p, positions)
+            yield z
 
     def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
         if self.config.bounds is not None:
             x = within_bounds(x, self.config.n, self.config.bounds).to(self.P.dtype)
         positions = positions_of(self._length(x), self.config, x.device)
-        p = self.P[positions]
+        p = self.P.new_zeros(len(positions), 0) if self.config.any_length else self.P[positions]
         return self.encoder(input_features(x, p, positions, self.config, self.table)), p, positions
 
     def _length(self, x: Tensor) -> int:
@@ -168,6 +219,10 @@ def positions_of(length: int, config: ModelConfig, device: torch.device | None =
     """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
     if config.compiled and length != config.n:
         raise UsageError(f"the list has {length} numbers; this compiled program takes {config.n}.")
+    if config.any_length:
+        if length < 1:
+            raise UsageError("the list is empty; this model takes lists of 1 number or more.")
+        return torch.arange(length, device=device)
     if not 1 <= length <= config.n:
         raise UsageError(f"the list has {length} numbers; this model takes 1 to {config.n}.")
     if config.spare:
@@ -186,7 +241,8 @@ def input_features(
     if config.compiled:
         return memory_cells(x, positions, config.inputs, config.numbered)
     value = x[..., None] if table is None else token_features(x, table, config.vocabulary.numbers)
-    value = torch.cat([value, torch.zeros_like(value[..., :1, :])], dim=-2)
+    if not config.any_length:
+        value = torch.cat([value, torch.zeros_like(value[..., :1, :])], dim=-2)
     if config.design.diagonal_input:
         unit = torch.nn.functional.one_hot(positions, config.positions)
         return value * unit.to(x.dtype)

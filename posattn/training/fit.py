@@ -39,7 +39,7 @@ def train(
     lr: float | Sequence[float] | None = None,
     recipe: str | Recipe = "paper",
     seed: int = 0,
-    variable_length: bool = False,
+    variable_length: bool | Sequence[int] = False,
     device: str | torch.device | None = None,
     precision: str = "fp32",
     out: str | Path | None = None,
@@ -57,8 +57,8 @@ def train(
             One that says nothing of tokens reads those of the task.
         samples, epochs, batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
-        recipe: ``paper``, ``tuned`` or a :class:`Recipe`.
-        variable_length: train on lists of 1 to n numbers, equally often, each batch of one length.
+        recipe: ``paper``, ``tuned``, ``looped`` or a :class:`Recipe`.
+        variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
         save_every: seconds between checkpoints.
@@ -82,7 +82,7 @@ def _spec(
     lr: float | Sequence[float] | None,
     base: str | Recipe,
     seed: int,
-    variable_length: bool,
+    variable_length: bool | Sequence[int],
     precision: str,
 ) -> RunSpec:
     whole("members", members)
@@ -99,7 +99,8 @@ def _spec(
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
     model = reading(model, tasks[0])
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
-    return RunSpec(model, own, team, variable_length, precision)
+    lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
+    return RunSpec(model, own, team, lengths, precision)
 
 
 def train_spec(

@@ -22,6 +22,11 @@ def relative_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"
     return mean_squared_error(out, y) / y.double().var(dim=(-2, -1), correction=0)
 
 
+def relative_square(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Squared error over the mean square of the answers: 1 is what the answer 0 has, at every length and scale."""
+    return mean_squared_error(out, y) / y.double().square().mean(dim=(-2, -1))
+
+
 def rounding_accuracy(
     out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"], step: float = 1.0
 ) -> Float[Tensor, "*lead"]:
@@ -95,6 +100,30 @@ def evaluate_shifts(
             error, relative, closeness = torch.stack(parts).mean(dim=0)[:, index].tolist()
             about = {"member": index, "task": own, "seed": seed, "scale": 1.0, "distribution": name}
             rows.append(about | {"mse": error, "relative": relative, "closeness": closeness})
+    return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
+
+
+def evaluate_lengths(
+    predict: Predict,
+    members: Sequence[tuple[str, int]],
+    lengths: Iterable[int],
+    scales: Iterable[float],
+    samples: int = 1000,
+    split: str = "test",
+    device: torch.device | None = None,
+) -> pd.DataFrame:
+    """One row a member, length and scale: ``mse``, and ``relative_square``, which compares lengths and scales."""
+    rows, factors = [], [positive("scale", scale) for scale in scales]
+    for n in lengths:
+        for scale in factors:
+            x, y = draw(members, whole("samples", samples), whole("n", n), scale, split, device=device)
+            out = predict(x)
+            for index, (name, seed) in enumerate(members):
+                own = {"member": index, "task": name, "seed": seed, "n": n, "scale": scale}
+                error, relative = (measure(out[index], y[index]) for measure in (mean_squared_error, relative_square))
+                rows.append(own | {"mse": error.item(), "relative_square": relative.item()})
+    if not rows:
+        raise UsageError("lengths or scales is empty; give at least one of each.")
     return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
 
 

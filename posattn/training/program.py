@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from posattn import looped
 from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
@@ -23,6 +24,8 @@ from posattn.training.losses import Loss, squared_error
 from posattn.training.network import NetworkConfig
 
 Shapes = dict[str, torch.Size]
+_LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
+_LOGITS = "layers.0.attention.logits"  # of a looped network
 
 
 def initial_model(config: NetworkConfig, seed: int) -> nn.Module:
@@ -182,14 +185,25 @@ class Program:
         self._encodings: dict[int, tuple[Tensor, Tensor]] = {}
         self._layered: dict[tuple[int, int], Layered] = {}
 
-    def prepare(self, parameters: Parameters, members: slice, length: int) -> Prepared:
+    def prepare(
+        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
+    ) -> Prepared:
+        """``factor`` multiplies the attention logits of a looped network."""
         # Copies: products of matrices that lie elsewhere in memory may differ in the last bit.
         if self.folded:
             stacked = parameters.stacked(members)
             return self._fold(
                 {name: value.clone(memory_format=torch.contiguous_format) for name, value in stacked.items()}, length
             )
-        return Prepared({name: value.clone() for name, value in parameters.named(members).items()}, lambda found: found)
+        named = {name: value.clone() for name, value in parameters.named(members).items()}
+        if factor is None or _LOGITS not in named:
+            return Prepared(named, lambda found: found)
+        named[_LOGITS] *= factor
+
+        def adjoint(found: list[Tensor]) -> list[Tensor]:
+            return [value * factor if name == _LOGITS else value for name, value in zip(named, found, strict=True)]
+
+        return Prepared(named, adjoint)
 
     def _fold(self, stacked: Tensors, length: int) -> Prepared:
         with torch.no_grad():
@@ -207,6 +221,8 @@ class Program:
                 return folded_forward(tensors, self._features(x), self._transformer)
             x, mean = relative_numbers(x)
             return folded_forward(tensors, self._features(x), self._transformer) * mean
+        if looped.serves(self.config) and x.shape[-1] <= _LONG:
+            return looped.looped_forward(tensors, x, self._transformer)
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._plain({name: value[0] for name, value in tensors.items()}, x[0])[None]
         return vmap(self._plain)(tensors, x)

@@ -11,6 +11,7 @@ from numbers import Real
 from posattn.errors import UsageError, choice, positive, whole
 
 _LARGEST_LR = 1e30
+_LATER = ("sharpen_from", "sharpen_to")
 SCHEDULES = ("plateau", "cosine")
 
 
@@ -25,6 +26,8 @@ class Recipe:
             over the fraction ``warmup`` of all steps, then falls to zero along half a cosine.
         lr: the initial (plateau) or highest (cosine) learning rate.
         clip: the largest norm of a member's gradient; None for no clipping.
+        sharpen_from, sharpen_to: the fractions of all steps between which the factor on the attention logits of a looped
+            network grows geometrically from 1 to the network's sharpness, which it has from the first step if both are 0.
     """
 
     name: str = "paper"
@@ -42,6 +45,8 @@ class Recipe:
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
+    sharpen_from: float = 0.0
+    sharpen_to: float = 0.0
 
     def __post_init__(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
@@ -52,20 +57,28 @@ class Recipe:
             object.__setattr__(self, field, positive(field, getattr(self, field)))
         if self.lr > _LARGEST_LR:
             raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
-        for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2"):
+        for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2", *_LATER):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
             object.__setattr__(self, field, float(value))
 
+        if self.sharpen_from > self.sharpen_to:
+            raise UsageError(f"sharpen_from is {self.sharpen_from}; it must be at most sharpen_to, {self.sharpen_to}.")
+
     def to_dict(self) -> dict[str, object]:
-        return asdict(self)
+        """The fields. The last two are left out where they say nothing: older runs, known by their fields, lack them."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or self.sharpen_to}
 
 
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "tuned": Recipe(name="tuned", schedule="cosine", lr=1.5e-3, epochs=3001, warmup=0.05, clip=1.0),
-}
+    "looped": Recipe(
+        name="looped", schedule="cosine", lr=1e-3, epochs=500, samples=100_000, warmup=0.02, clip=1.0,
+        sharpen_from=0.25, sharpen_to=0.75,
+    ),
+}  # fmt: skip
 
 
 def recipe(name: str | Recipe = "paper", **changes: object) -> Recipe:

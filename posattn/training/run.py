@@ -92,6 +92,16 @@ class Run:
         table = score.evaluate(predict, self._members(), self.spec.lengths, factors, samples, split, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
 
+    def evaluate_lengths(
+        self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
+    ) -> pd.DataFrame:
+        """One row a member, length and scale: ``mse``, ``relative_square`` (mse over the mean square of the answers)."""
+        if not getattr(self.spec.model, "any_length", False):
+            raise UsageError(f"the {self.kind} network is for lists of up to {self.spec.model.n} numbers only.")
+        given = (self._members(), lengths, scales, samples, split, self.device)
+        table = metrics.evaluate_lengths(predictor(self.parameters), *given)
+        return table.assign(status=[self.status[member] for member in table["member"]])
+
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
         if self.task.TOKENS != "none":
@@ -145,7 +155,8 @@ ROW_COLUMNS = (
 )
 
 
-_TILE = 5000  # lists
+_TILE = 5000  # lists, of up to
+_SHORT = 64  # numbers
 
 
 def predictor(parameters: Parameters) -> metrics.Predict:
@@ -158,8 +169,9 @@ def predictor(parameters: Parameters) -> metrics.Predict:
         def part(group: slice) -> Tensor:
             with torch.no_grad():
                 prepared = program.prepare(parameters, group, x.shape[-1]).tensors
+                tile = max(1, _TILE * _SHORT // max(_SHORT, x.shape[-1]))
                 # In tiles, which bounds the memory of large tests.
-                return torch.cat([program.predict(prepared, tile) for tile in x[group].split(_TILE, dim=1)], dim=1)
+                return torch.cat([program.predict(prepared, tile) for tile in x[group].split(tile, dim=1)], dim=1)
 
         with Workers() as workers, Precision("fp32", device):
             return torch.cat(workers.map(part, groups))

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, whole
 from posattn.tasks import task
 from posattn.training.network import NetworkConfig, network_from_dict
 from posattn.training.recipe import Recipe
@@ -22,7 +23,7 @@ class RunSpec:
     model: NetworkConfig
     recipe: Recipe
     members: tuple[Member, ...]
-    variable_length: bool = False
+    variable_length: bool | tuple[int, ...] = False  # lists of 1 to n numbers, or of these lengths
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
@@ -37,16 +38,17 @@ class RunSpec:
                 )
             if self.variable_length and own.TOKENS != "none":
                 raise UsageError(f"variable_length is True; the task {own.name} has one length only.")
-        if self.variable_length and self.recipe.samples < self.model.n:
-            raise UsageError(
-                f"samples is {self.recipe.samples}; lists of 1 to {self.model.n} numbers need at least {self.model.n}."
-            )
+        if not isinstance(self.variable_length, bool):
+            object.__setattr__(self, "variable_length", _lengths(self.variable_length, self.model.n))
+        if self.recipe.samples < len(self.lengths):
+            kinds = f"of 1 to {self.model.n} numbers" if self.variable_length is True else "of these lengths"
+            raise UsageError(f"samples is {self.recipe.samples}; lists {kinds} need at least {len(self.lengths)}.")
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "format": _FORMAT,
             "model": self.model.to_dict(),
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.to_dict(),
             "members": [asdict(member) for member in self.members],
             "variable_length": self.variable_length,
             "precision": self.precision,
@@ -65,8 +67,10 @@ class RunSpec:
         return cls(**fields)
 
     @property
-    def lengths(self) -> range:
-        """The lengths of lists that the networks are for."""
+    def lengths(self) -> Sequence[int]:
+        """The lengths of the lists that the networks train on."""
+        if isinstance(self.variable_length, tuple):
+            return self.variable_length
         return range(1 if self.variable_length else self.model.n, self.model.n + 1)
 
     @property
@@ -85,6 +89,16 @@ class RunSpec:
         if not precision:
             del alone["precision"]
         return _digest(alone)[:16]
+
+
+def _lengths(given: object, n: int) -> tuple[int, ...]:
+    """Different lengths up to n, in order."""
+    if not isinstance(given, (list, tuple)) or not given or len(set(given)) < len(given):
+        raise UsageError(f"variable_length is {given!r}; it must be True, False or a sequence of different lengths.")
+    lengths = tuple(sorted(whole("variable_length", length) for length in given))
+    if lengths[-1] != n:
+        raise UsageError(f"variable_length goes up to {lengths[-1]}; the longest length must be the model's n, {n}.")
+    return lengths
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -61,13 +61,16 @@ class Trainer:
         members: Sequence[Member],
         device: torch.device,
         workers: Workers,
-        variable_length: bool = False,
+        variable_length: bool | Sequence[int] = False,
         folded: bool | None = None,
         precision: str | None = None,
         scale: float = 1.0,
         only: str | None = None,
     ):
-        """``scale`` is that of the training lists. ``only`` names the parameters to train, by a part of their names."""
+        """``variable_length`` is as for ``train``, and ``scale`` that of the training lists.
+
+        ``only`` names the parameters to train, by a part of their names.
+        """
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
@@ -88,6 +91,7 @@ class Trainer:
         steps = torch.arange(recipe.epochs * len(self.batches()) + 1).double()
         self.rates = (self._schedule(steps) / (1 - recipe.beta_1**steps)).float().to(device)
         self.spreads = (1 - recipe.beta_2**steps).sqrt().float().to(device)
+        self.sharpness = self._sharpening(steps).float().to(device) if recipe.sharpen_to else None
         # One unit a member on a CPU; one for all of them on a GPU.
         one_unit = device.type != "cpu"
         self.groups = [slice(0, count)] if one_unit else [slice(k, k + 1) for k in range(count)]
@@ -138,7 +142,10 @@ class Trainer:
             self._update(self.groups[index], _total(losses), gradient, torch.linalg.vector_norm(gradient, dim=1))
 
         self.step += 1
-        prepared = self.workers.map(lambda group: self.program.prepare(self.parameters, group, length), self.groups)
+        factor = None if self.sharpness is None else self.sharpness.take(self.step)
+        prepared = self.workers.map(
+            lambda group: self.program.prepare(self.parameters, group, length, factor), self.groups
+        )
         units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
         results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
         self.workers.map(update, range(len(self.groups)))
@@ -172,6 +179,14 @@ class Trainer:
         warm = self.recipe.warmup * total
         falling = 0.5 * (1 + torch.cos(math.pi * (step - 1 - warm) / (total - warm)))
         return torch.where(step <= warm, step / max(warm, 1), falling)
+
+    def _sharpening(self, step: Float[Tensor, "*steps"]) -> Float[Tensor, "*steps"]:
+        """The factor on a looped network's logits at a step, in units of its sharpness S: from 1/S to 1."""
+        sharpness = getattr(self.config, "sharpness", None) or 1.0
+        done = step / (self.recipe.epochs * len(self.batches()))
+        start, stop = self.recipe.sharpen_from, self.recipe.sharpen_to
+        grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
+        return torch.exp((grown - 1) * math.log(sharpness))
 
     def _end_epoch(self) -> None:
         self.history[self.epoch] = torch.stack(
@@ -219,15 +234,15 @@ def _blocks(
     recipe: Recipe,
     members: Sequence[Member],
     device: torch.device,
-    variable_length: bool,
+    variable_length: bool | Sequence[int],
     scale: float,
 ) -> list[Block]:
-    """Every member's training data: of the model's length, or of all lengths up to it equally often."""
+    """Every member's training data: of the model's length, or of several lengths equally often."""
     drawn: list[dict[int, tuple[Tensor, Tensor]]] = []
     for member in members:
         source = task(member.task)
         if variable_length:
-            lengths = range(1, config.n + 1)
+            lengths = range(1, config.n + 1) if variable_length is True else variable_length
             drawn.append(source.sample_lengths(recipe.samples, lengths, scale=scale, seed=member.seed, device=device))
         else:
             lists = source.sample(recipe.samples, n=config.n, scale=scale, seed=member.seed, device=device)
