@@ -23,12 +23,15 @@ def attention_weights(
     keys: Float[Tensor, "*shared n d_k"],
     mask: Bool[Tensor, "*mask n n"] | None = None,
     hard: bool = False,
+    bias: Float[Tensor, "*heads n n"] | None = None,
 ) -> Float[Tensor, "*batch n n"]:
     """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend, and a row that may not at all is zero.
 
-    ``hard`` takes hardmax in place of softmax.
+    ``hard`` takes hardmax in place of softmax. ``bias`` is added to the logits.
     """
     logits = queries @ keys.mT / math.sqrt(queries.shape[-1])
+    if bias is not None:
+        logits = logits + bias
     if hard:
         return hardmax(logits)
     if mask is None:
@@ -55,6 +58,14 @@ def hardmax(logits: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch n m"]:
     return (logits == logits.amax(dim=-1, keepdim=True)).to(logits.dtype)
 
 
+def falling_with_distance(
+    positions: Int64[Tensor, " n"], heads: int, dtype: torch.dtype
+) -> Float[Tensor, "{heads} n n"]:
+    """ALiBi (Press et al., 2022): head h of H adds -2^(-8 (h+1) / H) |i - j| to its logits."""
+    slopes = 2.0 ** (-8 * torch.arange(1, heads + 1, device=positions.device) / heads)
+    return -slopes[:, None, None].to(dtype) * (positions[:, None] - positions).abs().to(dtype)
+
+
 def split_heads(x: Float[Tensor, "*batch n Hd"], heads: int) -> Float[Tensor, "*batch {heads} n d"]:
     """(..., n, H d) to (..., H, n, d)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
@@ -78,9 +89,10 @@ class Attention(nn.Module):
         rotary: bool = False,
         d_v: int | None = None,
         hard: bool = False,
+        alibi: bool = False,
     ):
         super().__init__()
-        self.heads, self.rotary, self.hard = heads, rotary, hard
+        self.heads, self.rotary, self.hard, self.alibi = heads, rotary, hard, alibi
         d_values = d_model if d_v is None else heads * d_v
         self.W_Q = nn.Linear(d_features, heads * d_k, bias=bias)
         self.W_K = nn.Linear(d_features, heads * d_k, bias=bias)
@@ -106,14 +118,15 @@ class Attention(nn.Module):
         positions: Int64[Tensor, " n"] | None = None,
         mask: Bool[Tensor, "*mask n n"] | None = None,
     ) -> Float[Tensor, "*batch H n n"]:
-        """A of every head. Eq. 2 for features X, Eq. 3 for features P; ``positions`` are for the rotary embedding."""
+        """A of every head. Eq. 2 for features X, Eq. 3 for features P; ``positions`` are for the rotary embedding and ALiBi."""
         queries = split_heads(self.W_Q(features), self.heads)
         keys = split_heads(self.W_K(features), self.heads)
+        if positions is None:
+            positions = torch.arange(features.shape[-2], device=features.device)
         if self.rotary:
-            if positions is None:
-                positions = torch.arange(features.shape[-2], device=features.device)
             queries, keys = rotate(queries, positions), rotate(keys, positions)
-        return attention_weights(queries, keys, mask, self.hard)
+        bias = falling_with_distance(positions, self.heads, queries.dtype) if self.alibi else None
+        return attention_weights(queries, keys, mask, self.hard, bias)
 
     def mix(self, a: Float[Tensor, "*#batch H n n"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """(⊕_h A_h X W_V,h) W_O."""

@@ -224,7 +224,8 @@ def predict(
         return
     values = parse_list(numbers)
     x = trained.as_input(values)
-    if len(values) < trained.spec.model.n and not trained.spec.variable_length:
+    any_length = getattr(trained.spec.model, "any_length", False)
+    if len(values) < trained.spec.model.n and not trained.spec.variable_length and not any_length:
         warnings.warn(
             f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
         )
@@ -250,7 +251,9 @@ def export(
         Path | None, typer.Option("--torch", help="Write this file, which torch.export.load reads.")
     ] = None,
     member: Annotated[int, typer.Option(help="Which network of the run.")] = 0,
-    length: Annotated[int | None, typer.Option(help="Numbers in a list (default: the network's longest).")] = None,
+    length: Annotated[
+        int | None, typer.Option("--length", "--n", help="Numbers in a list (default: those trained on).")
+    ] = None,
 ) -> None:
     """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
     from posattn.export import to_onnx, to_torch

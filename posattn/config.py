@@ -20,6 +20,8 @@ class Architecture:
     encoded_input: bool = False  # positional encodings are appended to the input, so values and MLP see them too
     diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
     rotary: bool = False  # queries and keys are turned by their position
+    alibi: bool = False  # logits fall with the distance (Press et al., 2022)
+    randomized: bool = False  # encodings are those of random places in a long range (Ruoss et al., 2023)
     biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
 
 
@@ -33,8 +35,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "no-encoding": Architecture("input"),
     "rope-only": Architecture("input", rotary=True),
     "standard-rope": Architecture("input", encoded_input=True, rotary=True),
+    "alibi": Architecture("input", alibi=True),
+    "randomized": Architecture("input", encoded_input=True, randomized=True),
     "looped": Architecture("offset", biases=False),
 }
+
+RANGE = 2048  # places among which randomized encodings choose, as in Ruoss et al.
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class ModelConfig:
         if self.bounds is not None and len(self.bounds) != self.inputs:
             raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
         self._fill("bias", self.design.biases)
-        for field in ("bias", "causal", "tied", "relative"):
+        for field in ("bias", "causal", "tied", "relative", "any_length", "looped"):
             if not isinstance(getattr(self, field), bool):
                 raise UsageError(f"{field} is {getattr(self, field)!r}; it must be True or False.")
         if VOCABULARIES[choice("tokens", self.tokens, VOCABULARIES)].words and self.design.diagonal_input:
@@ -144,18 +150,29 @@ class ModelConfig:
 
     def _fill_loops(self) -> None:
         """What lists of every length need."""
-        if self.design.attends == "offset":
-            for field, value in (("looped", True), ("family", "dilated"), ("sharpness", 40.0), ("stay", True)):
-                if getattr(self, field) in (None, False) and not (field == "stay" and self.stay is False):
-                    object.__setattr__(self, field, value)
+        design = self.design
+        if design.attends == "offset":
+            object.__setattr__(self, "looped", True)
+            for field, value in (("family", "dilated"), ("sharpness", 40.0), ("stay", True)):
+                self._fill(field, value)
             choice("family", self.family, FAMILIES)
             object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
         for field in ("family", "sharpness", "stay"):
-            if getattr(self, field) is not None and self.design.attends != "offset":
+            if getattr(self, field) is not None and design.attends != "offset":
                 raise UsageError(f"{field} is {getattr(self, field)!r}; the {self.arch} architecture has none.")
         if self.looped:
-            object.__setattr__(self, "any_length", True)
             self._fill("layers", 1)
+            if self.layers != 1:
+                raise UsageError(f"layers is {self.layers}; a looped network has 1, which is tied.")
+        if self.looped or design.alibi or design.randomized:
+            object.__setattr__(self, "any_length", True)
+        if design.randomized:
+            object.__setattr__(self, "encoding", "sinusoidal" if self.encoding == "one-hot" else self.encoding)
+            self._fill("encoding_dim", self.embed)
+        elif self.any_length and (
+            design.attends in ("position", "both") or design.encoded_input or design.diagonal_input
+        ):
+            raise UsageError(f"any_length is True; the {self.arch} architecture has encodings for n positions only.")
 
     def _fill(self, field: str, value: object) -> None:
         if getattr(self, field) is None:
@@ -169,6 +186,11 @@ class ModelConfig:
     def positions(self) -> int:
         """N: the list and the scratchpad, and between them what is spare."""
         return self.n + self.spare + (not self.any_length)
+
+    @property
+    def encoded_places(self) -> int:
+        """How many positions P has rows for: none where no table fits every length."""
+        return RANGE if self.design.randomized else 0 if self.any_length else self.positions
 
     @property
     def vocabulary(self) -> Vocabulary:

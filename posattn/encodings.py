@@ -48,6 +48,21 @@ ENCODINGS: dict[str, Encoding] = {
 }
 
 
+def random_places(x: Float[Tensor, "*batch n"], places: int) -> Int64[Tensor, "*batch n"]:
+    """Different places in ascending order among 0..places-1, at random: a fixed pseudo-random function of each list.
+
+    So no state is drawn from, and a list has the same places in training and in a test. n numbers of 0..places-n, in order and
+    each raised by its rank.
+    """
+    n = x.shape[-1]
+    rank = torch.arange(n, device=x.device)
+    # The usual hash of shaders: digits of a sine far behind the point.
+    u = torch.frac(
+        torch.sin(x.detach().double().sum(dim=-1, keepdim=True) * 12.9898 + rank * 78.233) * 43758.5453
+    ).abs()
+    return (u * (places - n + 1)).long().sort(dim=-1).values + rank
+
+
 def rotate(x: Float[Tensor, "*batch n d"], positions: Int64[Tensor, " n"]) -> Float[Tensor, "*batch n d"]:
     """Rotary embedding (Su et al., 2024): turns the pair (k, k + d//2) of the vector at position i by i / 10000^(2k/d).
 

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, whole
 from posattn.folding import fold, folded_forward, folds, stack_layers
 from posattn.model import Transformer, input_features, positions_of
 from posattn.training import files
@@ -68,7 +68,9 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[nn.Module, in
     if model.config.vocabulary.words:
         raise UsageError(f"tokens is {model.config.tokens!r}; only networks of lists of numbers can be exported.")
     length = model.config.n if length is None else length
-    if not isinstance(length, int) or not 1 <= length <= model.config.n:
+    if model.config.any_length:
+        length = whole("length", length)
+    elif not isinstance(length, int) or not 1 <= length <= model.config.n:
         raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")
     model = model.float().cpu().eval()
     return Folded(model, length) if folds(model.config) else model, length

@@ -22,8 +22,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from posattn.attention import Attention, causal_mask
-from posattn.config import ARCHITECTURES, Architecture, ModelConfig
-from posattn.encodings import ENCODINGS
+from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
+from posattn.encodings import ENCODINGS, random_places
 from posattn.errors import UsageError
 from posattn.memory import check_numbers, memory_cells, within_bounds
 from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
@@ -58,12 +58,21 @@ class Layer(nn.Module):
     def _add_attention(self, config: ModelConfig) -> None:
         d, d_P = config.embed, config.encoding_dim
         d_features = {"input": d, "position": d_P, "both": d + d_P}[self.attends]
+        design = config.design
         self.attention = Attention(
-            d, d_features, config.d_k, config.heads, config.bias, config.design.rotary, config.d_v, config.hardmax
+            d,
+            d_features,
+            config.d_k,
+            config.heads,
+            config.bias,
+            design.rotary,
+            config.d_v,
+            config.hardmax,
+            design.alibi,
         )
 
     def weights(
-        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
+        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "*lists n d_P"], positions: Int64[Tensor, " n"]
     ) -> Float[Tensor, "*any H n n"]:
         """A. Eq. 2: softmax(X W_Q (X W_K)^T); Eq. 3: softmax(P W_Q (P W_K)^T), the same for every input."""
         mask = causal_mask(positions) if self.causal else None
@@ -74,7 +83,7 @@ class Layer(nn.Module):
         return self.attention.weights(x, positions, mask)
 
     def forward(
-        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
+        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "*lists n d_P"], positions: Int64[Tensor, " n"]
     ) -> Float[Tensor, "*batch n d"]:
         return self.phi(self.attention.mix(self.weights(x, p, positions), x), x)
 
@@ -139,8 +148,7 @@ class Transformer(nn.Module):
             outputs = config.outputs if config.vocabulary.numbers else len(config.vocabulary.words)
             self.decoder = nn.Linear(config.embed, outputs, bias=config.bias)
         with torch.device("cpu"):  # also where the network is only sketched, on the meta device
-            # No table holds the encodings of every length, so networks for all of them have none here.
-            p = ENCODINGS[config.encoding].matrix(0 if config.any_length else config.positions, config.encoding_dim)
+            p = ENCODINGS[config.encoding].matrix(config.encoded_places, config.encoding_dim)
         self.register_buffer("P", p.to(torch.get_default_device()), persistent=False)
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         if config.vocabulary.words:
@@ -167,8 +175,11 @@ class Transformer(nn.Module):
         return self.decoder(z[..., :-1, :])
 
     def attention(self, x: Sequence | None = None, *, length: int | None = None) -> Float[Tensor, "L *any H N N"]:
-        """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
-        if x is None and self.config.design.attends != "position":
+        """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``.
+
+        Of a looped network, those of all loops; what falls out of the list goes to the sink, which is the last position.
+        """
+        if x is None and self.config.design.attends not in ("position", "offset"):
             raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
         if x is not None and length is not None:
             raise UsageError("attention takes x or length, not both.")
@@ -176,13 +187,21 @@ class Transformer(nn.Module):
             kind = self.P.dtype if self.config.vocabulary.numbers else torch.int64
             vector = (self.config.inputs,) * (self.config.inputs > 1)
             x = self.P.new_zeros(self.config.n if length is None else length, *vector, dtype=kind)
+        if self.config.family is not None:
+            loops = FAMILIES[self.config.family].loops(self._length(x))
+            attention = self._offset_attention()
+            return torch.stack([attention.matrix(self._length(x), loop) for loop in loops])
         *states, _ = self.states(x)
         positions = positions_of(self._length(x), self.config, x.device)
         maps = []
-        for layer, z in zip(self.layers, states, strict=True):
-            assert isinstance(layer, Layer)
-            maps.append(layer.weights(z, self.P[positions], positions))
+        for layer, z in zip(self._passes(self._length(x)), states, strict=True):
+            maps.append(layer.weights(z, self._encodings(x, positions), positions))
         return torch.stack(maps)
+
+    def _offset_attention(self) -> OffsetAttention:
+        layer = self.layers[0]
+        assert isinstance(layer, LoopedLayer)
+        return layer.attention
 
     def states(self, x: Sequence) -> list[Float[Tensor, "*any N d"]]:
         """X before every layer, and after the last."""
@@ -197,18 +216,30 @@ class Transformer(nn.Module):
                 z = self.layers[0](z, loop)
                 yield z
             return
-        times = max(1, depth(self._length(x))) if self.config.looped else 1
-        for layer in list(self.layers) * times:
+        for layer in self._passes(self._length(x)):
             z = layer(z, p, positions)
             yield z
+
+    def _passes(self, length: int) -> list[Layer]:
+        """The layers in the order in which a list meets them."""
+        times = max(1, depth(length)) if self.config.looped else 1
+        return [layer for layer in self.layers if isinstance(layer, Layer)] * times
 
     def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
         if self.config.bounds is not None:
             x = within_bounds(x, self.config.n, self.config.bounds).to(self.P.dtype)
         positions = positions_of(self._length(x), self.config, x.device)
-        p = self.P.new_zeros(len(positions), 0) if self.config.any_length else self.P[positions]
+        p = self._encodings(x, positions)
         return self.encoder(input_features(x, p, positions, self.config, self.table)), p, positions
+
+    def _encodings(self, x: Sequence, positions: Int64[Tensor, " N"]) -> Float[Tensor, "*any N d_P"]:
+        """P of the positions; at random places of a range if it is so designed, and none where no table fits every length."""
+        if self.config.design.randomized:
+            if len(positions) > RANGE:
+                raise UsageError(f"the list has {len(positions)} numbers; randomized encodings have {RANGE} places.")
+            return self.P[random_places(x, RANGE)]
+        return self.P.new_zeros(len(positions), 0) if self.config.any_length else self.P[positions]
 
     def _length(self, x: Tensor) -> int:
         """How many positions an input fills: vectors have one axis more."""
@@ -232,7 +263,7 @@ def positions_of(length: int, config: ModelConfig, device: torch.device | None =
 
 def input_features(
     x: Sequence,
-    p: Float[Tensor, "N d_P"],
+    p: Float[Tensor, "*lists N d_P"],
     positions: Int64[Tensor, " N"],
     config: ModelConfig,
     table: Float[Tensor, "V C"] | None = None,

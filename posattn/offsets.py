@@ -135,6 +135,15 @@ class OffsetAttention(nn.Module):
             self.table()[:, self.family.class_of(n, loop, device)], self.family.inside(n, loop, device)
         )
 
+    def matrix(self, n: int, loop: Loop) -> Float[Tensor, "H N N"]:
+        """A as a matrix for pictures of short lists, N = n + 1: the sink, which attends to itself, is the last position."""
+        a, _ = self.weights(n, loop)
+        dense = a.new_zeros(self.heads, n + 1, n + 1)
+        places = self.family.places(n, loop, a.device).clamp(0, n).expand(a.shape)  # outside, a is 0
+        dense[:, :n].scatter_add_(2, places, a)
+        dense[:, :, -1] += 1 - dense.sum(dim=-1)
+        return dense
+
     def mix(
         self, a: Float[Tensor, "H k C"], values: Float[Tensor, "*batch n d_V"], loop: Loop, start: int = 0
     ) -> Float[Tensor, "*batch k d"]:
@@ -148,3 +157,18 @@ class OffsetAttention(nn.Module):
                 # A head's weight, for each of its columns.
                 attended = attended + weight.repeat_interleave(each, dim=-1) * rows(values, start + ahead, stop + ahead)
         return self.W_O(attended)
+
+
+def edges(attention: OffsetAttention, n: int, least: float = 0.3) -> list[list[tuple[int, int, float]]]:
+    """Who looks where in lists of n: for every loop (j, i, weight) where position i gives j at least ``least`` in some head.
+
+    O(n) a loop; the sink is left out.
+    """
+    found = []
+    for loop in attention.family.loops(n):
+        a, _ = attention.weights(n, loop)
+        strongest = a.amax(dim=0)
+        places = attention.family.places(n, loop, a.device)
+        strong = (strongest >= least).nonzero().tolist()
+        found.append([(int(places[i, c]), i, float(strongest[i, c])) for i, c in strong])
+    return found
