@@ -51,22 +51,31 @@ def scan(
     return PCOC(machines, 2 * words, (Known(-bound, bound),), rounds, (words - 1,), copies(2 * words), name=name)
 
 
+def total(a: Words, b: Words) -> Words:
+    return [a[0] + b[0]]
+
+
+def least(a: Words, b: Words) -> Words:
+    return [minimum(a[0], b[0])]
+
+
+def joined_stretch(a: Words, b: Words) -> Words:
+    """Of two stretches side by side. A stretch is its sum, its best start, its best end and its best part."""
+    best = maximum(maximum(a[3], b[3]), a[2] + b[1])
+    return [a[0] + b[0], maximum(a[1], a[0] + b[1]), maximum(b[2], b[0] + a[2]), best]
+
+
 def prefix_sum(machines: int, bound: float) -> PCOC:
-    return scan("prefix-sum", machines, bound, lambda a, b: [a[0] + b[0]], blank_is_neutral=True)
+    return scan("prefix-sum", machines, bound, total, blank_is_neutral=True)
 
 
 def prefix_min(machines: int, bound: float) -> PCOC:
-    return scan("prefix-min", machines, bound, lambda a, b: [minimum(a[0], b[0])])
+    return scan("prefix-min", machines, bound, least)
 
 
 def max_subarray(machines: int, bound: float) -> PCOC:
-    """The largest sum of neighbours so far. A stretch is its sum, its best start, its best end and its best part."""
-
-    def combine(a: Words, b: Words) -> Words:
-        best = maximum(maximum(a[3], b[3]), a[2] + b[1])
-        return [a[0] + b[0], maximum(a[1], a[0] + b[1]), maximum(b[2], b[0] + a[2]), best]
-
-    return scan("max-subarray", machines, bound, combine, words=4)
+    """The largest sum of neighbours so far."""
+    return scan("max-subarray", machines, bound, joined_stretch, words=4)
 
 
 def tree(name: str, machines: int, bound: float, combine: Combine) -> PCOC:
@@ -91,11 +100,11 @@ def tree(name: str, machines: int, bound: float, combine: Combine) -> PCOC:
 
 
 def tree_sum(machines: int, bound: float) -> PCOC:
-    return tree("tree-sum", machines, bound, lambda a, b: [a[0] + b[0]])
+    return tree("tree-sum", machines, bound, total)
 
 
 def tree_min(machines: int, bound: float) -> PCOC:
-    return tree("tree-min", machines, bound, lambda a, b: [minimum(a[0], b[0])])
+    return tree("tree-min", machines, bound, least)
 
 
 # --- sorting networks (Figure 7, right) -------------------------------------------------------------------------------

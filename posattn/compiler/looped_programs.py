@@ -1,0 +1,113 @@
+"""Programs as the weights of the looped network (docs/any-length.md): exact for lists of every length.
+
+A scan is one head that looks s = 2^l back. Its state is the words of a stretch, Φ joins the stretch of the partner with its own, and a
+position whose partner is not in the list stays as it is, so that Φ never sees a blank. A bitonic sorter has four heads: where a
+position keeps the smaller number, two of them give it its own and its partner's, where it keeps the larger one the other two
+do, and those that give nothing look at the sink:
+
+    Φ  =  min(h_1, h_2) + max(h_3, h_4).
+
+The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``; none needs a bias.
+
+Letters: w words of a state, H heads, K classes of positions, C candidates.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.expressions import Cell, Expression, maximum, minimum
+from posattn.compiler.expressions_to_relu import relu_layers
+from posattn.compiler.programs import joined_stretch, least, total
+from posattn.errors import choice
+from posattn.model import LoopedLayer, ModelConfig, Transformer
+from posattn.offsets import FAMILIES
+
+_CERTAIN = 1000.0  # logits this far apart make softmax hardmax, in float64 too
+
+
+@dataclass(frozen=True)
+class LoopedProgram:
+    """One row of the table.
+
+    heads: where each looks, by class of positions: one of the family's candidates r, or None for the sink.
+    reads: the word of the state that each head brings.
+    phi: the new words, from what the heads bring and the position's own words.
+    """
+
+    family: str
+    words: int
+    heads: tuple[tuple[int | None, ...], ...]
+    reads: tuple[tuple[int, ...], ...]
+    phi: Callable[[Sequence[Expression], Sequence[Expression]], Sequence[Expression]]
+
+
+def _scan(
+    combine: Callable[[Sequence[Expression], Sequence[Expression]], Sequence[Expression]], words: int = 1
+) -> LoopedProgram:
+    return LoopedProgram("dilated", words, ((-1,),), (tuple(range(words)),), combine)
+
+
+def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Sequence[Expression]:
+    """Four words, of which one would do: each head needs a column of its own."""
+    return [minimum(brought[0], brought[1]) + maximum(brought[2], brought[3])] * 4
+
+
+# Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. Partners of lower ones are ahead.
+_SELF_LESS, _SELF_MORE = (0, None, None, 0), (None, 0, 0, None)
+_PARTNER_LESS, _PARTNER_MORE = (1, None, None, -1), (None, 1, -1, None)
+
+LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
+    "sum": _scan(total),
+    "min": _scan(least),
+    "maxsub": _scan(joined_stretch, words=4),
+    "sort": LoopedProgram(
+        "butterfly", 4, (_SELF_LESS, _PARTNER_LESS, _SELF_MORE, _PARTNER_MORE), ((0,),) * 4, _exchange
+    ),
+}
+
+
+def looped_program(task: str) -> Transformer:
+    """The looped network that solves a task (sum, min, maxsub, sort) exactly, for lists of every length."""
+    row = LOOPED_PROGRAMS[choice("task", task, LOOPED_PROGRAMS)]
+    brought = sum(len(words) for words in row.reads)
+    cells = [Cell(index) for index in range(brought + row.words)]
+    anything = Analysis([Known(-math.inf, math.inf)] * len(cells), 0)
+    # The machine's number, which the analysis has a place for, is in no expression.
+    places = [*range(brought), *range(row.words, 2 * row.words), 0]
+    maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, places, 2 * row.words)
+    config = ModelConfig(
+        n=16,
+        arch="looped",
+        family=row.family,
+        sharpness=1.0,
+        heads=len(row.heads),
+        embed=row.words,
+        d_v=len(row.reads[0]),
+        mlp=(tuple(len(each.bias) for each in maps[:-1]),),
+    )
+    model = Transformer(config).double().requires_grad_(False)
+    layer = model.layers[0]
+    assert isinstance(layer, LoopedLayer)
+    for linear, each in zip((layer.W_1, *layer.between, layer.W_2), maps, strict=True):
+        assert not each.bias.any()
+        _set(linear, torch.from_numpy(each.dense()))  # type: ignore[arg-type]
+    layer.attention.logits.copy_(_logits(row))
+    _set(layer.attention.W_V, torch.eye(row.words)[[word for words in row.reads for word in words]])
+    _set(layer.attention.W_O, torch.eye(row.words))
+    _set(model.encoder, torch.ones(row.words, 1))
+    _set(model.decoder, torch.eye(row.words)[-1:])
+    return model
+
+
+def _set(linear: torch.nn.Linear, weight: Tensor) -> None:
+    linear.weight.copy_(weight)
+
+
+def _logits(row: LoopedProgram) -> Tensor:
+    candidates = (*FAMILIES[row.family].candidates, None)
+    return _CERTAIN * torch.tensor([[[r == wanted for r in candidates] for wanted in head] for head in row.heads])
