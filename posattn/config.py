@@ -192,6 +192,12 @@ class ModelConfig:
         """How many positions P has rows for: none where no table fits every length."""
         return RANGE if self.design.randomized else 0 if self.any_length else self.positions
 
+    def numbers_a_position(self, n: int) -> int:
+        """What a position of a list of n needs, about: its state four times over, and its rows of the attention."""
+        if self.family is not None:
+            return 4 * self.embed + 4 * self.heads * (1 + len(FAMILIES[self.family].candidates))
+        return 4 * self.embed + 2 * self.heads * n
+
     @property
     def vocabulary(self) -> Vocabulary:
         """The words that the network reads; none for lists of numbers."""

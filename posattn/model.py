@@ -25,6 +25,7 @@ from posattn.attention import Attention, causal_mask
 from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
 from posattn.encodings import ENCODINGS, random_places
 from posattn.errors import UsageError
+from posattn.free_memory import check_fits
 from posattn.memory import check_numbers, memory_cells, within_bounds
 from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
 from posattn.tokens import relative_numbers, reset_embedding, token_features
@@ -229,7 +230,10 @@ class Transformer(nn.Module):
         """The first state, and the encodings and positions of its entries."""
         if self.config.bounds is not None:
             x = within_bounds(x, self.config.n, self.config.bounds).to(self.P.dtype)
-        positions = positions_of(self._length(x), self.config, x.device)
+        n = self._length(x)
+        if self.config.any_length and not torch.compiler.is_compiling():
+            check_fits(x.numel() // max(1, n), n, self.config.numbers_a_position(n), x.element_size(), x.device)
+        positions = positions_of(n, self.config, x.device)
         p = self._encodings(x, positions)
         return self.encoder(input_features(x, p, positions, self.config, self.table)), p, positions
 
