@@ -13,7 +13,7 @@ _SMALL = 1 << 28  # bytes that are not worth a look
 def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device) -> None:
     """Raises if ``lists`` of n positions, each with so many numbers of ``size`` bytes, do not fit on a device."""
     each = max(1, lists) * numbers * size
-    if n * each < _SMALL:
+    if n * each < _SMALL or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return
     free = free_bytes(device)
     if n * each > free:

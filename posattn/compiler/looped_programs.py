@@ -1,9 +1,9 @@
 """Programs as the weights of the looped network (docs/any-length.md): exact for lists of every length.
 
-A scan is one head that looks s = 2^l back. Its state is the words of a stretch, Φ joins the stretch of the partner with its own, and a
-position whose partner is not in the list stays as it is, so that Φ never sees a blank. A bitonic sorter has four heads: where a
-position keeps the smaller number, two of them give it its own and its partner's, where it keeps the larger one the other two
-do, and those that give nothing look at the sink:
+A scan is one head that looks s = 2^l back. Its state is the words of a stretch, Φ joins the partner's stretch with its own, and
+a position whose partner is not in the list stays as it is, so that Φ never sees a blank. A bitonic sorter has four heads: two
+give a position its own number and its partner's where it keeps the smaller one, two where it keeps the larger one, and heads
+that give nothing look at the sink:
 
     Φ  =  min(h_1, h_2) + max(h_3, h_4).
 
@@ -57,7 +57,7 @@ def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Seque
     return [minimum(brought[0], brought[1]) + maximum(brought[2], brought[3])] * 4
 
 
-# Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. Partners of lower ones are ahead.
+# Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
 _SELF_LESS, _SELF_MORE = (0, None, None, 0), (None, 0, 0, None)
 _PARTNER_LESS, _PARTNER_MORE = (1, None, None, -1), (None, 1, -1, None)
 
@@ -95,7 +95,7 @@ def looped_program(task: str) -> Transformer:
     assert isinstance(layer, LoopedLayer)
     for linear, each in zip((layer.W_1, *layer.between, layer.W_2), maps, strict=True):
         assert not each.bias.any()
-        _set(linear, torch.from_numpy(each.dense()))  # type: ignore[arg-type]
+        _set(linear, torch.from_numpy(each.dense()))
     layer.attention.logits.copy_(_logits(row))
     _set(layer.attention.W_V, torch.eye(row.words)[[word for words in row.reads for word in words]])
     _set(layer.attention.W_O, torch.eye(row.words))

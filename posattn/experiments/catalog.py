@@ -16,7 +16,7 @@ from posattn.experiments.declaration import (
     View,
     series,
 )
-from posattn.experiments.measures import FineTuned, Scales, Shifts
+from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.experiments.theory import Gaps, discrepancy_rows, ood_probability_rows
 from posattn.tasks import task
 from posattn.training.recipe import recipe
@@ -79,6 +79,22 @@ _SMALLER: dict[str, Any] = {
     "quick": (5000, 20, 100, 2),
     "smoke": (60, 2, 30, 1),
 }  # a sequence of 30 costs what ten lists of 8 do
+
+
+def _any_length(label: str, arch: str) -> tuple[Series, ...]:
+    """A network with self-attention for lists of every length: with layers of its own, and with one layer, looped."""
+    own = {"arch": arch, "any_length": True, "causal": True}
+    return Series(label, own), Series(f"{label}, looped", {**own, "looped": True})
+
+
+EVERY_LENGTH = (
+    Series("looped positional", {"arch": "looped"}),
+    Series("looped positional, deeper MLP", {"arch": "looped", "mlp": ((64, 64),)}),
+    *_any_length("randomized encodings", "randomized"),
+    *_any_length("RoPE", "rope-only"),
+    *_any_length("no encodings", "no-encoding"),
+    *_any_length("ALiBi", "alibi"),
+)
 
 
 _LIST = (
@@ -259,6 +275,27 @@ _LIST = (
         Grid(FIVE_TASKS, EIGHT),
         Shifts(),
         BY_DISTRIBUTION,
+    ),
+    Experiment(
+        "length-generalization",
+        "Section 8, beyond the paper",
+        "error on lists longer than those trained on",
+        Grid(
+            ("sum", "min", "maxsub"),
+            EVERY_LENGTH,
+            n=(16,),
+            samples=(100_000,),
+            seeds=5,
+            recipe=recipe("looped"),
+            variable_length=(2, 4, 8, 16),
+            quick=(4000, 40, 250, 1),
+            smoke=(80, 1, 40, 1),
+        ),
+        Lengths(),
+        Lines(
+            "n",
+            tuple(View(f"scale {c}", {"split": "test", "scale": c}, "relative_square") for c in (1, 10)),
+        ),
     ),
     Experiment(
         "khop-samples",

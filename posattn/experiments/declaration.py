@@ -52,7 +52,7 @@ class Cell:
     model: NetworkConfig
     recipe: Recipe
     member: Member
-    variable_length: bool
+    variable_length: bool | tuple[int, ...]
 
     def spec(self, precision: str = "fp32") -> RunSpec:
         """The run alone."""
@@ -74,7 +74,7 @@ class Grid:
     samples: tuple[int, ...] = (30_000,)
     seeds: int = 10
     recipe: Recipe = field(default_factory=Recipe)
-    variable_length: bool = False
+    variable_length: bool | tuple[int, ...] = False
     layers: tuple[int, ...] = ()  # none: what the series have
     quick: tuple[int, int, int, int] = (10_000, 50, 250, 3)  # lists, epochs, batch and seeds of that scale
     smoke: tuple[int, int, int, int] = (200, 3, 100, 2)
@@ -100,7 +100,7 @@ class Grid:
             layers=tuple(dict.fromkeys(min(own, few) for own in self.layers[:few])),
             samples=lists,
             seeds=min(seeds, self.seeds),
-            recipe=recipe("tuned", epochs=epochs, batch=batch),
+            recipe=recipe("tuned", epochs=epochs, batch=batch, **self.recipe.sharpening),
         )
 
     def cells(self) -> list[Cell]:

@@ -75,6 +75,41 @@ class Shifts:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """Squared errors relative to the mean square of the answers, on fresh lists of every length and scale.
+
+    ``samples`` lists of up to 64 numbers; of longer ones as many numbers, and ``least`` lists at least. Column n is the length
+    tested, ``trained_n`` the longest trained on.
+    """
+
+    lengths: tuple[int, ...] = tuple(2**k for k in range(1, 11))
+    scales: tuple[float, ...] = (1.0, 10.0)
+    samples: int = 1000
+    least: int = 100
+
+    _SHORT = 64
+
+    def at(self, scale: str) -> "Lengths":
+        if scale == "smoke":
+            return replace(self, lengths=self.lengths[:3], samples=20, least=5)
+        return replace(self, lengths=self.lengths[:8]) if scale == "quick" else self
+
+    def key(self) -> dict[str, Any]:
+        return {"kind": "lengths"} | {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    def rows(self, run: Run) -> pd.DataFrame:
+        parts = []
+        for n in self.lengths:
+            count = max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
+            parts.append(run.evaluate_lengths([n], self.scales, count))
+        table, trained = pd.concat(parts, ignore_index=True), run.spec.model.n
+        domain = ["id" if c <= 1 and n <= trained else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
+        values = table.assign(domain=domain, trained_n=trained)
+        about = ["member", "n", "scale", "domain", "trained_n"]
+        return run.described(values.melt(about, ["mse", "relative_square"], "metric", "value"))
+
+
+@dataclass(frozen=True)
 class FineTuned:
     """Table 1: relative errors in distribution, at another scale, and there after fine-tuning the V matrices on it.
 

@@ -66,6 +66,10 @@ class Recipe:
         if self.sharpen_from > self.sharpen_to:
             raise UsageError(f"sharpen_from is {self.sharpen_from}; it must be at most sharpen_to, {self.sharpen_to}.")
 
+    @property
+    def sharpening(self) -> dict[str, float]:
+        return {field: getattr(self, field) for field in _LATER}
+
     def to_dict(self) -> dict[str, object]:
         """The fields. The last two are left out where they say nothing: older runs, known by their fields, lack them."""
         return {name: value for name, value in asdict(self).items() if name not in _LATER or self.sharpen_to}

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from posattn.errors import UsageError
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
+from posattn.training.network import NetworkConfig
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
 from posattn.training.spec import RunSpec
@@ -159,6 +160,12 @@ _TILE = 5000  # lists, of up to
 _SHORT = 64  # numbers
 
 
+def _tile(config: NetworkConfig, n: int) -> int:
+    """Lists that take as much memory as ``_TILE`` short ones: attention matrices grow with n², everything else with n."""
+    longer = max(1.0, n / _SHORT)
+    return max(1, int(_TILE / (longer if getattr(config, "family", None) else longer**2)))
+
+
 def predictor(parameters: Parameters) -> metrics.Predict:
     """Outputs of all members, each on lists of its own, in float32 whatever the training's precision."""
     device, members = parameters.flat.device, len(parameters.flat)
@@ -169,7 +176,7 @@ def predictor(parameters: Parameters) -> metrics.Predict:
         def part(group: slice) -> Tensor:
             with torch.no_grad():
                 prepared = program.prepare(parameters, group, x.shape[-1]).tensors
-                tile = max(1, _TILE * _SHORT // max(_SHORT, x.shape[-1]))
+                tile = _tile(parameters.config, x.shape[-1])
                 # In tiles, which bounds the memory of large tests.
                 return torch.cat([program.predict(prepared, tile) for tile in x[group].split(tile, dim=1)], dim=1)
 

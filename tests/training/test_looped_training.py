@@ -1,0 +1,133 @@
+"""Training of looped networks: sharpening, lengths, ensembles, and tests at lengths beyond those trained on."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import posattn
+from posattn import ModelConfig, UsageError
+from posattn.compiler.looped_programs import looped_program
+from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
+from posattn.training.metrics import relative_square
+from posattn.training.program import Parameters, Program
+from posattn.training.run import Run
+from posattn.training.workers import Workers
+
+CPU = torch.device("cpu")
+SMALL = ModelConfig(n=8, arch="looped", embed=8, width=8, sharpness=10.0)
+SHORT = Recipe(
+    schedule="cosine", lr=3e-3, epochs=4, batch=20, samples=60, warmup=0.1, clip=1.0, sharpen_from=0.25, sharpen_to=0.75
+)
+TEAM = (Member("sum", 0, 3e-3), Member("min", 1, 1e-3), Member("maxsub", 2, 2e-3))
+DIGEST = "0ac4aa20fe09"  # of a run before there was sharpening
+
+
+def test_the_factor_on_the_logits_grows_from_1_to_the_sharpness_and_stays():
+    with Workers() as workers:
+        trainer = Trainer(SMALL, SHORT, TEAM, CPU, workers)
+    factors = 10 * trainer.sharpness
+    assert len(factors) == 4 * 3 + 1
+    torch.testing.assert_close(factors[:4], torch.ones(4))
+    torch.testing.assert_close(factors[9:], torch.full((4,), 10.0))
+    torch.testing.assert_close(factors[6], torch.tensor(math.sqrt(10)))  # geometric: half-way is the root
+    assert (factors.diff() >= 0).all()
+
+
+def test_a_step_sees_the_gradient_of_the_network_with_that_factor():
+    """Prepared logits and their adjoint against a network whose sharpness is the factor's share of its own."""
+    parameters = Parameters.initial(SMALL, [0, 1], CPU)
+    x, y = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    softer = ModelConfig(**SMALL.to_dict() | {"sharpness": 2.5})
+    found = []
+    for config, factor in ((SMALL, torch.tensor(0.25)), (softer, None)):
+        program = Program(config, CPU)
+        prepared = program.prepare(parameters, slice(0, 2), 8, factor)
+        loss, gradients = program.gradient(prepared.tensors, x, y, 5)
+        found.append((loss, prepared.adjoint(gradients)))
+    torch.testing.assert_close(found[0], found[1])
+    logits = list(parameters.shapes).index("layers.0.attention.logits")
+    assert found[0][1][logits].abs().max() > 0
+
+
+def test_members_do_not_notice_each_other():
+    together = train_spec(RunSpec(SMALL, SHORT, TEAM, (2, 8)), CPU)
+    for index, member in enumerate(TEAM):
+        alone = train_spec(RunSpec(SMALL, SHORT, (member,), (2, 8)), CPU)
+        assert torch.equal(alone.parameters.flat[0], together.parameters.flat[index])
+
+
+def test_a_looped_network_learns_and_keeps_its_answers_in_a_folder(tmp_path):
+    """Cumulative sums, and the relative error at four times the length trained on is still far below that of no answer."""
+    config = ModelConfig(n=8, arch="looped", embed=16, width=16)
+    plan = {"samples": 2000, "epochs": 15, "batch": 100, "lr": 5e-3, "recipe": "looped", "device": "cpu"}
+    run = posattn.train("sum", config, out=tmp_path / "run", **plan)
+    assert run.status == ["ok"]
+    table = run.evaluate_lengths([8, 32], scales=[1, 10], samples=50).set_index(["n", "scale"])["relative_square"]
+    assert table[8, 1] < 0.01 and table[32, 10] < 0.2
+    again = posattn.load(tmp_path / "run")
+    assert again.evaluate_lengths([32], [10], 50)["relative_square"].item() == table[32, 10]
+    assert torch.equal(again.predict([1.0, 2.0, 3.0]), run.predict([1.0, 2.0, 3.0]))
+
+
+def test_an_exact_network_has_no_error_at_any_length():
+    """The whole way from parameters to table, with the compiled program in the place of trained weights."""
+    model = looped_program("maxsub").float()
+    spec = RunSpec(model.config, SHORT, (Member("maxsub", 0, 1e-3),))
+    named = {name: value[None] for name, value in model.named_parameters()}
+    run = Run(spec, Parameters.of(model.config, named), {"status": ["ok"]}, None)
+    table = run.evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
+    assert len(table) == 6 and (table["relative_square"] < 1e-12).all()
+
+
+def test_the_relative_square_is_1_for_no_answer_and_does_not_see_the_scale():
+    y, out = torch.randn(3, 4, 5) + 2, torch.randn(3, 4, 5)
+    assert torch.equal(relative_square(torch.zeros_like(y), y), torch.ones(3).double())
+    torch.testing.assert_close(relative_square(7 * out, 7 * y), relative_square(out, y))
+    expected = sum((o - t) ** 2 for o, t in zip(out[0].flatten().tolist(), y[0].flatten().tolist(), strict=True))
+    assert relative_square(out, y)[0].item() == pytest.approx(expected / y[0].square().sum().item(), rel=1e-5)
+
+
+def test_lengths_of_ones_own_come_equally_often_and_are_kept():
+    spec = RunSpec(SMALL, SHORT, TEAM, [8, 2, 4])
+    assert spec.variable_length == (2, 4, 8) and list(spec.lengths) == [2, 4, 8]
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    with Workers() as workers:
+        trainer = Trainer(SMALL, SHORT, TEAM, CPU, workers, spec.variable_length)
+    assert [tuple(block.x.shape) for block in trainer.blocks] == [(3, 20, 2), (3, 20, 4), (3, 20, 8)]
+
+
+def test_recipes_without_sharpening_are_described_as_before():
+    """The name of a stored run is a hash of its description."""
+    assert not {"sharpen_from", "sharpen_to"} & set(posattn.Recipe().to_dict())
+    assert {"sharpen_from", "sharpen_to"} <= set(SHORT.to_dict())
+    spec = RunSpec(ModelConfig(n=8), posattn.Recipe(), (Member("sort", 0, 5e-4),))
+    assert spec.digest == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentence"),
+    [
+        ((2, 4), "variable_length goes up to 4; the longest length must be the model's n, 8."),
+        ((8, 8), "variable_length is (8, 8); it must be True, False or a sequence of different lengths."),
+        ((0, 8), "variable_length is 0; it must be a whole number of at least 1."),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(lengths, sentence):
+    with pytest.raises(UsageError) as error:
+        posattn.train("sum", SMALL, variable_length=lengths, device="cpu")
+    assert str(error.value) == sentence
+
+
+def test_bad_settings_and_lengths_are_one_sentence():
+    with pytest.raises(UsageError, match=r"^sharpen_from is 0\.5; it must be at most sharpen_to, 0\.25\.$"):
+        Recipe(sharpen_from=0.5, sharpen_to=0.25)
+    run = train_spec(RunSpec(SMALL, SHORT, TEAM[:1]), CPU)
+    with pytest.raises(UsageError, match=r"^n is 0; it must be a whole number of at least 1\.$"):
+        run.evaluate_lengths([0])
+    with pytest.raises(UsageError, match=r"^lengths or scales is empty; give at least one of each\.$"):
+        run.evaluate_lengths([])
+    positional = posattn.train("sum", samples=10, epochs=1, batch=10, device="cpu")
+    with pytest.raises(UsageError, match=r"^the positional network is for lists of up to 8 numbers only\.$"):
+        positional.evaluate_lengths([16])
