@@ -15,16 +15,17 @@ from rich.table import Table
 
 from posattn.compiler.command import register as register_compiler
 from posattn.compiler.saved import load
-from posattn.console import console, parse_list, parse_scales, print_frame
+from posattn.console import console, parse_lengths, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
 from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
+from posattn.offsets import FAMILIES
 from posattn.tasks import TASKS, task
 from posattn.theory import commands as theory_commands
 from posattn.training import RECIPES, Run, files, pick_device, train
 from posattn.training.answers import answer_tokens
-from posattn.training.scores import scores_of
+from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
@@ -117,6 +118,7 @@ def train_command(
     encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
     no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
     tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
+    family: Annotated[str | None, typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)}.")] = None,
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
@@ -130,7 +132,7 @@ def train_command(
 
     Example: posattn train sort --members 10 --out runs/sort
     """
-    given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim}
+    given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim, "family": family}
     given |= {"bias": False if no_bias else None, "tied": tied or None}
     network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
     config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
@@ -177,6 +179,9 @@ def evaluate(
         str | None,
         typer.Option(help="Scale factors: 1:10 (default; 1,2 for khop), or 1,2,5; 1 is the training range."),
     ] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Lengths of the test lists, 16,1024: for networks that take any (looped).")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Test lists a scale factor.")] = 1000,
     each: Annotated[
         bool, typer.Option("--each", help="A row for every network instead of the median over them.")
@@ -190,11 +195,15 @@ def evaluate(
     """
     factors = None if scales is None else parse_scales(scales)
     trained = load(run, device)
-    table = trained.evaluate(factors, samples)
+    score = scores_of(trained.task.name)
+    if lengths is None:
+        table = trained.evaluate(factors, samples)
+    else:
+        table = trained.evaluate_lengths(parse_lengths(lengths), factors or (1, 10), samples)
+        score = LENGTH_SCORES
     if csv is not None:
         files.write(csv, table.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
-    score = scores_of(trained.task.name)
     keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.kind + (", each network" if each else f", median of {len(trained)}")

@@ -29,6 +29,15 @@ def parse_scales(text: str) -> list[float]:
     return factors
 
 
+def parse_lengths(text: str) -> list[int]:
+    """Whole numbers above 0 with commas between them."""
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not (part.isascii() and part.isdigit() and int(part)):
+            raise UsageError(f"lengths has {part!r}; it must be whole numbers above 0, such as 16,1024.")
+    return [int(part) for part in parts]
+
+
 def parse_list(text: str) -> list[float]:
     """Finite numbers with commas between them."""
     try:

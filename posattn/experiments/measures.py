@@ -97,11 +97,12 @@ class Lengths:
     def key(self) -> dict[str, Any]:
         return {"kind": "lengths"} | {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
+    def count(self, n: int) -> int:
+        """Lists of n."""
+        return max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
+
     def rows(self, run: Run) -> pd.DataFrame:
-        parts = []
-        for n in self.lengths:
-            count = max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
-            parts.append(run.evaluate_lengths([n], self.scales, count))
+        parts = [run.evaluate_lengths([n], self.scales, self.count(n)) for n in self.lengths]
         table, trained = pd.concat(parts, ignore_index=True), run.spec.model.n
         domain = ["id" if c <= 1 and n <= trained else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
         values = table.assign(domain=domain, trained_n=trained)
