@@ -11,7 +11,7 @@ from numbers import Real
 from posattn.errors import UsageError, choice, positive, whole
 
 _LARGEST_LR = 1e30
-_LATER = ("sharpen_from", "sharpen_to")
+_LATER = ("sharpen_from", "sharpen_to", "exact")
 SCHEDULES = ("plateau", "cosine")
 
 
@@ -28,6 +28,8 @@ class Recipe:
         clip: the largest norm of a member's gradient; None for no clipping.
         sharpen_from, sharpen_to: the fractions of all steps between which the factor on the attention logits of a looped
             network grows geometrically from 1 to the network's sharpness, which it has from the first step if both are 0.
+        exact: the fraction of all epochs, at the end, whose matrix products are in full float32 where the run's precision is
+            tf32: what the last digits of a small error need.
     """
 
     name: str = "paper"
@@ -47,6 +49,7 @@ class Recipe:
     epsilon: float = 1e-8
     sharpen_from: float = 0.0
     sharpen_to: float = 0.0
+    exact: float = 0.0
 
     def __post_init__(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
@@ -68,11 +71,12 @@ class Recipe:
 
     @property
     def sharpening(self) -> dict[str, float]:
-        return {field: getattr(self, field) for field in _LATER}
+        """What smaller scales of an experiment keep of the recipe."""
+        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to")}
 
     def to_dict(self) -> dict[str, object]:
-        """The fields. The last two are left out where they say nothing: older runs, known by their fields, lack them."""
-        return {name: value for name, value in asdict(self).items() if name not in _LATER or self.sharpen_to}
+        """The fields. The last ones are left out where they say nothing: older runs, known by their fields, lack them."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value}
 
 
 RECIPES: dict[str, Recipe] = {
