@@ -83,9 +83,9 @@ class ModelConfig:
     n: int
     arch: str = "positional"
     layers: int = None  # type: ignore[assignment]  # None until filled in
-    heads: int = 2
-    embed: int = 64
-    width: int = 64
+    heads: int = None  # type: ignore[assignment]
+    embed: int = None  # type: ignore[assignment]
+    width: int = None  # type: ignore[assignment]
     encoding: str = "one-hot"
     encoding_dim: int = None  # type: ignore[assignment]
     d_k: int = None  # type: ignore[assignment]
@@ -153,10 +153,16 @@ class ModelConfig:
         design = self.design
         if design.attends == "offset":
             object.__setattr__(self, "looped", True)
-            for field, value in (("family", "dilated"), ("sharpness", 40.0), ("stay", True)):
+            self._fill("family", "dilated")
+            family = FAMILIES[choice("family", self.family, FAMILIES)]
+            for field, value in (("sharpness", 100.0), ("stay", True), ("embed", family.words), ("heads", family.heads)):
                 self._fill(field, value)
-            choice("family", self.family, FAMILIES)
+            for field, value in (("width", 32), ("d_v", self.embed)):
+                self._fill(field, value)
+            self._fill("mlp", ((self.width, self.width),))
             object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
+        for field, value in (("heads", 2), ("embed", 64), ("width", 64)):
+            self._fill(field, value)
         for field in ("family", "sharpness", "stay"):
             if getattr(self, field) is not None and design.attends != "offset":
                 raise UsageError(f"{field} is {getattr(self, field)!r}; the {self.arch} architecture has none.")
@@ -197,6 +203,11 @@ class ModelConfig:
         if self.family is not None:
             return 4 * self.embed + 4 * self.heads * (1 + len(FAMILIES[self.family].candidates))
         return 4 * self.embed + 2 * self.heads * n
+
+    @property
+    def attended(self) -> int:
+        """Width of what attention brings to Φ. W_O keeps that of the values where the state is but a few words (looped)."""
+        return self.heads * self.d_v if self.design.attends == "offset" and self.d_v is not None else self.embed
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -72,7 +72,7 @@ def fold(named: Mapping[str, Tensor], heads: int) -> Maps:
     w_1, w_2, w_v, w_o = (
         named[f"{_LAYER}{name}.weight"].mT for name in ("W_1", "W_2", "attention.W_V", "attention.W_O")
     )
-    d = w_2.shape[-1]
+    d = w_o.shape[-1]  # of what attention brings
     o = (w_o @ w_1[:, :d]).unflatten(1, (heads, -1))
     by_head = w_v.unflatten(2, (heads, -1)).transpose(1, 2) @ o
     basis = torch.cat([w_2, named["encoder.weight"].mT], dim=1)  # [W_2; e]

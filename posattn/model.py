@@ -51,7 +51,7 @@ class Layer(nn.Module):
         d, self.attends, self.causal = config.embed, config.design.attends, config.causal
         self._add_attention(config)
         hidden = (config.width,) if config.mlp is None else config.mlp[index]
-        self.W_1 = nn.Linear(2 * d, hidden[0], bias=config.bias)
+        self.W_1 = nn.Linear(config.attended + d, hidden[0], bias=config.bias)
         # Between W_1 and W_2 there is nothing but in deeper MLPs, which only compiled programs have.
         self.between = nn.ModuleList(nn.Linear(a, b, bias=config.bias) for a, b in pairwise(hidden))
         self.W_2 = nn.Linear(hidden[-1], d, bias=config.bias)

@@ -36,10 +36,15 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K."""
+    """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K.
+
+    ``words`` and ``heads`` are what a network has by default. The state is narrow on purpose: see docs/any-length.md.
+    """
 
     candidates: tuple[int, ...]
     loops: Callable[[int], list[Loop]]
+    words: int
+    heads: int
     classes: int = 1
     causal: bool = False  # no position looks ahead
 
@@ -78,8 +83,8 @@ def _sorter_loops(n: int) -> list[Loop]:
 
 
 FAMILIES: dict[str, Family] = {
-    "dilated": Family((0, -1, -2, -3), _scan_loops, causal=True),
-    "butterfly": Family((0, -1, 1), _sorter_loops, classes=4),
+    "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2, causal=True),
+    "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=4, classes=4),
 }
 
 
@@ -113,7 +118,7 @@ class OffsetAttention(nn.Module):
         d_values = d_model if d_v is None else heads * d_v
         self.logits = nn.Parameter(torch.empty(heads, self.family.classes, len(self.family.candidates) + 1))
         self.W_V = nn.Linear(d_model, d_values, bias=bias)
-        self.W_O = nn.Linear(d_values, d_model, bias=bias)
+        self.W_O = nn.Linear(d_values, d_values, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

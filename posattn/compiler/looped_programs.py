@@ -53,8 +53,7 @@ def _scan(
 
 
 def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Sequence[Expression]:
-    """Four words, of which one would do: each head needs a column of its own."""
-    return [minimum(brought[0], brought[1]) + maximum(brought[2], brought[3])] * 4
+    return [minimum(brought[0], brought[1]) + maximum(brought[2], brought[3])]
 
 
 # Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
@@ -66,7 +65,7 @@ LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
     "min": _scan(least),
     "maxsub": _scan(joined_stretch, words=4),
     "sort": LoopedProgram(
-        "butterfly", 4, (_SELF_LESS, _PARTNER_LESS, _SELF_MORE, _PARTNER_MORE), ((0,),) * 4, _exchange
+        "butterfly", 1, (_SELF_LESS, _PARTNER_LESS, _SELF_MORE, _PARTNER_MORE), ((0,),) * 4, _exchange
     ),
 }
 
@@ -78,8 +77,7 @@ def looped_program(task: str) -> Transformer:
     cells = [Cell(index) for index in range(brought + row.words)]
     anything = Analysis([Known(-math.inf, math.inf)] * len(cells), 0)
     # The machine's number, which the analysis has a place for, is in no expression.
-    places = [*range(brought), *range(row.words, 2 * row.words), 0]
-    maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, places, 2 * row.words)
+    maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, [*range(len(cells)), 0], len(cells))
     config = ModelConfig(
         n=16,
         arch="looped",
@@ -98,7 +96,7 @@ def looped_program(task: str) -> Transformer:
         _set(linear, torch.from_numpy(each.dense()))
     layer.attention.logits.copy_(_logits(row))
     _set(layer.attention.W_V, torch.eye(row.words)[[word for words in row.reads for word in words]])
-    _set(layer.attention.W_O, torch.eye(row.words))
+    _set(layer.attention.W_O, torch.eye(brought))
     _set(model.encoder, torch.ones(row.words, 1))
     _set(model.decoder, torch.eye(row.words)[-1:])
     return model

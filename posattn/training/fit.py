@@ -12,12 +12,14 @@ import pandas as pd
 import torch
 
 from posattn.errors import UsageError, whole
+from posattn.looped import serves
 from posattn.model import ModelConfig
 from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
 from posattn.training.network import NetworkConfig, reading
+from posattn.training.polish import polish
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
@@ -146,7 +148,8 @@ def train_spec(
             for _ in trainer.steps():
                 shown.update()
                 due = time.monotonic() - saved >= save_every
-                if folder is not None and (due or stop.asked):
+                polishes = trainer.epoch == spec.recipe.epochs and spec.recipe.polish > 0
+                if folder is not None and (due or stop.asked or polishes):
                     spent = {"seconds": torch.tensor(time.monotonic() - started)}
                     checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
                     saved = time.monotonic()
@@ -154,7 +157,8 @@ def train_spec(
                         f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
                     )
             shown.update()
-        run = _finish(spec, trainer, time.monotonic() - started)
+            about = _polish(trainer, spec.recipe.polish)
+        run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
             save(folder, run)
     return run
@@ -221,7 +225,16 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
     return f"its {path} is {before}, not {now}"
 
 
-def _finish(spec: RunSpec, trainer: Trainer, seconds: float) -> Run:
+def _polish(trainer: Trainer, steps: int) -> dict[str, Any]:
+    """The last steps of looped networks, if the recipe has any; returns what the run says of them."""
+    if not steps or not serves(trainer.config):
+        return {}
+    longest = trainer.blocks[-1]
+    trainer.parameters, better = polish(trainer.parameters, longest.x, longest.y, steps)
+    return {"polished": better}
+
+
+def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, Any]) -> Run:
     """The run from a trainer that is done, with the fate of every member."""
     own, predict = [(member.task, member.seed) for member in spec.members], predictor(trainer.parameters)
     x, y = metrics.draw(own, 1000, spec.model.n, 1.0, "validation", device=trainer.device)
@@ -249,7 +262,7 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float) -> Run:
         "hardware": hardware(trainer.device),
         "torch": torch.__version__,
         "seconds": round(seconds, 1),
-    }
+    } | about
     epochs, _, count = trainer.history.shape
     loss, rate = trainer.history[:, 0], trainer.history[:, 1]
     history = pd.DataFrame(

@@ -25,7 +25,7 @@ from posattn.training.network import NetworkConfig
 
 Shapes = dict[str, torch.Size]
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
-_LOGITS = "layers.0.attention.logits"  # of a looped network
+LOGITS = "layers.0.attention.logits"  # of a looped network
 
 
 def initial_model(config: NetworkConfig, seed: int) -> nn.Module:
@@ -89,7 +89,11 @@ class Parameters:
 
     def named(self, members: slice = slice(None)) -> Tensors:
         """Views (m, *shape) of the parameters of some members, by name."""
-        return _split(self.flat[members], self.shapes)
+        return self.by_name(self.flat[members])
+
+    def by_name(self, rows: Float[Tensor, "m P"]) -> Tensors:
+        """Views (m, *shape) of rows laid out like these."""
+        return _split(rows, self.shapes)
 
     def stacked(self, members: slice = slice(None)) -> Tensors:
         """The same with all layers in one view (L, m, *shape), as ``stack_layers`` would copy them."""
@@ -196,12 +200,12 @@ class Program:
                 {name: value.clone(memory_format=torch.contiguous_format) for name, value in stacked.items()}, length
             )
         named = {name: value.clone() for name, value in parameters.named(members).items()}
-        if factor is None or _LOGITS not in named:
+        if factor is None or LOGITS not in named:
             return Prepared(named, lambda found: found)
-        named[_LOGITS] *= factor
+        named[LOGITS] *= factor
 
         def adjoint(found: list[Tensor]) -> list[Tensor]:
-            return [value * factor if name == _LOGITS else value for name, value in zip(named, found, strict=True)]
+            return [value * factor if name == LOGITS else value for name, value in zip(named, found, strict=True)]
 
         return Prepared(named, adjoint)
 

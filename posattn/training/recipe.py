@@ -30,6 +30,7 @@ class Recipe:
             network grows geometrically from 1 to the network's sharpness, which it has from the first step if both are 0.
         exact: the fraction of all epochs, at the end, whose matrix products are in full float32 where the run's precision is
             tf32: what the last digits of a small error need.
+        polish: steps of Levenberg and Marquardt after the last epoch, for looped networks (:mod:`posattn.training.polish`).
     """
 
     name: str = "paper"
@@ -50,12 +51,14 @@ class Recipe:
     sharpen_from: float = 0.0
     sharpen_to: float = 0.0
     exact: float = 0.0
+    polish: int = 0
 
     def __post_init__(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
         for field in ("epochs", "batch", "samples"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
-        whole("patience", self.patience, least=0)
+        for field in ("patience", "polish"):
+            whole(field, getattr(self, field), least=0)
         for field in ("lr", "epsilon", "factor") + (("clip",) if self.clip is not None else ()):
             object.__setattr__(self, field, positive(field, getattr(self, field)))
         if self.lr > _LARGEST_LR:
@@ -76,15 +79,15 @@ class Recipe:
 
     def to_dict(self) -> dict[str, object]:
         """The fields. The last ones are left out where they say nothing: older runs, known by their fields, lack them."""
-        return {name: value for name, value in asdict(self).items() if name not in _LATER or value}
+        return {name: value for name, value in asdict(self).items() if name not in (*_LATER, "polish") or value}
 
 
 RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "tuned": Recipe(name="tuned", schedule="cosine", lr=1.5e-3, epochs=3001, warmup=0.05, clip=1.0),
     "looped": Recipe(
-        name="looped", schedule="cosine", lr=1e-3, epochs=500, samples=100_000, warmup=0.02, clip=1.0,
-        sharpen_from=0.25, sharpen_to=0.75,
+        name="looped", schedule="cosine", lr=3e-3, epochs=100, batch=500, samples=50_000, warmup=0.02, clip=1.0,
+        sharpen_from=0.2, sharpen_to=0.6, polish=60,
     ),
 }  # fmt: skip
 

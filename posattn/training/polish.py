@@ -1,0 +1,97 @@
+"""The last steps of a looped network: Levenberg and Marquardt's, in float64, with attention fixed at its hardmax.
+
+Adam finds which numbers a loop must bring together; after sharpening, each head looks at one candidate, and what remains is a
+least-squares problem in the weights of one small tied layer. Its P unknowns are few, so the normal equations can be solved:
+
+    (JᵀJ + λ mean(diag JᵀJ) I) δ = Jᵀ r,        J the Jacobian of the answers, r their errors,
+
+with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other training lists.
+The network that comes out is kept if it is better on the training lists than the one that went in.
+
+Letters: P weights, L lists a step, n numbers a list, λ damping.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jacrev, vmap
+from torch.nn.functional import one_hot
+
+from posattn.config import ModelConfig
+from posattn.looped import looped_forward
+from posattn.training.program import LOGITS, Parameters
+
+_LISTS = 600  # of a step: of 16 numbers, more equations than there are weights
+_ENTRIES = 40_000_000  # of the Jacobian at once
+_CERTAIN = 100.0  # sharpened logits this far apart make softmax hardmax
+_LEAST, _MOST = 1e-16, 1e8  # λ
+
+
+def polish(
+    parameters: Parameters, x: Float[Tensor, "M S n"], y: Float[Tensor, "M S n"], steps: int
+) -> tuple[Parameters, list[bool]]:
+    """The parameters after ``steps`` steps on the training lists, and which members are the better for it."""
+    rows, better = [], []
+    for old, lists, answers in zip(parameters.flat, x.double(), y.double(), strict=True):
+        fit = _Fit(parameters)
+        new = fit.run(fit.hardened(old.double()), lists, answers, steps).to(old.dtype)
+        before, after = (fit.error(row.double(), lists[-_LISTS:], answers[-_LISTS:]) for row in (old, new))
+        better.append(after < before)
+        rows.append(new if after < before else old)
+    return Parameters(parameters.config, torch.stack(rows)), better
+
+
+class _Fit:
+    """Least squares in the weights of one member, a row of P numbers."""
+
+    def __init__(self, parameters: Parameters):
+        assert isinstance(parameters.config, ModelConfig) and parameters.config.sharpness is not None
+        self.parameters, self.config, self.sharpness = parameters, parameters.config, parameters.config.sharpness
+        self.jacobian = vmap(jacrev(lambda row, x: self.answers(row, x[None])[0]), in_dims=(None, 0))
+
+    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]) -> Float[Tensor, "L n"]:
+        return looped_forward(self.parameters.by_name(row[None]), x[None], self.config)[0]
+
+    def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], y: Float[Tensor, "L n"]) -> float:
+        return (self.answers(row, x) - y).square().mean().item()
+
+    def hardened(self, row: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
+        """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them."""
+        row = row.clone()
+        logits = self.parameters.by_name(row[None])[LOGITS]  # a view
+        logits.copy_(one_hot(logits.argmax(dim=-1), logits.shape[-1]) * (_CERTAIN / self.sharpness))
+        return row
+
+    @torch.no_grad()
+    def run(
+        self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], answers: Float[Tensor, "S n"], steps: int
+    ) -> Float[Tensor, " P"]:
+        damping = 1e-3
+        for step in range(steps):
+            chosen = (torch.arange(_LISTS, device=row.device) + step * _LISTS) % len(lists)
+            x, y = lists[chosen], answers[chosen]
+            squares, slope = self._normal_equations(row, x, y)
+            unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * squares.diagonal().mean()
+            before = self.error(row, x, y)
+            while damping < _MOST:
+                root, failed = torch.linalg.cholesky_ex(squares + damping * unit)
+                there = row - torch.cholesky_solve(slope[:, None], root)[:, 0]
+                if not failed and self.error(there, x, y) < before:  # false of nan too
+                    row, damping = there, max(damping / 4, _LEAST)
+                    break
+                damping *= 4
+            else:
+                break
+        return row
+
+    def _normal_equations(
+        self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], y: Float[Tensor, "L n"]
+    ) -> tuple[Float[Tensor, "P P"], Float[Tensor, " P"]]:
+        """JᵀJ and Jᵀ r."""
+        squares, slope = row.new_zeros(len(row), len(row)), row.new_zeros(len(row))
+        at_once = max(1, _ENTRIES // (x.shape[1] * len(row)))
+        for some, wanted in zip(x.split(at_once), y.split(at_once), strict=True):
+            jacobian = self.jacobian(row, some).flatten(0, 1)
+            squares.addmm_(jacobian.mT, jacobian)
+            slope.addmv_(jacobian.mT, (self.answers(row, some) - wanted).flatten())
+        return squares, slope
