@@ -41,7 +41,6 @@ class Family:
     candidates: tuple[int, ...]
     loops: Callable[[int], list[Loop]]
     classes: int = 1
-    causal: bool = False  # no position looks ahead
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
         """c(i): with stages, two digits of i; without, all positions are of one class."""
@@ -78,7 +77,7 @@ def _sorter_loops(n: int) -> list[Loop]:
 
 
 FAMILIES: dict[str, Family] = {
-    "dilated": Family((0, -1, -2, -3), _scan_loops, causal=True),
+    "dilated": Family((0, -1, -2, -3), _scan_loops),
     "butterfly": Family((0, -1, 1), _sorter_loops, classes=4),
 }
 
