@@ -496,7 +496,7 @@ def test_what_is_computed_needs_no_run_and_has_no_settings_of_training(tmp_path,
 
 
 def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypatch, tmp_path):
-    """Binary and sinusoidal networks have panels of their own, so that all six lines have the colours of three architectures."""
+    """Binary and sinusoidal networks have panels of their own, so six lines have the colours of three architectures."""
     labels = [f"{arch}, {encoding}" for encoding in ("binary", "sinusoidal") for arch in STYLES]
     rows = pd.DataFrame(
         {"task": "sum", "series": label, "encoding": label.split(", ")[1], "split": "test", "scale": scale}
