@@ -149,7 +149,7 @@ class ModelConfig:
             object.__setattr__(self, "arch", "scale-exact")
 
     def _fill_loops(self) -> None:
-        """What lists of every length need."""
+        """What lists of every length need, and what they rule out."""
         design = self.design
         if design.attends == "offset":
             object.__setattr__(self, "looped", True)
@@ -160,6 +160,8 @@ class ModelConfig:
             for field, value in (("width", 32), ("d_v", self.embed)):
                 self._fill(field, value)
             self._fill("mlp", ((self.width, self.width),))
+            if not isinstance(self.stay, bool):
+                raise UsageError(f"stay is {self.stay!r}; it must be True or False.")
             object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
         for field, value in (("heads", 2), ("embed", 64), ("width", 64)):
             self._fill(field, value)
@@ -179,6 +181,11 @@ class ModelConfig:
             design.attends in ("position", "both") or design.encoded_input or design.diagonal_input
         ):
             raise UsageError(f"any_length is True; the {self.arch} architecture has encodings for n positions only.")
+        for field, default in (_EVERY_LENGTH if self.any_length else {}).items():
+            if getattr(self, field) != default:
+                raise UsageError(
+                    f"{field} is {getattr(self, field)!r}; for a network of lists of every length it must be {default!r}."
+                )
 
     def _fill(self, field: str, value: object) -> None:
         if getattr(self, field) is None:
@@ -249,3 +256,5 @@ def _from(first: str) -> dict[str, object]:
 
 
 _LATER, _COMPILED = _from("tokens"), _from("inputs")
+# What networks for lists of every length do without: words, and of compiled programs all but the shape of their layers.
+_EVERY_LENGTH = {"tokens": "none"} | {name: value for name, value in _COMPILED.items() if name not in ("d_v", "mlp")}

@@ -354,6 +354,8 @@ class Frozen(nn.Module):
         config = model.config
         if config.vocabulary.words:
             raise UsageError(f"tokens is {config.tokens!r}; only networks of lists of numbers can be frozen.")
+        if config.design.attends == "offset":
+            raise UsageError(f"the {config.arch} network is for lists of every length; it cannot be frozen.")
         if config.design.attends != "position":
             raise UsageError(
                 f"the attention of the {config.arch} architecture depends on the input; it cannot be frozen."

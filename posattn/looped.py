@@ -30,10 +30,8 @@ _LAYER = "layers.0."
 
 
 def serves(config: object) -> bool:
-    """Whether a network is one of those: attention over offsets, one number at each position."""
-    return (
-        isinstance(config, ModelConfig) and config.design.attends == "offset" and config.inputs == config.outputs == 1
-    )
+    """Whether a network is one of those: attention over offsets."""
+    return isinstance(config, ModelConfig) and config.design.attends == "offset"
 
 
 class Maps(NamedTuple):

@@ -6,7 +6,8 @@ A list of n numbers and one empty scratchpad entry are encoded linearly, pass th
 
 and are decoded linearly; the scratchpad's output is dropped. ⊕ joins along the feature axis. What the architectures
 differ in is said by one row of ``ARCHITECTURES`` each: what feeds A, what feeds X, and in which form. The same network reads
-tokens, or numbers among tokens, if its configuration names a vocabulary (``posattn/tokens.py``).
+tokens, or numbers among tokens, if its configuration names a vocabulary (``posattn/tokens.py``). Networks for lists of every
+length have no scratchpad, and the looped one passes one layer again and again (``posattn/offsets.py``, docs/any-length.md).
 
 Letters: n list length, N = n + 1 positions with the scratchpad, d embedding width, H heads, L layers,
 X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) the attention weights.
@@ -190,7 +191,7 @@ class Transformer(nn.Module):
             x = self.P.new_zeros(self.config.n if length is None else length, *vector, dtype=kind)
         if self.config.family is not None:
             loops = FAMILIES[self.config.family].loops(self._length(x))
-            attention = self._offset_attention()
+            attention = self.offset_attention()
             return torch.stack([attention.matrix(self._length(x), loop) for loop in loops])
         *states, _ = self.states(x)
         positions = positions_of(self._length(x), self.config, x.device)
@@ -199,7 +200,8 @@ class Transformer(nn.Module):
             maps.append(layer.weights(z, self._encodings(x, positions), positions))
         return torch.stack(maps)
 
-    def _offset_attention(self) -> OffsetAttention:
+    def offset_attention(self) -> OffsetAttention:
+        """Of a looped network: its table, and where it looks."""
         layer = self.layers[0]
         assert isinstance(layer, LoopedLayer)
         return layer.attention

@@ -46,7 +46,6 @@ class Family:
     words: int
     heads: int
     classes: int = 1
-    causal: bool = False  # no position looks ahead
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
         """c(i): with stages, two digits of i; without, all positions are of one class."""
@@ -83,7 +82,7 @@ def _sorter_loops(n: int) -> list[Loop]:
 
 
 FAMILIES: dict[str, Family] = {
-    "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2, causal=True),
+    "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2),
     "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=4, classes=4),
 }
 

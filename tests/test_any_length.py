@@ -7,6 +7,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
+from posattn.compiler.graph import attention_graph
 from posattn.export import to_torch
 from posattn.looped import looped_forward
 from posattn.model import LoopedLayer
@@ -174,12 +175,34 @@ def test_bad_input_is_one_sentence(monkeypatch):
         ({"arch": "looped", "bias": True}, "bias is True; the looped architecture has no biases."),
         ({"arch": "standard", "stay": True}, "stay is True; the standard architecture has none."),
         ({"any_length": True}, "any_length is True; the positional architecture has encodings for n positions only."),
+        ({"arch": "looped", "stay": 2}, "stay is 2; it must be True or False."),
+        (
+            {"arch": "alibi", "tokens": "letters"},
+            "tokens is 'letters'; for a network of lists of every length it must be 'none'.",
+        ),
+        ({"arch": "looped", "inputs": 2}, "inputs is 2; for a network of lists of every length it must be 1."),
         ({"arch": "alibi", "looped": 1}, "looped is 1; it must be True or False."),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, sentence):
     with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
         ModelConfig(n=8, **settings)
+
+
+def test_what_is_not_for_looped_networks_says_so():
+    model = network()
+    for ask in (lambda: posattn.generalization_bound(model, samples=10), lambda: posattn.Frozen(model)):
+        with pytest.raises(UsageError, match=r"^[^\n]*looped[^\n]*\.$"):
+            ask()
+
+
+def test_its_graph_is_drawn_at_any_length():
+    model = network(sharpness=1e4)
+    model.layers[0].attention.logits.copy_(torch.eye(5)[[1, 0]][:, None])
+    graph = attention_graph(model, "scan", 0.5, 5)
+    back = {(r, i - 2**r, i) for r in range(3) for i in range(2**r, 5)}
+    stays = {(r, i, i) for r in range(3) for i in range(5)}
+    assert graph.arrows == back | stays and graph.rounds == 3 and len(graph.names) == 5
 
 
 def test_configurations_of_other_networks_are_described_as_before():

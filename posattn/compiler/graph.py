@@ -20,6 +20,7 @@ from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
+from posattn.offsets import edges
 
 _LARGEST = 64  # machines beyond which a picture shows nothing
 _ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
@@ -46,7 +47,8 @@ def drawing_of(what: str, machines: int, member: int = 0, least: float = 0.3) ->
         run = load(what)
         if isinstance(run, CompiledRun):
             return svg(network_graph(run.network, run.spec.program))
-        return svg(attention_graph(run.model(member), f"{run.spec.members[member].task} by {what}", least))
+        title = f"{run.spec.members[member].task} by {what}"
+        return svg(attention_graph(run.model(member), title, least, whole("machines", machines)))
     if what == "benes":
         return svg(benes_graph(whole("machines", machines)))
     built = program(what).build(whole("machines", machines), 1.0)
@@ -89,15 +91,20 @@ def network_graph(model: Transformer, title: str) -> Graph:
     return Graph(title, _numbers(sink), len(model.layers) - 1, frozenset(arrows))
 
 
-def attention_graph(model: nn.Module, title: str, least: float) -> Graph:
+def attention_graph(model: nn.Module, title: str, least: float, machines: int = 8) -> Graph:
     """Of a trained positional network: an arrow where a head of the layer gives at least the weight ``least``.
 
-    Layers take the place of rounds, and the scratchpad is the last machine.
+    Layers take the place of rounds, and the scratchpad is the last machine. Of a looped network, loops do, and it is drawn for
+    lists of as many numbers as there are ``machines``.
     """
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
     if not 0 < least <= 1:
         raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
+    if model.config.family is not None:
+        rounds = edges(model.offset_attention(), machines, least)
+        looks = frozenset((r, j, i) for r, found in enumerate(rounds) for j, i, _ in found)
+        return Graph(title, _numbers(machines), len(rounds), looks)
     if model.config.design.attends != "position":
         raise UsageError(
             f"the attention of the {model.config.arch} architecture depends on the input; it has no one graph."

@@ -89,7 +89,8 @@ def _any_length(label: str, arch: str) -> tuple[Series, ...]:
 
 EVERY_LENGTH = (
     Series("looped positional", {"arch": "looped"}),
-    Series("looped positional, deeper MLP", {"arch": "looped", "mlp": ((64, 64),)}),
+    Series("looped positional, blank sink", {"arch": "looped", "stay": False}),
+    Series("looped positional, wide state", {"arch": "looped", "embed": 64, "d_v": 32, "width": 64}),
     *_any_length("randomized encodings", "randomized"),
     *_any_length("RoPE", "rope-only"),
     *_any_length("no encodings", "no-encoding"),
@@ -284,7 +285,7 @@ _LIST = (
             ("sum", "min", "maxsub"),
             EVERY_LENGTH,
             n=(16,),
-            samples=(100_000,),
+            samples=(50_000,),
             seeds=5,
             recipe=recipe("looped"),
             variable_length=(2, 4, 8, 16),

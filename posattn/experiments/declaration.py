@@ -93,6 +93,7 @@ class Grid:
         few = 2 if scale == "smoke" else 3
         own_samples = self.samples[:few]
         lists = tuple(samples * own // max(own_samples) for own in own_samples)
+        for_loops = self.recipe.for_loops | {"polish": min(self.recipe.polish, epochs)}
         return replace(
             self,
             tasks=self.tasks[:1],
@@ -100,7 +101,7 @@ class Grid:
             layers=tuple(dict.fromkeys(min(own, few) for own in self.layers[:few])),
             samples=lists,
             seeds=min(seeds, self.seeds),
-            recipe=recipe("tuned", epochs=epochs, batch=batch, **self.recipe.sharpening),
+            recipe=recipe("tuned", epochs=epochs, batch=batch, **for_loops),
         )
 
     def cells(self) -> list[Cell]:

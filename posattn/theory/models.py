@@ -62,7 +62,7 @@ def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network
         raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
     _check_finite(model)
     design = model.config.design
-    if design.rotary or design.attends == "both":
+    if design.rotary or design.attends == "both" or model.config.any_length:
         raise UsageError(
             f"the {model.config.arch} architecture has queries and keys of a form that the proof does not cover."
         )

@@ -23,7 +23,8 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     if not any(only in name for name in run.parameters.shapes):
         raise UsageError(f"only is {only!r}; no parameter of this network has it in its name.")
     spec, before = run.spec, run.parameters.flat
-    plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs)  # the rate stays
+    # The rate stays, and so does the sharpness of a looped network.
+    plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
     members = tuple(
         type(member)(member.task, member.seed, spec.recipe.lr if lr is None else lr) for member in spec.members
     )

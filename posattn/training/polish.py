@@ -22,6 +22,7 @@ from posattn.looped import looped_forward
 from posattn.training.program import LOGITS, Parameters
 
 _LISTS = 600  # of a step: of 16 numbers, more equations than there are weights
+_WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
 _ENTRIES = 40_000_000  # of the Jacobian at once
 _CERTAIN = 100.0  # sharpened logits this far apart make softmax hardmax
 _LEAST, _MOST = 1e-16, 1e8  # λ
@@ -30,7 +31,12 @@ _LEAST, _MOST = 1e-16, 1e8  # λ
 def polish(
     parameters: Parameters, x: Float[Tensor, "M S n"], y: Float[Tensor, "M S n"], steps: int
 ) -> tuple[Parameters, list[bool]]:
-    """The parameters after ``steps`` steps on the training lists, and which members are the better for it."""
+    """The parameters after ``steps`` steps on the training lists, and which members are the better for it.
+
+    Networks of more than 6,000 weights are left as they are.
+    """
+    if parameters.flat.shape[1] > _WEIGHTS:
+        return parameters, [False] * len(parameters.flat)
     rows, better = [], []
     for old, lists, answers in zip(parameters.flat, x.double(), y.double(), strict=True):
         fit = _Fit(parameters)

@@ -7,6 +7,7 @@ result uses (``results/tuned-search``); at twice its peak the first runs die.
 
 from dataclasses import asdict, dataclass, replace
 from numbers import Real
+from typing import Any
 
 from posattn.errors import UsageError, choice, positive, whole
 
@@ -73,9 +74,9 @@ class Recipe:
             raise UsageError(f"sharpen_from is {self.sharpen_from}; it must be at most sharpen_to, {self.sharpen_to}.")
 
     @property
-    def sharpening(self) -> dict[str, float]:
+    def for_loops(self) -> dict[str, Any]:
         """What smaller scales of an experiment keep of the recipe."""
-        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to")}
+        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to", "polish")}
 
     def to_dict(self) -> dict[str, object]:
         """The fields. The last ones are left out where they say nothing: older runs, known by their fields, lack them."""
@@ -86,7 +87,7 @@ RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "tuned": Recipe(name="tuned", schedule="cosine", lr=1.5e-3, epochs=3001, warmup=0.05, clip=1.0),
     "looped": Recipe(
-        name="looped", schedule="cosine", lr=3e-3, epochs=100, batch=500, samples=50_000, warmup=0.02, clip=1.0,
+        name="looped", schedule="cosine", lr=1.5e-3, epochs=200, batch=500, samples=50_000, warmup=0.02, clip=1.0,
         sharpen_from=0.2, sharpen_to=0.6, polish=60,
     ),
 }  # fmt: skip
