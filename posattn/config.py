@@ -155,7 +155,12 @@ class ModelConfig:
             object.__setattr__(self, "looped", True)
             self._fill("family", "dilated")
             family = FAMILIES[choice("family", self.family, FAMILIES)]
-            for field, value in (("sharpness", 100.0), ("stay", True), ("embed", family.words), ("heads", family.heads)):
+            for field, value in (
+                ("sharpness", 100.0),
+                ("stay", True),
+                ("embed", family.words),
+                ("heads", family.heads),
+            ):
                 self._fill(field, value)
             for field, value in (("width", 32), ("d_v", self.embed)):
                 self._fill(field, value)

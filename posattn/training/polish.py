@@ -72,9 +72,9 @@ class _Fit:
     def run(
         self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], answers: Float[Tensor, "S n"], steps: int
     ) -> Float[Tensor, " P"]:
-        damping = 1e-3
+        damping, count = 1e-3, min(_LISTS, len(lists))
         for step in range(steps):
-            chosen = (torch.arange(_LISTS, device=row.device) + step * _LISTS) % len(lists)
+            chosen = (torch.arange(count, device=row.device) + step * count) % len(lists)
             x, y = lists[chosen], answers[chosen]
             squares, slope = self._normal_equations(row, x, y)
             unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * squares.diagonal().mean()
