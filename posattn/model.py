@@ -89,7 +89,7 @@ class Layer(nn.Module):
     ) -> Float[Tensor, "*batch n d"]:
         return self.phi(self.attention.mix(self.weights(x, p, positions), x), x)
 
-    def phi(self, attended: Float[Tensor, "*batch n d"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    def phi(self, attended: Float[Tensor, "*batch n e"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """Φ(attended ⊕ X)."""
         hidden = torch.relu(self.W_1(torch.cat([attended, x], dim=-1)))
         for linear in self.between:

@@ -150,7 +150,7 @@ class OffsetAttention(nn.Module):
 
     def mix(
         self, a: Float[Tensor, "H k C"], values: Float[Tensor, "*batch n d_V"], loop: Loop, start: int = 0
-    ) -> Float[Tensor, "*batch k d"]:
+    ) -> Float[Tensor, "*batch k d_V"]:
         """(⊕_h A_h V_h) W_O at the positions from ``start`` on that ``a`` is of, by shifts of V = X W_V."""
         stop = start + a.shape[1]
         each = values.shape[-1] // self.heads

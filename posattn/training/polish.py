@@ -24,7 +24,7 @@ from posattn.training.program import LOGITS, Parameters
 _LISTS = 600  # of a step: of 16 numbers, more equations than there are weights
 _WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
 _ENTRIES = 40_000_000  # of the Jacobian at once
-_CERTAIN = 100.0  # sharpened logits this far apart make softmax hardmax
+_CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
 _LEAST, _MOST = 1e-16, 1e8  # λ
 
 

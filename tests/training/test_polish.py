@@ -1,0 +1,88 @@
+"""The last steps of looped networks: near an exact network they find one, and a network that they would spoil is left alone."""
+
+import pytest
+import torch
+
+import posattn
+from posattn import ModelConfig, UsageError
+from posattn.compiler.looped_programs import looped_program
+from posattn.training import Recipe
+from posattn.training.metrics import relative_square
+from posattn.training.polish import polish
+from posattn.training.program import LOGITS, Parameters
+
+
+def _near(task: str, noise: float) -> Parameters:
+    """The exact network for a task, all of whose weights but the logits are off by ``noise`` or so."""
+    model = looped_program(task).float()
+    parameters = Parameters.of(model.config, {name: value[None] for name, value in model.named_parameters()})
+    kept = parameters.mask("logits")
+    drawn = torch.randn(kept.shape, generator=torch.Generator().manual_seed(0))
+    parameters.flat[:, ~kept] += noise * drawn[~kept]
+    return parameters
+
+
+def _lists(task: str, count: int = 100, n: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = posattn.task(task).sample(count, n=n)
+    return x[None], y[None]
+
+
+def _error(parameters: Parameters, task: str, n: int) -> float:
+    x, y = posattn.task(task).sample(20, n=n, scale=10.0, split="test")
+    with torch.no_grad():
+        return relative_square(parameters.model(0)(x), y).item()
+
+
+@pytest.mark.parametrize("task", ["sum", "min", "sort"])
+def test_a_network_near_an_exact_one_becomes_exact_at_every_length(task):
+    before = _near(task, 0.02)
+    after, better = polish(before, *_lists(task), steps=8)
+    assert better == [True]
+    assert _error(before, task, 256) > 1e-3 and _error(after, task, 256) < 1e-9
+    tables = [each.model(0).layers[0].attention.table() for each in (before, after)]
+    assert torch.equal(*tables)  # no step moves the logits of a hardmax
+
+
+def test_attention_becomes_the_hardmax_of_what_it_was():
+    parameters = _near("sum", 0.0)
+    logits = parameters.named()[LOGITS]
+    logits.copy_(torch.tensor([0.1, 3.0, 0.2, -1.0, 2.9]))  # half of the weight is on r = -1
+    after, better = polish(parameters, *_lists("sum"), steps=0)
+    assert better == [True]
+    assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == [0, 1, 0, 0, 0]
+
+
+def test_what_it_would_spoil_stays_as_it_is():
+    """A head with the larger half of its weight on the sink brings nothing as a hardmax, and no step can mend that."""
+    parameters = _near("sum", 0.0)
+    logits = parameters.named()[LOGITS]
+    logits.copy_(torch.tensor([-50.0, 1.0, -50.0, -50.0, 1.1]))
+    after, better = polish(parameters, *_lists("sum"), steps=3)
+    assert better == [False] and torch.equal(after.flat, parameters.flat)
+
+
+def test_members_are_polished_alone():
+    one, x_y = _near("sum", 0.02), _lists("sum")
+    two = Parameters(one.config, torch.cat([one.flat, one.flat * 1.01]))
+    together, _ = polish(two, *(torch.cat([each, each]) for each in x_y), steps=2)
+    alone, _ = polish(one, *x_y, steps=2)
+    torch.testing.assert_close(together.flat[:1], alone.flat)
+
+
+def test_large_networks_are_left_alone():
+    config = ModelConfig(n=4, arch="looped", embed=32, width=64)
+    parameters = Parameters.initial(config, [0], torch.device("cpu"))
+    after, better = polish(parameters, *_lists("sum", n=4), steps=1)
+    assert better == [False] and after is parameters
+
+
+def test_a_recipe_says_how_many_steps():
+    run = posattn.train(
+        "sum", ModelConfig(n=4, arch="looped", width=4), recipe=Recipe(samples=40, epochs=1, batch=20, polish=2)
+    )
+    assert isinstance(run.result["polished"][0], bool)
+    plain = posattn.train("sum", ModelConfig(n=4), recipe=Recipe(samples=40, epochs=1, batch=20, polish=2))
+    assert "polished" not in plain.result
+    assert "polish" not in Recipe().to_dict() and Recipe(polish=2).to_dict()["polish"] == 2
+    with pytest.raises(UsageError, match="polish is -1; it must be a whole number of at least 0"):
+        Recipe(polish=-1)
