@@ -170,9 +170,8 @@ def edges(attention: OffsetAttention, n: int, least: float = 0.3) -> list[list[t
     """
     found = []
     for loop in attention.family.loops(n):
-        a, _ = attention.weights(n, loop)
-        strongest = a.amax(dim=0)
-        places = attention.family.places(n, loop, a.device)
+        strongest = attention.weights(n, loop)[0].detach().amax(dim=0)
+        places = attention.family.places(n, loop, strongest.device)
         strong = (strongest >= least).nonzero().tolist()
         found.append([(int(places[i, c]), i, float(strongest[i, c])) for i, c in strong])
     return found
