@@ -125,6 +125,8 @@ class ModelConfig:
             object.__setattr__(self, field, whole(field, getattr(self, field)))
         if self.d_v is None and self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
+        if self.mlp is not None:  # lists where it comes from JSON
+            object.__setattr__(self, "mlp", tuple(tuple(row) for row in self.mlp))
         if self.mlp is not None and (len(self.mlp) != self.layers or not all(self.mlp)):
             raise UsageError(
                 f"mlp has {len(self.mlp)} rows; it must have hidden widths for each of {self.layers} layers."
