@@ -17,6 +17,7 @@ import torch
 
 from posattn.compiler import library, mpc, pcoc
 from posattn.compiler.expressions import Array
+from posattn.compiler.inputs import given
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, layout, simulate
@@ -50,8 +51,9 @@ class Compilation:
 
     def run(self, x: Array) -> Array:
         """The network's answers (..., N, outputs) to inputs (..., N, c)."""
-        given = torch.from_numpy(np.asarray(x, dtype=float))
-        answers = self.model(given[..., 0] if given.shape[-1] == 1 else given).numpy()
+        x = given(self.program, x)
+        words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
+        answers = self.model(words).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
     def sizes(self) -> pd.DataFrame:
@@ -96,8 +98,8 @@ class Compilation:
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
-        given = self.written.machines - self.written.spare
-        x = self.source.sample(np.random.default_rng(seed), whole("samples", samples), given, self.bound)
+        machines = self.written.machines - self.written.spare
+        x = self.source.sample(np.random.default_rng(seed), whole("samples", samples), machines, self.bound)
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []

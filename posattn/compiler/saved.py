@@ -199,4 +199,5 @@ def config_from(content: dict[str, Any]) -> ModelConfig:
     fields = dict(content)
     for name in ("mlp", "bounds"):
         fields[name] = tuple(tuple(row) for row in fields[name])
+    fields["integers"] = tuple(fields.get("integers", ()))
     return ModelConfig(**fields)

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from posattn.compiler.analysis import Margins
 from posattn.compiler.expressions_to_relu import Map, Maps
+from posattn.compiler.inputs import integers_of
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import analyse, listens_to
-from posattn.memory import check_numbers, memory_cells, within_bounds
+from posattn.errors import UsageError
+from posattn.memory import memory_cells, refuse_breaches, within_bounds
 
 _SPARSE = 0.1  # share of entries that are not 0 below which a matrix is kept sparse
 
@@ -41,14 +43,17 @@ class SelectionNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         program, c = self.program, len(self.program.inputs)
-        given = within_bounds(x, program.machines, program.bounds).double()
+        machines = program.machines - program.spare
+        if x.ndim < 1 + (c > 1) or x.shape[-1 - (c > 1)] != machines:
+            raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {machines}{f', {c}' * (c > 1)}).")
+        given = within_bounds(x, program.machines, program.bounds, integers_of(program.inputs)).double()
         words = memory_cells(given, torch.arange(program.machines + 1), c, numbered=True)
         state = torch.zeros(*words.shape[:-1], program.memory + 1, dtype=torch.float64)
         state[..., :c], state[..., -1] = words[..., :c], words[..., -1]
         for sources, maps in zip(self.sources, self.layers, strict=True):
             received = state[..., :-1].gather(-2, sources.expand(*state.shape[:-1], -1))
             state = _mlp(maps, torch.cat([received, torch.zeros_like(state[..., :1]), state], dim=-1))
-        check_numbers(state[..., -1], len(program.rounds))
+        refuse_breaches(state, len(self.layers))
         answers = state[..., : program.machines - program.spare, list(program.outputs)]
         return answers[..., 0] if len(program.outputs) == 1 else answers
 

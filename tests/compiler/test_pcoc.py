@@ -6,6 +6,7 @@ import torch
 
 from posattn import UsageError
 from posattn.compiler import PCOC, Known, Round, compile, compile_program, pcoc, select
+from posattn.compiler.pcoc import Excess
 from posattn.compiler.pcoc_to_weights import hardmax_temperature, lower
 
 REAL = (Known(-5.0, 5.0),)
@@ -135,7 +136,7 @@ def test_inputs_outside_the_bounds_are_refused():
 
 
 def test_a_guard_stops_the_interpreter_with_its_place():
-    program = shift(rounds=(Round(lambda i: [(i, (0,))], lambda m: [m[0], m[0]], guard=lambda m: m[0] - 4),))
+    program = shift(rounds=(Round(lambda i: [(i, (0,))], lambda m: [m[0], m[0]], guard=lambda m: [Excess(m[0] - 4)]),))
     pcoc.run(program, np.full((1, 5, 1), 4.0))
     with pytest.raises(UsageError, match="round 1: machine 2 overflows by 1"):
         pcoc.run(program, np.array([[[1.0], [2.0], [5.0], [0.0], [4.0]]]))
@@ -148,7 +149,7 @@ def test_rounds_of_one_computation_but_different_guards_are_not_confused():
         return [memory[0]]
 
     stay = lambda i: [(i, (0,))]  # noqa: E731
-    rounds = (Round(stay, keep), Round(stay, keep, guard=lambda memory: memory[0] - 1))
+    rounds = (Round(stay, keep), Round(stay, keep, guard=lambda memory: [Excess(memory[0] - 1)]))
     program = PCOC(2, 1, (Known(0, 3, True),), rounds)
     model = compile(program)
     assert model(torch.tensor([0.0, 1.0])).tolist() == [0, 1]
