@@ -168,3 +168,36 @@ def test_an_address_must_be_a_machine():
         mpc.run(program, np.array([[[0.0], [2.0]]]))
     with pytest.raises(UsageError, match=r"takes \(..., 2, 1\)"):
         mpc.run(program, np.zeros((1, 3, 1)))
+
+
+def test_the_interpreter_checks_its_inputs():
+    for x, message in (
+        ([[4.0, 0.0]], "compiled for 0 to 3"),
+        ([[0.5, 0.0]], "whole"),
+        ([[0.0, 11.0]], "for -10 to 10"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            mpc.run(gather(4), np.array(x * 4))
+
+
+def test_an_input_must_fit_the_memory():
+    with pytest.raises(UsageError, match="has 2 inputs; it must have 1 to 1"):
+        MPC(2, 1, 2, (Known(0, 1),) * 2, (lambda m: [Message(0, (1,))],), lambda m: [m.me])
+    with pytest.raises(UsageError, match="has 0 inputs"):
+        MPC(2, 1, 2, (), (lambda m: [Message(0, (1,))],), lambda m: [m.me])
+    with pytest.raises(UsageError, match="has 2 spare machines; it has 2 in all"):
+        MPC(2, 1, 1, (Known(0, 1),), (), lambda m: [m.me], spare=2)
+
+
+def test_a_place_that_an_inbox_has_not_is_told():
+    program = MPC(2, 2, 1, (Known(0, 1),), (lambda m: [Message(0, (1,))],), lambda m: [m.inbox[2].present])
+    for run in (lambda: mpc.run(program, np.zeros((2, 1))), lambda: compile_program(program)):
+        with pytest.raises(UsageError, match="place 2 of an inbox is read; its places are 0 to 1"):
+            run()
+
+
+def test_a_round_may_be_silent():
+    program = MPC(2, 1, 1, (Known(0, 1),), (lambda m: [],), lambda m: [m.inbox[0].present + m.me], name="silent")
+    x = np.zeros((3, 2, 1))
+    for found in (mpc.run(program, x), compile_program(program).run(x), compile_program(program, direct=True).run(x)):
+        assert found[..., 0].tolist() == [[0, 1]] * 3
