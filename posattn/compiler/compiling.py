@@ -23,6 +23,7 @@ from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, layout, simulate
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
+from posattn.compiler.room import attention_parameters, require_room
 from posattn.errors import UsageError, positive, whole
 from posattn.model import Transformer
 
@@ -61,7 +62,10 @@ class Compilation:
         config, model = self.model.config, self.model
         depth = [1 + len(hidden) for hidden in config.mlp or ()]
         parameters = list(model.parameters())
-        rows = [*self._counts()]
+        rows = [*self._counts(), *self._padding()]
+        if self.source is not None:
+            said = self.source.counts(config.n)
+            rows = [(size, network, said.get(size, theorem)) for size, network, theorem in rows]
         rows += [
             ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
             ("deepest MLP, linear maps", max(depth), "2, approximating"),
@@ -69,7 +73,8 @@ class Compilation:
             ("parameters", sum(p.numel() for p in parameters), ""),
             ("of them not 0", sum(int(p.count_nonzero()) for p in parameters), ""),
         ]
-        return pd.DataFrame(rows, columns=["size", "network", "theorem"])
+        size, network, theorem = zip(*rows, strict=True)
+        return pd.DataFrame({"size": size, "network": pd.Series(network, dtype=object), "theorem": theorem})
 
     def _counts(self) -> list[tuple[str, object, str]]:
         config, written = self.model.config, self.written
@@ -88,8 +93,20 @@ class Compilation:
         return [
             ("nodes n", config.positions, f"N + 1 = {n + 1}, N = 2^{k}"),
             ("layers", config.layers, f"at most 2R⌈log N⌉ = {2 * rounds * k}; all routed {(2 * k - 1) * rounds + 1}"),
-            ("heads", config.heads, f"2s = {heads}, times padding {plan.factor:.3g}, times {CELLS} numbers a tuple"),
+            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers a tuple"),
         ]
+
+    def _padding(self) -> list[tuple[str, object, str]]:
+        """How much larger the network is than the theorem's for what it was given."""
+        machines, given = self.program.machines, self.model.config.n
+        rows: list[tuple[str, object, str]] = [
+            ("padding of machines", machines / given, f"{machines} for {given} inputs")
+        ]
+        if (plan := self.routing) is not None:
+            least, length = 1 << (plan.network.k - 1), plan.padded
+            why = f"{length} tuples a message, a multiple of 2^{plan.network.k - 1} = {least}; at most N/2 times"
+            rows.append(("padding of words", plan.factor, why))
+        return rows
 
     def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
         """Every level against the direct answer on random inputs: the largest difference, and what is allowed.
@@ -162,7 +179,11 @@ def _written(
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
         raise UsageError(f"program is {program!r}; it must be a name, a library row, a PCOC or an MPC program.")
-    return source, source.build(whole("machines", machines), positive("bound", bound))
+    count = whole("machines", machines)
+    nodes, heads = source.least(count)
+    least = attention_parameters(nodes + 1, heads, heads + 1, 1)
+    require_room(f"{source.name} on {count} machines", least, least=True)
+    return source, source.build(count, positive("bound", bound))
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:

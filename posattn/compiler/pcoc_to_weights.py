@@ -23,6 +23,7 @@ from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, 
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.inputs import integers_of
 from posattn.compiler.pcoc import IDLE, PCOC
+from posattn.compiler.room import attention_parameters, parameters, require_room
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.model import Layer, ModelConfig, Transformer
@@ -51,6 +52,10 @@ def lower(
     (d_V = 1), which computes the same. ``temperature`` takes the place of the one that ``epsilon`` needs.
     """
     choice("values", values, VALUES)
+    least = attention_parameters(
+        program.machines + 1, program.memory, program.memory + 1, _value_width(program, values)
+    )
+    require_room(program.name, least * (len(program.rounds) + 1), least=True)
     margins = Margins()
     locals_, outputs = analyse(program, margins)
     error = max(known.error for known in outputs)
@@ -137,9 +142,14 @@ def hardmax_temperature(n: int, epsilon: float) -> float:
     return 0.5 * (math.log(whole("n", n)) - math.log(min(positive("epsilon", epsilon), 1.0)))
 
 
-def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> Transformer:
+def _value_width(program: PCOC, values: str) -> int:
+    return program.memory + 1 if values == "proved" else 1
+
+
+def configuration(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> ModelConfig:
+    """Of the network that runs ``program`` with these MLPs."""
     n, s = program.machines + 1, program.memory
-    config = ModelConfig(
+    return ModelConfig(
         n=program.machines - program.spare,
         layers=len(maps),
         heads=s,
@@ -150,12 +160,17 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
         outputs=len(program.outputs),
         numbered=True,
         spare=program.spare,
-        d_v=s + 1 if values == "proved" else 1,
+        d_v=_value_width(program, values),
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
         bounds=program.bounds,
         integers=integers_of(program.inputs),
     )
+
+
+def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> Transformer:
+    config, s = configuration(program, maps, temperature, values), program.memory
+    require_room(program.name, parameters(config))
     model = blank_transformer(config)
     with torch.no_grad():
         for word in range(config.inputs):

@@ -93,6 +93,28 @@ def test_self_attention_needs_n_squared_machines_and_log_n_rounds():
     compiled = compile_program("self-attention", 4)
     assert compiled.program.machines == 16 and len(compiled.program.rounds) == 2 * 2 + 1
     assert 0 < compiled.lowered.misfit < 0.01
+    sizes = compiled.sizes().set_index("size")
+    # Remark 5.1: O(N²) nodes, O(L log N) layers, and as many heads as memory, which does not grow with N.
+    assert sizes.loc["nodes n"].tolist() == [17, "O(N²): N² + 1 = 17"]
+    assert sizes.loc["layers"].tolist() == [6, "O(L log N): 2⌈log N⌉ + 2 = 6, L = 1"]
+    assert sizes.loc["heads", "network"] == 8 and "sublinear" in sizes.loc["heads", "theorem"]
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "nodes", "words"),
+    [
+        ("word-count", 3, 4, 1),
+        ("list-ranking", 3, 4, 4 / 3),
+        ("list-ranking", 5, 8, 4 / 3),
+        ("bitonic-sort", 5, 8, None),
+    ],
+)
+def test_paddings_are_reported(name, machines, nodes, words):
+    """Machines to a power of two; words of a message to a multiple of 2^(k-1): 3 to 4 in list ranking."""
+    sizes = compile_program(name, machines, values="lean").sizes().set_index("size")["network"]
+    assert sizes["padding of machines"] == nodes / machines and sizes["nodes n"] == nodes + 1
+    assert sizes.get("padding of words") == words
+    assert isinstance(sizes["layers"], int)
 
 
 def test_lean_values_compute_the_same():
