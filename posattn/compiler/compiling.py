@@ -1,7 +1,7 @@
 """Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call a lemma.
 
     built = program.build(machines, bound)       what to run: rounds of messages (MPC) or of fixed communication (PCOC)
-    pcoc = simulate(built)                       Lemma B.1, if messages go where the data says
+    pcoc = fixed_communication(built)            Lemma B.1, if messages go where the data says
     lowered = lower(pcoc, epsilon)               Lemmas B.2 and B.3: attention and MLPs
 
 Every level can be run, and :meth:`Compilation.check` holds them against each other on random inputs.
@@ -20,7 +20,7 @@ from posattn.compiler.expressions import Array
 from posattn.compiler.inputs import given
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
-from posattn.compiler.mpc_to_pcoc import CELLS, Layout, layout, simulate
+from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room
@@ -163,7 +163,7 @@ def compile_program(
         direct: rounds of MPC whose addresses do not depend on the data go without routing; False is the lemma.
     """
     source, written = _written(program, machines, bound)
-    fixed = simulate(written, direct) if isinstance(written, MPC) else written  # Lemma B.1
+    fixed = fixed_communication(written, direct)  # Lemma B.1
     lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 

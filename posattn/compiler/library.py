@@ -201,7 +201,7 @@ _LIST = (
         least=lambda tokens: (tokens**2, 1),
         counts=_remark,
     ),
-    Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters, least=_routed),
+    Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters, "khop", _routed),
 )
 
 PROGRAMS: dict[str, Program] = {row.name: row for row in _LIST}

@@ -99,6 +99,11 @@ def layout(program: MPC) -> Layout:
     return Layout(program, size_for(program.machines), max(1, most))
 
 
+def fixed_communication(program: PCOC | MPC, direct: bool = False) -> PCOC:
+    """A program whose communication does not see the data: the program itself, or Lemma B.1's."""
+    return simulate(program, direct) if isinstance(program, MPC) else program
+
+
 def simulate(program: MPC, direct: bool = False) -> PCOC:
     """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory.
 
