@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -104,6 +105,15 @@ class CompiledRun(Run):
     def answer(self, x: Tensor, member: int = 0) -> Tensor:
         self.check_member(member)
         return self.predict(x)[0].cpu()
+
+    def examples(self) -> Tensor | None:
+        """Inputs that the program answers, for one of the library: random ones may break its rules."""
+        if self.program is None:
+            return None
+        config = self.network.config
+        reals = [max(map(abs, ends)) for place, ends in enumerate(config.bounds) if place not in config.integers]
+        x = torch.from_numpy(self.program.sample(np.random.default_rng(0), 100, config.n, max(reals, default=1.0)))
+        return x if config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
         """The direct answer, for a program of the library."""

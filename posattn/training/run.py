@@ -83,6 +83,10 @@ class Run:
         with torch.no_grad():
             return model(x.to(self.device)).cpu()
 
+    def examples(self) -> Tensor | None:
+        """Lists to check an exported network with, where random ones will not do."""
+        return None
+
     def truth(self, x: Float[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*batch k"]:
         """The right answers to the task of a member."""
         return task(self.spec.members[member].task).target(x)
