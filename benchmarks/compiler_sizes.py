@@ -1,4 +1,4 @@
-"""How far an MPC program goes, in machines N and memory s: ``python benchmarks/compiler_sizes.py --out results/compiler-sizes``.
+"""How far an MPC program goes, in machines N and memory s: ``python benchmarks/compiler_sizes.py --out FOLDER``.
 
 List ranking against N, and a round of messages of s words against s. Every size is a process of its own with a limit on its
 memory (``--limit`` GiB). It lays the network out without its large matrices (``SelectionNetwork``), which tells exactly how

@@ -137,16 +137,14 @@ def _checked(
     Small is what float32 allows: self-attention far from the training range magnifies the last digits, in any program.
     """
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
-    for x in _lists(config, length) if lists is None else (lists[:1].float(), lists.float()):
+    given = () if lists is None else (("for the lists given", x.float()) for x in (lists[:1], lists))
+    for where, x in given or _lists(config, length):
         with torch.no_grad():
             truth = _answers(exact, x.double())
             largest = max(float(truth.abs().max()), torch.finfo(torch.float32).tiny)
             theirs, ours = (float((y - truth).abs().max()) / largest for y in (answers(x), plain(x)))
         if not theirs <= max(TOLERANCE, _ROUNDING * ours):
-            size = float(x.abs().max())
-            raise RuntimeError(
-                f"for numbers up to {size:g} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}."
-            )
+            raise RuntimeError(f"{where} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}.")
         worst = max(worst, theirs)
     if config.compiled and not worst <= WORST_COMPILED:
         raise UsageError(
@@ -155,17 +153,17 @@ def _checked(
     return worst
 
 
-def _lists(config: ModelConfig, length: int) -> Iterator[Tensor]:
-    """Random lists: of the training range and beyond it, or within the bounds of a compiled program."""
+def _lists(config: ModelConfig, length: int) -> Iterator[tuple[str, Tensor]]:
+    """Random lists, and what they are: of the training range and beyond it, or within the bounds of a compiled program."""
     for scale, batch in product(_SCALES, (1, 100)):
         unit = torch.rand(batch, *_shape(config, length), generator=torch.Generator().manual_seed(batch))
         if config.bounds is None:
-            yield scale * (4 * unit - 2)
+            yield f"at scale {scale:g}", scale * (4 * unit - 2)
             continue
         low, high = torch.tensor(config.bounds).unbind(-1)
         x = low + unit.view(batch, length, -1) * (high - low) * scale / _SCALES[-1]
         x[..., list(config.integers)] = x[..., list(config.integers)].round()
-        yield x.view_as(unit)
+        yield "within its bounds", x.view_as(unit)
 
 
 def _answers(model: nn.Module, x: Tensor) -> Tensor:

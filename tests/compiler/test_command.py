@@ -3,12 +3,13 @@
 import json
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 import torch
 
 import posattn
 from posattn import UsageError
-from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Known, Round, compile_program
 from posattn.compiler.graph import (
     attention_graph,
     benes_graph,
@@ -19,6 +20,7 @@ from posattn.compiler.graph import (
     svg,
 )
 from posattn.compiler.saved import CompiledRun, save
+from posattn.export import to_torch
 from posattn.training.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -170,6 +172,57 @@ def test_a_trained_network_is_drawn_where_its_attention_is_strong(posattn_comman
     assert strong.arrows == expected and 0 < len(expected) < 2 * 16
     with pytest.raises(UsageError, match="depends on the input"):
         attention_graph(lively(n=3, arch="standard", embed=8, width=8), "standard", 0.4)
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "bound", "options"),
+    [
+        ("word-count", 2, 9, ("--values", "lean")),
+        ("prefix-min", 3, 0.5, ()),
+        ("list-ranking", 3, 1, ("--values", "lean")),
+    ],
+)
+def test_vectors_small_bounds_and_integers_are_exported(posattn_command, name, machines, bound, options):
+    posattn_command("compile", name, "--machines", machines, "--bound", bound, "--save", "own", *options)
+    code, shown, error = posattn_command("export", "own", "--torch", "own.pt2")
+    assert (code, error) == (0, "") and "within its bounds" in shown
+    x = torch.from_numpy(PROGRAMS[name].sample(np.random.default_rng(5), 7, machines, bound))
+    x = x if x.shape[-1] > 1 else x[..., 0]
+    found = torch.export.load("own.pt2").module()(x.float())
+    torch.testing.assert_close(found.double(), posattn.load("own").truth(x), rtol=1e-5, atol=1e-6 * bound)
+
+
+def test_exporting_leaves_a_network_in_float64(tmp_path):
+    model = posattn.compile("prefix-sum", 3, bound=10.0)
+    assert to_torch(model, tmp_path / "sum.pt2") < 1e-5
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_what_float32_cannot_hold_is_not_exported(tmp_path):
+    """(x + 1) - x, where x is so large that float32 does not see the 1."""
+    rounds = (Round(lambda i: [(i, (0, 1))], lambda m: [m[0] - m[1], 0]),)
+    program = PCOC(2, 2, (Known(1e11, 1e12),), rounds, start=lambda m: [m[0] + 1, m[0]])
+    with pytest.raises(UsageError, match=r"in float32 the compiled program errs by .* smaller bound"):
+        to_torch(compile_program(program).model, tmp_path / "one.pt2")
+
+
+def test_lists_that_a_network_refuses_are_no_check(tmp_path):
+    with pytest.raises(UsageError, match="lists that it refuses, so give others: input 0 has numbers from 2 to 2"):
+        to_torch(posattn.compile("prefix-sum", 3, bound=1.0), tmp_path / "sum.pt2", lists=torch.full((4, 3), 2.0))
+
+
+def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_command):
+    posattn_command("compile", "khop", "--machines", 3, "--direct", "--values", "lean", "--save", "hops")
+    code, shown, error = posattn_command("evaluate", "hops", "--samples", 50)
+    assert (code, error) == (0, "") and "compiled khop" in shown and "accuracy_found" in shown
+    table = posattn.load("hops").evaluate(samples=50)
+    assert set(table["scale"]) == {1, 2} and (table["accuracy"] == 1).all() and (table["cross_entropy"] == 0).all()
+    code, shown, _ = posattn_command("predict", "hops", "1fgf")  # letters out of distribution
+    assert code == 0 and "model   ~~g" in shown and "right  3 of 3" in shown
+    assert "takes 3" in posattn_command("predict", "hops", "1fgfg")[2]
+    assert "member 0 only" in posattn_command("predict", "hops", "1fgf", "--member", 1)[2]
+    with pytest.raises(UsageError, match="no lists of numbers"):
+        posattn.load("hops").evaluate_shifts()
 
 
 def test_a_compiled_program_is_exported(posattn_command):
