@@ -257,14 +257,14 @@ def export(
 
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
-    model = load(run, "cpu").model(member)
+    held = load(run, "cpu")
+    model, lists = held.model(member), held.examples()
+    where = "up to scale 10" if lists is None else "within its bounds"
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:
-            difference = write(model, path, length)
+            difference = write(model, path, length, lists)
             size = path.stat().st_size / 1e6
-            print(
-                f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, up to scale 10."
-            )
+            print(f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, {where}.")
 
 
 @app.command()

@@ -23,7 +23,7 @@ from posattn.attention import Attention, causal_mask
 from posattn.config import ARCHITECTURES, Architecture, ModelConfig
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
-from posattn.memory import check_numbers, memory_cells, within_bounds
+from posattn.memory import memory_cells, refuse_breaches, within_bounds
 from posattn.tokens import relative_numbers, reset_embedding, token_features
 
 __all__ = [
@@ -111,7 +111,7 @@ class Transformer(nn.Module):
         for layer in self.layers:
             z = layer(z, p, positions)
         if self.config.numbered:
-            check_numbers(z[..., -1], self.config.layers - 1)
+            z = refuse_breaches(z, self.config.layers)
         return self._decode(z) * mean if self.config.relative else self._decode(z)
 
     def _decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
@@ -154,7 +154,7 @@ class Transformer(nn.Module):
     def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
         if self.config.bounds is not None:
-            x = within_bounds(x, self.config.n, self.config.bounds).to(self.P.dtype)
+            x = within_bounds(x, self.config.n, self.config.bounds, self.config.integers).to(self.P.dtype)
         positions = positions_of(self._length(x), self.config, x.device)
         p = self.P[positions]
         return self.encoder(input_features(x, p, positions, self.config, self.table)), p, positions

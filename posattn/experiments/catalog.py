@@ -7,6 +7,7 @@ from posattn.experiments.attention import AttentionStudy
 from posattn.experiments.declaration import (
     BY_DISTRIBUTION,
     BY_STAGE,
+    Bars,
     Computed,
     Contours,
     Experiment,
@@ -275,6 +276,15 @@ _LIST = (
         Grid(("khop",), LETTERS, n=(30,), layers=(1, 2, 3, 4, 6, 8, 12), samples=(50_000,), **_SMALLER),
         Scales((1, 2), train=True),
         Lines("layers", _HOPS, ("domain",)),
+    ),
+    Experiment(
+        "compiled-khop",
+        "Figures 3, 5, beyond the paper",
+        "k-hop induction heads, with the compiled program",
+        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=(50_000,), **_SMALLER),
+        Scales((1, 2)),
+        Bars("hops", (View("without '~'", {"split": "test"}, "accuracy_found"),), ("domain",)),
+        compiled=True,
     ),
     Experiment(
         "mixed-scale",

@@ -8,7 +8,7 @@ import torch
 
 import posattn
 from posattn import UsageError
-from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Known, Round, compile_program
 from posattn.compiler.graph import (
     attention_graph,
     benes_graph,
@@ -19,6 +19,7 @@ from posattn.compiler.graph import (
     svg,
 )
 from posattn.compiler.saved import CompiledRun, save
+from posattn.export import to_torch
 from posattn.training.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -172,10 +173,61 @@ def test_a_trained_network_is_drawn_where_its_attention_is_strong(posattn_comman
         attention_graph(lively(n=3, arch="standard", embed=8, width=8), "standard", 0.4)
 
 
+def test_vectors_integers_and_small_bounds_are_exported(tmp_path):
+    """Machine i ends with the sum of its two inputs and its left neighbour's integer."""
+    rounds = (Round(lambda i: [(i, (0, 1)), *([(i - 1, (2,))] if i else [])], lambda m: [m[0] + m[1], m[2], 0]),)
+    inputs = (Known(0, 3, True), Known(-0.5, 0.5))
+    program = PCOC(3, 3, inputs, rounds, (0, 1), start=lambda m: [m[0], m[1], m[0]])
+    assert to_torch(compile_program(program).model, tmp_path / "own.pt2") < 1e-6
+    found = torch.export.load(tmp_path / "own.pt2").module()(torch.tensor([[[1.0, 0.5], [3.0, -0.5], [2.0, 0.25]]]))
+    assert found.tolist() == [[[1.5, 0], [2.5, 1], [2.25, 3]]]
+
+
+@pytest.mark.parametrize("name", ["word-count", "list-ranking", "prefix-sum"])
+def test_an_export_is_checked_with_inputs_that_the_program_answers(name):
+    run = CompiledRun(name, compile_program(name, 3, bound=0.25, values="lean").model)
+    x = run.examples()
+    torch.testing.assert_close(run.predict(x)[0], run.truth(x))
+    assert x.shape == (100, 3, 2)[: 2 + (name == "word-count")]
+
+
+def test_exporting_leaves_a_network_in_float64(tmp_path):
+    model = posattn.compile("prefix-sum", 3, bound=10.0)
+    assert to_torch(model, tmp_path / "sum.pt2") < 1e-5
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_what_float32_cannot_hold_is_not_exported(tmp_path):
+    """(x + 1) - x, where x is so large that float32 does not see the 1."""
+    rounds = (Round(lambda i: [(i, (0, 1))], lambda m: [m[0] - m[1], 0]),)
+    program = PCOC(2, 2, (Known(1e11, 1e12),), rounds, start=lambda m: [m[0] + 1, m[0]])
+    with pytest.raises(UsageError, match=r"in float32 the compiled program errs by .* smaller bound"):
+        to_torch(compile_program(program).model, tmp_path / "one.pt2")
+
+
+def test_lists_that_a_network_refuses_are_no_check(tmp_path):
+    with pytest.raises(UsageError, match="lists that it refuses, so give others: input 0 has numbers from 2 to 2"):
+        to_torch(posattn.compile("prefix-sum", 3, bound=1.0), tmp_path / "sum.pt2", lists=torch.full((4, 3), 2.0))
+
+
+def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_command):
+    posattn_command("compile", "khop", "--machines", 2, "--direct", "--values", "lean", "--save", "hops")
+    code, shown, error = posattn_command("evaluate", "hops", "--samples", 50)
+    assert (code, error) == (0, "") and "compiled khop" in shown and "accuracy_found" in shown
+    table = posattn.load("hops").evaluate(samples=50)
+    assert set(table["scale"]) == {1, 2} and (table["accuracy"] == 1).all() and (table["cross_entropy"] == 0).all()
+    code, shown, _ = posattn_command("predict", "hops", "0fg")  # letters out of distribution
+    assert code == 0 and "model   fg" in shown and "right  2 of 2" in shown
+    assert "takes 2" in posattn_command("predict", "hops", "0fgf")[2]
+    assert "member 0 only" in posattn_command("predict", "hops", "0fg", "--member", 1)[2]
+    with pytest.raises(UsageError, match="no lists of numbers"):
+        posattn.load("hops").evaluate_shifts()
+
+
 def test_a_compiled_program_is_exported(posattn_command):
-    posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 100, "--save", "least")
+    posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 5, "--save", "least")
     code, shown, _ = posattn_command("export", "least", "--torch", "least.pt2")
-    assert code == 0 and "least.pt2" in shown
+    assert code == 0 and "least.pt2" in shown and "within its bounds" in shown
     program = torch.export.load("least.pt2").module()
     torch.testing.assert_close(
         program(torch.tensor([[3.0, 5.0, -2.0]])), torch.tensor([[3.0, 3.0, -2.0]]), rtol=0, atol=1e-4
