@@ -23,10 +23,9 @@ from posattn.model import ARCHITECTURES, Layer, ModelConfig, Transformer, input_
 from posattn.tasks import task as find_task
 from posattn.theory.bound import GeneralizationBound, evaluate
 from posattn.theory.certificate import Certificate, certify
-from posattn.theory.discrepancy import tree_depth
+from posattn.theory.discrepancy import HARD, Members, extremum
 from posattn.theory.network import ClassNorms, LayerWeights, Network
 
-_HARD = 1e5  # logits this far apart, over √d_k, make softmax a hardmax in float64
 TRAINING_LIMIT = 2.0  # training values lie in [-2, 2]
 
 
@@ -183,30 +182,32 @@ def certify_model(model: nn.Module, task: str, ratio: int | float = 1.9, seconds
 
 
 def extremum_model(n: int, maximum: bool = False) -> Transformer:
-    """The min (or max) of n numbers exactly, n a power of two: Appendix G's network of log2 n layers, two heads, W_V = W_O = I.
+    """The min (or max) of n numbers exactly, n a power of two: a network of Appendix G's class as a model."""
+    return class_model(extremum(n, maximum))
 
-    In layer l position i attends to itself and to the partner whose l-th binary digit differs, so that after the last every
-    position holds the answer. The state has the number twice, one for each head; four hidden units make min or max of the pair.
+
+def class_model(members: Members, index: int = 0) -> Transformer:
+    """One of ``members``, networks of Appendix G's class, as a model that gives its answers, W_V = W_O = I.
+
+    The state has the number twice, once for each head. No position sees the scratchpad, which the appendix does not have.
     """
-    layers = tree_depth(n)
+    layers, n = members.logits.shape[1], members.logits.shape[-1]
     model = Transformer(ModelConfig(n, "scale-exact", layers=layers, heads=2, embed=2, width=4))
-    positions = torch.arange(n + 1)
-    # min(a, b) = (relu(a+b) - relu(-a-b) - relu(a-b) - relu(b-a))/2, max with plus signs for the last two
-    sums = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
-    last = 0.5 if maximum else -0.5
     with torch.no_grad():
         model.encoder.weight.fill_(1.0)
         model.decoder.weight.copy_(torch.tensor([[1.0, 0.0]]))
-        for l, layer in enumerate(model.layers):
+        own = (w[index] for w in (members.logits, members.W_1, members.W_2))
+        for layer, logits, w_1, w_2 in zip(model.layers, *own, strict=True):
             assert isinstance(layer, Layer)
-            partner = torch.where(positions < n, positions ^ (1 << l), n)  # the scratchpad keeps to itself
-            attends = torch.nn.functional.one_hot(
-                torch.stack([positions, partner]), n + 1
-            ).float()  # (head, query, key)
-            layer.attention.W_Q.weight.copy_(_HARD * attends.transpose(1, 2).flatten(0, 1))
+            with_scratchpad = torch.full((2, n + 1, n + 1), -HARD)  # (head, query, key)
+            with_scratchpad[:, :n, :n] = logits
+            with_scratchpad[:, n, n] = HARD
+            # With one-hot positions and W_K = I the logits are W_Q's entries over √d_k.
+            queries = math.sqrt(n + 1) * with_scratchpad.transpose(1, 2).flatten(0, 1)
+            layer.attention.W_Q.weight.copy_(queries)
             layer.attention.W_K.weight.copy_(torch.eye(n + 1).repeat(2, 1))
             layer.attention.W_V.weight.copy_(torch.eye(2))
             layer.attention.W_O.weight.copy_(torch.eye(2))
-            layer.W_1.weight.copy_(torch.cat([sums, torch.zeros(4, 2)], dim=1))
-            layer.W_2.weight.copy_(torch.tensor([[0.5, -0.5, last, last]]).repeat(2, 1))
+            layer.W_1.weight.copy_(torch.cat([w_1.mT, torch.zeros(4, 1)], dim=1))
+            layer.W_2.weight.copy_(w_2.expand(2, 4))
     return model.eval()
