@@ -9,9 +9,9 @@ import torch
 
 from posattn.errors import choice
 from posattn.tasks import task
-from posattn.theory.bound import ATTENTION, evaluate
-from posattn.theory.models import network_of
-from posattn.theory.network import ClassNorms, Network
+from posattn.theory.bound import ATTENTION
+from posattn.theory.models import network_bound, network_of
+from posattn.theory.network import Network
 from posattn.theory.ood import ood_probability
 from posattn.training import Run
 
@@ -83,10 +83,8 @@ class Gaps:
         return risks
 
     def _bound(self, network: Network, kind: str, m: int) -> dict[str, float]:
-        outputs = len(network.P) - 1
         here, scaled = (
-            evaluate(ClassNorms.of(each), m, kind, self.delta, self.cap, outputs)
-            for each in (network, scale_attention(network, self.t))
+            network_bound(each, m, kind, self.delta, self.cap) for each in (network, scale_attention(network, self.t))
         )
         power = (scaled.log_cover - here.log_cover) / (2 * math.log(self.t))
         return {"bound": here.gap, "power": power}

@@ -236,7 +236,7 @@ def worst_list(
     end = time.process_time() + seconds
     generator = torch.Generator().manual_seed(seed)
     x = 2 * torch.rand(lists, matrices[0].shape[1], generator=generator, dtype=torch.float64) - 1
-    tried = []
+    tried: list[Tensor] = []
     for part in x.split(4096):
         if tried and time.process_time() > end:
             break

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, whole, within
 from posattn.folding import fold, stack_layers
 from posattn.model import ARCHITECTURES, Layer, ModelConfig, Transformer, input_encoding, input_features, positions_of
 from posattn.tasks import task as find_task
-from posattn.theory.bound import GeneralizationBound, evaluate
+from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate
 from posattn.theory.certificate import Certificate, certify
 from posattn.theory.discrepancy import HARD, Members, extremum
 from posattn.theory.network import ClassNorms, LayerWeights, Network
@@ -50,9 +50,15 @@ def generalization_bound(
         limit: the largest magnitude of a number in a list.
     """
     network = network_of(model, limit)
-    kind = attention or ("self-attention" if network.self_attention else "positional")
-    outputs = len(network.P) - 1
-    return evaluate(ClassNorms.of(network), whole("samples", samples, least=2), kind, delta, cap, outputs, layer_norm)
+    kind = attention or ATTENTION[network.self_attention]
+    return network_bound(network, whole("samples", samples, least=2), kind, delta, cap, layer_norm)
+
+
+def network_bound(
+    network: Network, samples: int, attention: str, delta: float, cap: float, layer_norm: bool = False
+) -> GeneralizationBound:
+    """The same for Eq. 9's matrices of a model, whose outputs are all positions but the scratchpad."""
+    return evaluate(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
 
 
 def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network:
@@ -61,6 +67,13 @@ def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network
         raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
     _check_finite(model)
     design = model.config.design
+    within("limit", limit, FROM, TO)
+    if model.config.vocabulary.words:
+        raise UsageError(
+            f"the model reads {model.config.tokens}, and the bound is for networks that read lists of numbers."
+        )
+    if model.config.compiled:
+        raise UsageError("the model is a compiled program; the bound is for networks that were trained on samples.")
     if design.rotary or design.attends == "both":
         raise UsageError(
             f"the {model.config.arch} architecture has queries and keys of a form that the proof does not cover."
@@ -159,6 +172,9 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     Attention is constant, so a layer is one matrix on all positions and features at once: with the folded U_0, U_h of
     :mod:`posattn.folding`, K = I ⊗ U_0ᵀ + Σ_h A_h ⊗ U_hᵀ.
     """
+    if isinstance(model, Transformer) and (model.config.compiled or model.config.vocabulary.words):
+        what = "is a compiled program" if model.config.compiled else f"reads {model.config.tokens}"
+        raise UsageError(f"the model {what}; the certificate is for networks trained on lists of numbers.")
     if not isinstance(model, Transformer) or model.config.bias or model.config.design != ARCHITECTURES["scale-exact"]:
         raise UsageError("the certificate is for bias-free positional models: train with --arch scale-exact.")
     _check_finite(model)
