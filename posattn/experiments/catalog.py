@@ -10,6 +10,7 @@ from posattn.experiments.declaration import (
     Computed,
     Contours,
     Experiment,
+    GapPanels,
     Grid,
     Lines,
     Series,
@@ -227,10 +228,11 @@ _LIST = (
             quick=(10_000, 50, 100, 3),  # small batches: 500 steps with 1000 lists
         ),
         Gaps(),
-        Lines(
+        GapPanels(
             "samples",
             (
                 View("measured gap", metric="gap"),
+                View("risk, cut off at the cap", metric="capped risk"),
                 View("bound, positional", metric="positional bound"),
                 View("bound, self-attention", metric="self-attention bound"),
                 View("power of t, positional", metric="positional power"),
