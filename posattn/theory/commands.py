@@ -60,7 +60,7 @@ def bound_command(
         about |= {"class": asdict(bounds[own].norms), "norms": norm_table(network).to_dict("records")}
         return _print_json(about | {kind: _described(found, gap) for kind, found in bounds.items()})
     _print_norms(norm_table(network), f"norms of network {member} of {run} (M = W_Q W_Kᵀ/√d_k, W_O in W_1)")
-    letters = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P")
+    letters = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
     print_table("its class (Eq. 10)", letters, [[f"{getattr(bounds[own].norms, letter):.3g}" for letter in letters]])
     _print_bounds(bounds, own, gap)
     print("Constants that the paper leaves unnamed are set to one.")

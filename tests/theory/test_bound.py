@@ -51,6 +51,13 @@ def test_the_table_has_every_matrix_of_every_layer_and_the_class_its_largest(liv
     assert (norms.d, norms.d_P) == (8, 7)  # hidden width and encodings, each with the constant
 
 
+@pytest.mark.parametrize("name", ["B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma"])
+def test_a_class_holds_what_has_no_larger_norm(name):
+    larger = replace(NORMS, **{name: 1.01 * getattr(NORMS, name)})
+    assert NORMS.holds(NORMS) and larger.holds(NORMS) and not NORMS.holds(larger)
+    assert not replace(larger, L=4).holds(NORMS) and not replace(larger, H=3).holds(NORMS)
+
+
 def by_the_proof(norms, m, delta, cap, outputs, kind="positional", layer_norm=False):
     """The bound written out plainly, without logarithms and from the last layer down, from Appendix C as corrected.
 

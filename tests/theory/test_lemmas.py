@@ -328,10 +328,17 @@ def test_gamma_grows_with_the_input():
     assert deviation(network, replace(network, layers=(moved,)), 100 * x, radius=100.0) <= 1
 
 
-def test_the_radii_bound_the_states_and_are_reached():
-    network = constant_network(4, 2)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_radii_bound_the_states_and_are_reached(heads):
+    """At H = B_2 = 1 too, where B_l = 2^(l/2) and (H L_σ B_2)^O(L) is 1."""
+    network = constant_network(4, heads)
+    largest = class_of(network).B_2
+    assert largest == pytest.approx(1)
     x = torch.ones(2, 1, dtype=torch.float64)
     constants = layer_constants(class_of(network), "positional", False)
+    assert (
+        math.exp(constants[-1].B) == pytest.approx((heads + 1) ** 2) == pytest.approx(row_norm(network.states(x)[-1]))
+    )
     for state, own in zip(network.states(x), constants, strict=False):
         assert row_norm(state) == pytest.approx(
             math.exp(own.radius)
