@@ -130,8 +130,8 @@ def train_command(
     given |= {"bias": False if no_bias else None, "tied": tied or None}
     if task(name).TOKENS != "none" and arch == "scale-exact":
         raise UsageError(
-            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so no network of it is that: "
-            "--no-bias alone leaves out the biases."
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
+            "--no-bias leaves out the biases of a positional one."
         )
     network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
     config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
