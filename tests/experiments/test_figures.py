@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from posattn.experiments import EXPERIMENTS
-from posattn.experiments.figures import against_published, draw, medians, published
+from posattn.experiments.figures import STYLES, against_published, draw, medians, published
 
 FIX_SCALE = EXPERIMENTS["fix-scale"]
 
@@ -94,3 +94,17 @@ def test_runs_without_a_number_make_a_median_infinite_and_not_undefined():
     table = medians(rows([float("nan")] * 6 + [1.0, 2.0, 3.0, 4.0]), FIX_SCALE.shown)
     assert table["p10"].tolist() == pytest.approx([1.9]) and table["median"].tolist() == [float("inf")]
     assert table["p90"].tolist() == [float("inf")]
+
+
+def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypatch, tmp_path):
+    """Binary and sinusoidal networks have panels of their own, so six lines have the colours of three architectures."""
+    labels = [f"{arch}, {encoding}" for encoding in ("binary", "sinusoidal") for arch in STYLES]
+    rows = pd.DataFrame(
+        {"task": "sum", "series": label, "encoding": label.split(", ")[1], "split": "test", "scale": scale}
+        | {"metric": "mse", "value": 1.0, "status": "ok"}
+        for label in labels
+        for scale in (1, 2)
+    )
+    panels = drawn(EXPERIMENTS["encodings"], rows, monkeypatch, tmp_path).axes[:2]
+    colours = [line.get_color() for panel in panels for line in panel.get_lines()]
+    assert colours == 2 * [colour for colour, _ in STYLES.values()]
