@@ -124,7 +124,7 @@ class _Search:
     CPU time is reached the cones that are open are finished with these.
     """
 
-    def __init__(self, matrices: Matrices, target: Target, worst: Float[Tensor, " n"], ratio: float, end: float):
+    def __init__(self, matrices: Matrices, target: Target, worst: Float[Tensor, " n"], ratio: int | float, end: float):
         self.matrices, self.target, self.worst = matrices, target, worst
         self.ratio, self.end = ratio, end
         self.bound, self.error, self.cones = 0.0, 0.0, 0
@@ -187,7 +187,8 @@ class _Search:
         return open_
 
     def _settle(self, bounds: Float[Tensor, " B"]) -> None:
-        self.bound = max([self.bound, *bounds.max().reshape(-1).tolist()]) if len(bounds) else self.bound
+        if len(bounds):
+            self.bound = max(self.bound, float(bounds.max()))
 
     def _late(self) -> bool:
         return time.process_time() > self.end
@@ -206,8 +207,8 @@ def largest_on_cube(matrices: Matrices, y: Float[Tensor, "cells n outputs"]) -> 
     low, high = -torch.ones(matrices[0].shape[1], dtype=y.dtype), torch.ones(matrices[0].shape[1], dtype=y.dtype)
     for index, k in enumerate(matrices):
         low, high = (low.relu(), high.relu()) if index else (low, high)
-        positive, negative = k.clamp(min=0), k.clamp(max=0)
-        low, high = positive @ low + negative @ high, positive @ high + negative @ low
+        plus, minus = k.clamp(min=0), k.clamp(max=0)
+        low, high = plus @ low + minus @ high, plus @ high + minus @ low
     return float((torch.maximum(-low, high) + y.abs().amax(dim=(0, 1))).max())
 
 

@@ -55,7 +55,7 @@ def generalization_bound(
 
 
 def network_bound(
-    network: Network, samples: int, attention: str, delta: float, cap: float, layer_norm: bool = False
+    network: Network, samples: int, attention: str, delta: float, cap: int | float, layer_norm: bool = False
 ) -> GeneralizationBound:
     """The same for Eq. 9's matrices of a model, whose outputs are all positions but the scratchpad."""
     return evaluate(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
