@@ -38,9 +38,6 @@ app = typer.Typer(
 )
 
 
-theory_commands.register(app)
-
-
 def main() -> None:
     """The entry point: a UsageError becomes a sentence and exit code 2."""
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"posattn: {message}", file=sys.stderr)
@@ -86,7 +83,6 @@ def _options(
     pass
 
 
-register_compiler(app)
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 
@@ -132,6 +128,11 @@ def train_command(
     """
     given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim}
     given |= {"bias": False if no_bias else None, "tied": tied or None}
+    if task(name).TOKENS != "none" and arch == "scale-exact":
+        raise UsageError(
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
+            "--no-bias leaves out the biases of a positional one."
+        )
     network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
     config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
@@ -385,4 +386,7 @@ def report(
     print(f"Page: {out}")
 
 
+# Help lists commands in this order: what most people want first.
+register_compiler(app)
 app.command("gpt2")(gpt2_command)
+theory_commands.register(app)

@@ -162,6 +162,11 @@ class Contours(Lines):
 
 
 @dataclass(frozen=True)
+class GapPanels(Lines):
+    """Drawn by :mod:`posattn.experiments.gap_figure`; views and columns are those of the tables."""
+
+
+@dataclass(frozen=True)
 class Computed:
     """Rows that come from no run of the store: a function of the scale, and what the page says of them."""
 

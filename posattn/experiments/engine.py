@@ -22,7 +22,8 @@ from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.compiled import compiled_rows
-from posattn.experiments.declaration import SCALES, Cell, Experiment
+from posattn.experiments.declaration import SCALES, Cell, Experiment, GapPanels
+from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.training import RunSpec, files, train_spec
@@ -134,7 +135,8 @@ def reproduce(
 def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
     """The figure, and attention maps where there are any."""
     maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
-    return [figures.draw(rows, experiment, out), *maps]
+    draw = draw_gaps if isinstance(experiment.shown, GapPanels) else figures.draw
+    return [draw(rows, experiment, out), *maps]
 
 
 def held(
@@ -213,4 +215,12 @@ def _claim(out: Path, what: dict[str, str]) -> None:
             raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
         files.write_json(described, what)
     elif (held := files.read_json(described)) != what:
-        raise UsageError(f"out is {str(out)!r}, which holds {held}; give another folder for {what}.")
+        raise UsageError(
+            f"out is {str(out)!r}, which holds {_in_words(held)}; give another folder for {_in_words(what)}."
+        )
+
+
+def _in_words(described: Any) -> str:
+    if not isinstance(described, dict) or not {"experiment", "scale"} <= set(described):
+        return "something else"
+    return f"{described['experiment']} at {described['scale']} scale"
