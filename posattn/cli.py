@@ -18,6 +18,7 @@ from posattn.compiler.saved import load
 from posattn.console import console, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
+from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
@@ -386,3 +387,4 @@ def report(
 
 
 app.command("gpt2")(gpt2_command)
+app.command("explore")(explore)

@@ -1,0 +1,65 @@
+"""The command ``explore``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from posattn.errors import UsageError
+from posattn.explorer.content import Content, of_package, of_runs
+from posattn.explorer.document import LARGEST, document
+from posattn.training import files
+
+_STORES = (Path("results/store"), Path("out/store"))  # where results are looked for, in this order
+
+
+def explore(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Folders of runs or of compiled programs (default: the package's own)."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("explorer.html"),
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Folder of result rows to draw (default: results/store or out/store, if there is one)."),
+    ] = None,
+    members: Annotated[
+        int | None, typer.Option(help="How many networks of each run (default: all, or as many as the page holds).")
+    ] = None,
+) -> None:
+    """Write one self-contained page on which networks answer, attend and step through programs, with the stored results.
+
+    Example: posattn explore --out explorer.html
+    """
+    if out.suffix not in (".html", ".htm"):
+        raise UsageError(f"out is {str(out)!r}; it must end in .html.")
+    if store is not None and not (store / "rows").is_dir():
+        raise UsageError(f"store is {str(store)!r}, which holds no rows of results.")
+    content = fitting(runs, members) if runs else of_package()
+    found = store if store is not None else next((path for path in _STORES if (path / "rows").is_dir()), None)
+    from posattn.experiments import Store
+    from posattn.explorer.results import figures_of  # drawing is slow to import
+
+    results = figures_of(None if found is None else Store(found))
+    source = "your runs" if runs else "the networks and programs that come with the package"
+    html = document(content, results, source)
+    files.write(out, html.encode())
+    if content.note:
+        print(content.note)
+    print(f"Results: {'none, so published medians alone' if found is None else found}")
+    print(f"Page: {out} ({len(html.encode()) / 1e6:.1f} MB, {len(content.networks)} networks); open it in a browser.")
+
+
+def fitting(runs: list[Path], members: int | None) -> Content:
+    """The runs with as many of their networks as the page has room for, if nobody says how many."""
+    content = of_runs(runs, members)
+    size = sum(len(packed.weights) for packed in content.networks)
+    most = max((len(model["choices"]) for subject in content.subjects for model in subject["models"]), default=1)
+    if members is None and size > LARGEST * _FOR_WEIGHTS and most > 1:
+        fewer = max(1, int(most * LARGEST * _FOR_WEIGHTS / size))
+        content = of_runs(runs, fewer)
+        content.note = f"The page has room for the first {fewer} networks of each run; --members chooses how many."
+    return content
+
+
+_FOR_WEIGHTS = 0.9  # of the page

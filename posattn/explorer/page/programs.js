@@ -1,0 +1,211 @@
+// Second view: a compiled program round by round. The network itself runs: a layer is a round, a head a memory position, and
+// the state's row i is the memory of machine i, with the machine's number in the last column.
+
+const PAUSE = 900; // milliseconds between steps that play by themselves
+const WIDEST = 420; // of a graph that shrinks to fit; longer ones scroll
+
+class ProgramsView {
+  constructor(content, networkAt) {
+    this.programs = content.programs;
+    this.networkAt = networkAt;
+    this.step = 0;
+    this.timer = null;
+    const name = ({ name: own, label, machines }) => (label === own ? `${own} on ${machines} machines` : `${label}: ${own} on ${machines} machines`);
+    options(byId("program"), this.programs.map(name));
+    byId("program").addEventListener("change", () => this.pick(Number(byId("program").value)));
+    byId("example").addEventListener("click", () => this.example(this.exampleNow + 1));
+    byId("first").addEventListener("click", () => this.go(0));
+    byId("back").addEventListener("click", () => this.go(this.step - 1));
+    byId("forward").addEventListener("click", () => this.go(this.step + 1));
+    byId("last").addEventListener("click", () => this.go(Infinity));
+    byId("play").addEventListener("click", () => this.play());
+    byId("step").addEventListener("input", () => this.go(Number(byId("step").value)));
+  }
+
+  async pick(number) {
+    this.stop();
+    const program = this.programs[number];
+    const network = await this.networkAt(program.network);
+    Object.assign(this, { program, network, step: 0 });
+    byId("program-title").textContent = program.title ? `It computes ${program.title}.` : "";
+    byId("program-size").textContent =
+      `Compiled, not trained: ${network.layers} layers, ${network.heads} heads, ${network.parameters.toLocaleString("en")} weights.`;
+    this.example(0);
+  }
+
+  example(number) {
+    const { examples } = this.program;
+    this.exampleNow = number % examples.length;
+    this.x = examples[this.exampleNow].flat();
+    this.showInputs();
+    this.restart();
+  }
+
+  showInputs() {
+    const { ranges, machines } = this.program;
+    const box = (machine, place) => {
+      const [low, high, integer] = ranges[place];
+      const k = machine * ranges.length + place;
+      const input = make("input", {
+        type: "number", min: low, max: high, step: integer ? 1 : 0.1, value: this.x[k],
+        "aria-label": `machine ${machine + 1}${ranges.length > 1 ? `, input ${place + 1}` : ""}`,
+      });
+      input.addEventListener("input", () => {
+        const value = input.value.trim() === "" ? NaN : Number(input.value);
+        const fits = value >= low && value <= high && (!integer || Number.isInteger(value));
+        input.setAttribute("aria-invalid", String(!fits));
+        this.x[k] = fits ? value : NaN;
+        this.restart();
+      });
+      return input;
+    };
+    byId("program-input").replaceChildren(
+      ...Array.from({ length: machines }, (_, machine) =>
+        make("div", { class: "entry" }, ...ranges.map((_, place) => box(machine, place)), make("span", { class: "quiet", "aria-hidden": "true" }, machine + 1)),
+      ),
+    );
+    const whole = ranges.some(([, , integer]) => integer);
+    const said = ranges.map(([low, high, integer]) => `${integer ? "a whole number" : "a number"} from ${short(low, 7)} to ${short(high, 7)}`);
+    byId("program-range").textContent = whole ? `Each machine is given ${said.join(" and ")}.` : "Each machine is given a number.";
+  }
+
+  restart() {
+    this.steps = null;
+    let problem = "";
+    try {
+      if (!this.x.every(Number.isFinite)) throw new Error("every machine needs a number in its range");
+      this.steps = stepsOf(this.network, this.x);
+    } catch (error) {
+      problem = `${error.message}.`;
+      this.stop();
+    }
+    byId("program-problem").textContent = problem;
+    byId("program-run").hidden = !this.steps;
+    if (this.steps) {
+      byId("step").max = this.steps.length - 1;
+      this.go(Math.min(this.step, this.steps.length - 1));
+    }
+  }
+
+  play() {
+    if (this.timer !== null) return this.stop();
+    if (this.step >= this.steps.length - 1) this.go(0);
+    byId("play").textContent = "Pause";
+    this.timer = setInterval(() => {
+      this.go(this.step + 1, true);
+      if (this.step >= this.steps.length - 1) this.stop();
+    }, PAUSE);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = null;
+    byId("play").textContent = "Play";
+  }
+
+  go(step, playing = false) {
+    if (!playing) this.stop();
+    this.step = Math.min(Math.max(0, step), this.steps.length - 1);
+    const now = this.steps[this.step];
+    byId("step").value = this.step;
+    byId("step").setAttribute("aria-valuetext", now.title);
+    byId("step-title").textContent = now.title;
+    byId("step-about").textContent = now.about;
+    for (const id of ["first", "back"]) byId(id).disabled = this.step === 0;
+    for (const id of ["forward", "last"]) byId(id).disabled = this.step === this.steps.length - 1;
+    this.showMemory(now);
+    this.showRounds(now);
+    this.showAnswer();
+  }
+
+  showMemory(now) {
+    const { embed, positions } = this.network;
+    const cells = embed - 1, machines = positions - 1;
+    const ends = this.step === this.steps.length - 1 ? outputCells(this.network) : [];
+    const before = this.steps[Math.max(0, this.step - 1)].memory;
+    const column = (c) => make("th", { scope: "col", class: ends.includes(c) ? "output" : "" }, ends.includes(c) ? "answer" : c + 1);
+    const cell = (i) => (_, c) => {
+      const value = now.memory[i * embed + c];
+      const changed = value !== before[i * embed + c];
+      const source = now.sources?.[c]?.[i];
+      const names = [changed ? "changed" : "", value === 0 ? "blank" : "", ends.includes(c) ? "output" : ""].join(" ");
+      return make("td", { class: names, title: source === undefined ? null : `from machine ${source + 1}` }, short(value, 6));
+    };
+    const list = { length: cells };
+    byId("memory").replaceChildren(
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "machine"), ...Array.from(list, (_, c) => column(c)))),
+      make("tbody", {}, ...Array.from({ length: machines }, (_, i) => make("tr", {}, make("th", { scope: "row" }, i + 1), ...Array.from(list, cell(i))))),
+    );
+  }
+
+  showRounds(now) {
+    const rounds = this.network.layers - 1;
+    const names = Array.from({ length: this.network.positions - 1 }, (_, i) => String(i + 1));
+    const edges = this.steps.filter(({ phase }) => phase === "communicate").flatMap(({ edges: own }) => own);
+    const active = ({ layer }) => now.phase === "communicate" && layer === now.round - 1;
+    const look = (edge) => ({
+      colour: active(edge) ? "var(--standard)" : edge.from === edge.to ? "var(--quiet)" : "var(--positional)",
+      stroke: active(edge) ? 2.4 : edge.from === edge.to ? 0.8 : 1.4,
+      opacity: active(edge) ? 1 : edge.layer < now.round ? 0.85 : 0.3,
+      active: active(edge),
+    });
+    const columns = Array.from({ length: rounds + 1 }, (_, r) => (r ? `round ${r}` : "start"));
+    const picture = graphPicture({ edges, names, columns, look, across: 72, label: `messages of ${this.program.name}, round by round` });
+    const box = byId("rounds");
+    picture.classList.toggle("fits", Number(picture.getAttribute("width")) <= WIDEST);
+    box.replaceChildren(picture);
+    box.scrollLeft = 72 * now.round - box.clientWidth / 2;
+  }
+
+  showAnswer() {
+    const done = this.step === this.steps.length - 1;
+    byId("program-answer").hidden = !done;
+    if (!done) return;
+    const { answer } = this.network.run(this.x);
+    const truth = truthOf(PROGRAMS, this.program.name, this.x);
+    const off = truth ? Math.max(...truth.map((value, i) => Math.abs(value - answer[i]))) : null;
+    byId("program-answer").textContent =
+      `Answer: ${answer.map((value) => short(value, 6)).join("  ")}. ` +
+      (truth ? `The obvious way gives the same to within ${short(off, 2)}.` : "Nothing on this page says what it should be.");
+  }
+}
+
+/** The memory positions that hold the answer. */
+function outputCells(network) {
+  const { rows, cols, data, starts, columns } = network.weights["decoder.weight"];
+  if (!data) return Array.from({ length: rows }, (_, row) => columns[starts[row]]);
+  return Array.from({ length: rows }, (_, row) => data.subarray(row * cols, (row + 1) * cols).findIndex((value) => value !== 0));
+}
+
+/** What happens, step by step: memories, and for a communication who receives from whom. */
+function stepsOf(network, x) {
+  const { maps, states, received, rows } = network.run(x);
+  const sink = rows - 1;
+  const given = { title: "Given", about: "Every machine holds its input; the rest of its memory is blank.", phase: "start", round: 0, memory: states[0] };
+  const start = { title: "Start", about: "Every machine computes on its own memory.", phase: "compute", round: 0, memory: states[1] };
+  const steps = [given, start];
+  for (let layer = 1; layer < network.layers; layer++) {
+    const sources = maps[layer].map((map) => Array.from({ length: sink }, (_, i) => heardFrom(map, i, rows, sink)));
+    const edges = [];
+    const seen = new Set();
+    sources.forEach((own) =>
+      own.forEach((from, to) => {
+        if (from === undefined || seen.has(`${from} ${to}`)) return;
+        seen.add(`${from} ${to}`);
+        edges.push({ layer: layer - 1, from, to });
+      }),
+    );
+    const words = sources.flat().filter((from) => from !== undefined).length;
+    const spoken = `Layer ${layer + 1}'s attention brings ${words} words; a position keeps its place, and one that receives nothing is blank.`;
+    steps.push({ title: `Round ${layer} of ${network.layers - 1}: communicate`, about: spoken, phase: "communicate", round: layer, memory: received[layer], sources, edges });
+    steps.push({ title: `Round ${layer} of ${network.layers - 1}: compute`, about: `Layer ${layer + 1}'s MLP computes the new memory, at every machine.`, phase: "compute", round: layer, memory: states[layer + 1] });
+  }
+  return steps;
+}
+
+/** The machine that a row attends to; none where it is the sink, which is blank. */
+function heardFrom(map, to, rows, sink) {
+  let best = 0;
+  for (let from = 1; from < rows; from++) if (map[to * rows + from] > map[to * rows + best]) best = from;
+  return best === sink ? undefined : best;
+}
