@@ -16,7 +16,9 @@ _STORES = (Path("results/store"), Path("out/store"))  # where results are looked
 def explore(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Folders of runs or of compiled programs (default: the package's own)."),
+        typer.Argument(
+            metavar="[RUN]...", help="Folders of runs or of compiled programs (default: the package's own)."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("explorer.html"),
     store: Annotated[

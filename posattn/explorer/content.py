@@ -40,7 +40,9 @@ STEPPED = {
     "list-ranking": 4,
     "khop": 4,
 }
-_SOLVING = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}  # of several the last of the library
+_SOLVING = {
+    row.task: row.name for row in PROGRAMS.values() if row.task is not None
+}  # of several the last of the library
 
 
 @dataclass
@@ -147,9 +149,7 @@ def _model(label: str, kind: str, detail: str, choices: list[dict[str, Any]]) ->
     return {"label": label, "kind": kind, "detail": detail, "choices": choices}
 
 
-def _described(
-    name: str, machines: int, network: int, label: str, config: ModelConfig | None = None
-) -> dict[str, Any]:
+def _described(name: str, machines: int, network: int, label: str, config: ModelConfig | None = None) -> dict[str, Any]:
     """A program and inputs for it, machine by machine; one that the library does not have is given small numbers."""
     row, random = PROGRAMS.get(name), np.random.default_rng(0)
     if row is not None:

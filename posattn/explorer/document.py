@@ -63,7 +63,7 @@ def document(content: Content, results: list[dict[str, Any]], source: str) -> st
     size = len(html.encode())
     if size > LARGEST:
         raise UsageError(
-            f"the page would have {size / 1e6:.1f} MB; it may have {LARGEST / 1e6:g}, so give fewer runs or a smaller --members."
+            f"the page would have {size / 1e6:.1f} MB; it may have {LARGEST / 1e6:g}, so give fewer runs or fewer --members."
         )
     return html
 

@@ -97,8 +97,9 @@ def _logits(layer: Layer, p: Tensor) -> Tensor:
 def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:
     """For every name the shape and place of its numbers; and all numbers, kind by kind. Equal tensors share a place."""
     parts: dict[str, list[NDArray[Any]]] = {kind: [] for kind in _KINDS}
-    places: dict[bytes, list[Any]] = {}
-    entries: dict[str, Any] = {}
+    places: list[list[Any]] = []
+    known: dict[bytes, int] = {}
+    named: dict[str, int] = {}
 
     def add(kind: str, values: NDArray[Any]) -> int:
         start = sum(len(part) for part in parts[kind])
@@ -109,17 +110,19 @@ def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:
         values = tensor.double().numpy().ravel()
         shape = list(tensor.shape)
         key = repr(shape).encode() + values.tobytes()
-        if key not in places:
+        if key not in known:
             (filled,) = np.nonzero(values)
             sparse = len(filled) < _SPARSE * len(values)
             own = values[filled] if sparse else values
             kind = "f4" if np.array_equal(own.astype(np.float32), own, equal_nan=True) else "f8"
             steps = add("i4", np.diff(filled, prepend=0)) if sparse else -1
-            places[key] = [shape, kind, add(kind, own), len(own), steps]
-        entries[name] = places[key]
+            known[key] = len(places)
+            places.append([shape, kind, add(kind, own), len(own), steps])
+        named[name] = known[key]
     joined = {kind: np.concatenate(own) if own else np.empty(0, f"<{kind}") for kind, own in parts.items()}
     content = b"".join(_by_significance(joined[kind]) for kind in _KINDS)
-    return {"counts": [len(joined[kind]) for kind in _KINDS], "places": entries}, zlib.compress(content, 9)
+    counts = [len(joined[kind]) for kind in _KINDS]
+    return {"counts": counts, "places": places, "named": named}, zlib.compress(content, 9)
 
 
 def _by_significance(values: NDArray[Any]) -> bytes:

@@ -13,7 +13,7 @@ _DIGITS = 4  # significant ones of what is drawn
 
 
 def figures_of(store: Store | None) -> list[dict[str, Any]]:
-    """Every experiment that the store holds rows for, at the scales it has them; the published medians alone where it has none."""
+    """Every experiment of which the store holds at least half, scale by scale; else the published medians, where known."""
     drawn = []
     if store is not None:
         for experiment, scale, rows, _ in reportable(store):

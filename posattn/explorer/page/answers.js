@@ -20,6 +20,7 @@ class AnswersView {
     });
     byId("graph-model").addEventListener("change", () => this.showGraph());
     byId("threshold").addEventListener("input", () => this.showGraph());
+    byId("stretch").addEventListener("change", () => this.update());
     this.editor.set(START);
   }
 
@@ -102,7 +103,7 @@ class AnswersView {
     }
     entry.rms = entry.result && this.truth ? rootMeanSquare(entry.result.answer, this.truth) : null;
     entry.error.textContent = entry.problem ?? (entry.rms === null ? "–" : short(entry.rms));
-    entry.relative.textContent = entry.rms === null ? "" : ` error (root mean square); ${short(entry.rms / scale)} per unit of scale`;
+    entry.relative.textContent = entry.rms === null ? "" : `root mean square error; ${short(entry.rms / scale)} × c`;
     // Six decades of error: from 0.00001 (empty) to 10 (full).
     const filled = entry.rms ? (Math.log10(entry.rms) + 5) / 6 : 0;
     entry.bar.style.setProperty("width", `${100 * Math.min(1, Math.max(0, filled))}%`);
@@ -144,8 +145,9 @@ class AnswersView {
       .map(({ model, colour, result }, k) => ({ label: model.label, colour, marker: "os^dvPX*<>"[k % 10], points: line(result.answer) }));
     if (this.truth) series.unshift({ label: "true answer", colour: "var(--truth)", thick: true, points: line(this.truth) });
     const whole = Array.from({ length: this.editor.numbers.length }, (_, i) => i + 1);
+    const room = Math.min(760, Math.max(300, byId("answer-chart").clientWidth));
     byId("answer-chart").replaceChildren(
-      chartPicture({ series, xlabel: "position", ylabel: "answer", xticks: whole, width: 560, height: 260, title: "Answers by position" }),
+      chartPicture({ series, xlabel: "position", ylabel: "answer", xticks: whole, width: room, height: 260, title: "Answers by position" }),
     );
   }
 
@@ -155,7 +157,8 @@ class AnswersView {
     byId("threshold-now").textContent = least.toFixed(2);
     if (!entry?.result) return byId("graph").replaceChildren();
     const { maps, rows } = entry.result;
-    const { edges, picture } = attentionPicture(maps, rows, least, `communication graph of ${entry.model.label}`);
+    const label = `communication graph of ${entry.model.label}`;
+    const { edges, picture } = attentionPicture(maps, rows, least, label, byId("graph").clientWidth);
     const fixed = entry.network.attends === "position";
     const kept = edges.filter(({ from, to }) => from === to).length;
     byId("graph-about").textContent =

@@ -1,6 +1,6 @@
 // Communication as a graph: positions down, layers or rounds from left to right, an arrow for every weight above a threshold.
 
-const GRAPH = { across: 92, down: 30, radius: 10, margin: 18, foot: 22 };
+const GRAPH = { down: 30, radius: 10, margin: 26, foot: 22, narrow: 62, wide: 120 };
 
 /** Edges {layer, from, to, head, weight} of attention maps: at every place the largest weight of the layer's heads. */
 function edgesOf(maps, rows, least) {
@@ -21,8 +21,10 @@ function edgesOf(maps, rows, least) {
  * The picture. `names` are the positions', `columns` what stands below each column of them, and `look(edge)` gives the
  * stroke's colour, width and opacity and whether the edge is drawn last.
  */
-function graphPicture({ edges, names, columns, look, label, across = GRAPH.across }) {
+function graphPicture({ edges, names, columns, look, label, room }) {
   const { down, radius, margin, foot } = GRAPH;
+  // As wide as there is room, within what can be read; wider graphs scroll.
+  const across = Math.min(GRAPH.wide, Math.max(GRAPH.narrow, (room - 2 * margin) / (columns.length - 1)));
   const x = (column) => margin + across * column;
   const y = (i) => margin + down * i;
   const width = 2 * margin + across * (columns.length - 1);
@@ -61,7 +63,7 @@ function graphPicture({ edges, names, columns, look, label, across = GRAPH.acros
   const drawn = [...edges].sort((a, b) => Number(look(a).active ?? 0) - Number(look(b).active ?? 0));
   return draw(
     "svg",
-    { viewBox: `0 0 ${width} ${height}`, width, height, class: "graph", role: "img", "aria-label": label },
+    { viewBox: `0 0 ${width} ${height}`, width, height, class: "graph", "data-across": across, role: "img", "aria-label": label },
     ...drawn.map(line), ...nodes, ...feet,
   );
 }
@@ -69,7 +71,7 @@ function graphPicture({ edges, names, columns, look, label, across = GRAPH.acros
 const HEAD_COLOURS = ["var(--positional)", "var(--standard)", "var(--scale-exact)", "var(--compiled)"];
 
 /** The graph of a network at a threshold. */
-function attentionPicture(maps, rows, least, label) {
+function attentionPicture(maps, rows, least, label, room) {
   const edges = edgesOf(maps, rows, least);
   const names = Array.from({ length: rows }, (_, i) => positionName(i, rows));
   const columns = ["input", ...maps.map((_, l) => `layer ${l + 1}`)];
@@ -79,5 +81,5 @@ function attentionPicture(maps, rows, least, label) {
     stroke: 0.6 + 2.2 * weight,
     opacity: 0.25 + 0.75 * weight,
   });
-  return { edges, picture: graphPicture({ edges, names, columns, look, label }) };
+  return { edges, picture: graphPicture({ edges, names, columns, look, label, room }) };
 }

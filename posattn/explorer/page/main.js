@@ -23,7 +23,13 @@ function showTab(name, focus = false) {
     byId(`tab-${tab}`).tabIndex = chosen ? 0 : -1;
     if (chosen && focus) byId(`tab-${tab}`).focus();
   }
-  if (name === "programs" && programsView.steps) programsView.go(programsView.step);
+  fitPictures();
+}
+
+/** Draws again what is as wide as there is room. */
+function fitPictures() {
+  if (!byId("answers").hidden) answersView.update();
+  if (!byId("programs").hidden && programsView.steps) programsView.go(programsView.step, true);
 }
 
 function tabKey(event) {
@@ -41,6 +47,7 @@ function switchTheme() {
 }
 
 byId("source").textContent = `It shows ${content.source}.${content.note ? ` ${content.note}` : ""}`;
+addEventListener("resize", fitPictures);
 byId("theme").addEventListener("click", switchTheme);
 byId("numbers-close").addEventListener("click", () => byId("numbers").close());
 for (const tab of TABS) {

@@ -12,11 +12,13 @@ function viridis(weight) {
   return VIRIDIS[low].map((channel, k) => Math.round(channel + (place - low) * (VIRIDIS[low + 1][k] - channel)));
 }
 
-function paint(canvas, map, rows) {
+/** With `stretched`, weights relative to the largest of the map. */
+function paint(canvas, map, rows, stretched) {
+  const full = stretched ? Math.max(...map) : 1;
   canvas.width = canvas.height = rows;
   const context = canvas.getContext("2d");
   const image = context.createImageData(rows, rows);
-  map.forEach((weight, k) => image.data.set([...viridis(weight), 255], 4 * k));
+  map.forEach((weight, k) => image.data.set([...viridis(weight / full), 255], 4 * k));
   context.putImageData(image, 0, 0);
 }
 
@@ -92,7 +94,8 @@ class MapGrid {
     if (this.shape !== `${maps.length} ${maps[0].length}`) this.build(maps.length, maps[0].length);
     this.maps = maps;
     this.rows = rows;
-    maps.forEach((layer, l) => layer.forEach((map, h) => paint(this.canvases[l][h], map, rows)));
+    const stretched = byId("stretch").checked;
+    maps.forEach((layer, l) => layer.forEach((map, h) => paint(this.canvases[l][h], map, rows, stretched)));
     this.moved.textContent = constant
       ? "does not see the input: stands still"
       : `sees the input: moved ${moved.toFixed(2)} from scale 1`;

@@ -12,32 +12,30 @@ function affine(x, rows, { weight, bias }) {
   return out;
 }
 
+/** Two rows of x with four of W at once: what is read serves several products. */
 function multiplyDense(x, rows, { rows: outer, cols: inner, data }, out) {
-  const even = outer - (outer % 4);
-  for (let i = 0; i < rows; i++) {
-    const from = i * inner;
-    let j = 0;
-    for (; j < even; j += 4) { // four products at once: x is read once for all of them
-      let a = 0, b = 0, c = 0, d = 0;
-      for (let k = 0, at = j * inner; k < inner; k++, at++) {
-        const value = x[from + k];
-        a += value * data[at];
-        b += value * data[at + inner];
-        c += value * data[at + 2 * inner];
-        d += value * data[at + 3 * inner];
+  const dot = (i, j) => {
+    let sum = 0;
+    for (let k = 0; k < inner; k++) sum += x[i * inner + k] * data[j * inner + k];
+    out[i * outer + j] = sum;
+  };
+  const [evenRows, evenOuter] = [rows - (rows % 2), outer - (outer % 4)];
+  for (let i = 0; i < evenRows; i += 2) {
+    for (let j = 0; j < evenOuter; j += 4) {
+      let a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
+      for (let k = 0, from = i * inner, at = j * inner; k < inner; k++, from++, at++) {
+        const u = x[from], v = x[from + inner];
+        const p = data[at], q = data[at + inner], r = data[at + 2 * inner], s = data[at + 3 * inner];
+        a += u * p, b += u * q, c += u * r, d += u * s;
+        e += v * p, f += v * q, g += v * r, h += v * s;
       }
-      const to = i * outer + j;
-      out[to] = a;
-      out[to + 1] = b;
-      out[to + 2] = c;
-      out[to + 3] = d;
+      const first = i * outer + j, second = first + outer;
+      out[first] = a, out[first + 1] = b, out[first + 2] = c, out[first + 3] = d;
+      out[second] = e, out[second + 1] = f, out[second + 2] = g, out[second + 3] = h;
     }
-    for (; j < outer; j++) {
-      let sum = 0;
-      for (let k = 0; k < inner; k++) sum += x[from + k] * data[j * inner + k];
-      out[i * outer + j] = sum;
-    }
+    for (let j = evenOuter; j < outer; j++) dot(i, j), dot(i + 1, j);
   }
+  for (let i = evenRows; i < rows; i++) for (let j = 0; j < outer; j++) dot(i, j);
 }
 
 function multiplySparse(x, rows, { rows: outer, cols: inner, starts, columns, values }, out) {

@@ -2,7 +2,6 @@
 // the state's row i is the memory of machine i, with the machine's number in the last column.
 
 const PAUSE = 900; // milliseconds between steps that play by themselves
-const WIDEST = 420; // of a graph that shrinks to fit; longer ones scroll
 
 class ProgramsView {
   constructor(content, networkAt) {
@@ -27,7 +26,7 @@ class ProgramsView {
     const program = this.programs[number];
     const network = await this.networkAt(program.network);
     Object.assign(this, { program, network, step: 0 });
-    byId("program-title").textContent = program.title ? `It computes ${program.title}.` : "";
+    byId("program-title").textContent = program.title ? `Computes: ${program.title}.` : "";
     byId("program-size").textContent =
       `Compiled, not trained: ${network.layers} layers, ${network.heads} heads, ${network.parameters.toLocaleString("en")} weights.`;
     this.example(0);
@@ -150,11 +149,11 @@ class ProgramsView {
       active: active(edge),
     });
     const columns = Array.from({ length: rounds + 1 }, (_, r) => (r ? `round ${r}` : "start"));
-    const picture = graphPicture({ edges, names, columns, look, across: 72, label: `messages of ${this.program.name}, round by round` });
     const box = byId("rounds");
-    picture.classList.toggle("fits", Number(picture.getAttribute("width")) <= WIDEST);
+    const label = `messages of ${this.program.name}, round by round`;
+    const picture = graphPicture({ edges, names, columns, look, label, room: box.clientWidth });
     box.replaceChildren(picture);
-    box.scrollLeft = 72 * now.round - box.clientWidth / 2;
+    box.scrollLeft = picture.dataset.across * now.round - box.clientWidth / 2;
   }
 
   showAnswer() {

@@ -59,8 +59,8 @@ function tensorAt([shape, kind, start, count, steps], numbers) {
   return { shape, rows, cols, data };
 }
 
-/** All tensors of a network. */
-async function tensorsOf({ counts, places }, text) {
+/** All tensors of a network by name; equal ones are one. */
+async function tensorsOf({ counts, places, named }, text) {
   const bytes = await inflated(bytesOf(text));
   const numbers = {};
   let start = 0;
@@ -68,12 +68,6 @@ async function tensorsOf({ counts, places }, text) {
     numbers[kind] = numbersFrom(bytes, start, counts[k], Kind);
     start += counts[k] * Kind.BYTES_PER_ELEMENT;
   });
-  const read = new Map(); // equal tensors share a place
-  return Object.fromEntries(
-    Object.entries(places).map(([name, place]) => {
-      const key = place.join();
-      if (!read.has(key)) read.set(key, tensorAt(place, numbers));
-      return [name, read.get(key)];
-    }),
-  );
+  const tensors = places.map((place) => tensorAt(place, numbers));
+  return Object.fromEntries(Object.entries(named).map(([name, k]) => [name, tensors[k]]));
 }
