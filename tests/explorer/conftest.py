@@ -8,7 +8,7 @@ from playwright.sync_api import sync_playwright
 from posattn.explorer import document, of_package
 from posattn.explorer.content import Content
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")

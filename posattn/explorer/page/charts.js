@@ -74,7 +74,9 @@ function chartPicture({ series, xlabel, ylabel, title, xlog = false, ylog = fals
   const points = all.flatMap((own) => [...own.points, ...own.published]);
   const xs = names ? names.map((_, k) => k) : [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
   const few = xs.length <= 10 ? xs : null;
-  const xAxis = axisOf(xs, xlog, box.left, box.right, xticks ?? (names ? xs : xlog ? few?.filter((_, k) => k % 2 === 0 || xs.length <= 5) : few));
+  const thinned = few?.filter((_, k) => !xlog || k % 2 === 0 || xs.length <= 5); // the numbers of a log axis crowd at its end
+  const ends = names ? [-0.5, names.length - 0.5] : xs;
+  const xAxis = axisOf(ends, xlog, box.left, box.right, xticks ?? (names ? xs : thinned));
   // Bands may reach far below medians that are all but 0; the axis ends where the medians do.
   const medians = points.map((point) => point[1]).filter((y) => y !== null);
   const floor = ylog ? Math.min(...medians) / 3 : -Infinity;

@@ -64,7 +64,7 @@ class ProgramsView {
       ),
     );
     const whole = ranges.some(([, , integer]) => integer);
-    const said = ranges.map(([low, high, integer]) => `${integer ? "a whole number" : "a number"} from ${short(low, 7)} to ${short(high, 7)}`);
+    const said = ranges.map(([low, high, integer]) => `${integer ? "a whole number" : "a number"} from ${low.toLocaleString("en")} to ${high.toLocaleString("en")}`);
     byId("program-range").textContent = whole ? `Each machine is given ${said.join(" and ")}.` : "Each machine is given a number.";
   }
 
@@ -127,7 +127,7 @@ class ProgramsView {
       const value = now.memory[i * embed + c];
       const changed = value !== before[i * embed + c];
       const source = now.sources?.[c]?.[i];
-      const names = [changed ? "changed" : "", value === 0 ? "blank" : "", ends.includes(c) ? "output" : ""].join(" ");
+      const names = [changed ? (value === 0 ? "cleared" : "changed") : "", value === 0 ? "blank" : "", ends.includes(c) ? "output" : ""].join(" ");
       return make("td", { class: names, title: source === undefined ? null : `from machine ${source + 1}` }, short(value, 6));
     };
     const list = { length: cells };
@@ -165,7 +165,7 @@ class ProgramsView {
     const off = truth ? Math.max(...truth.map((value, i) => Math.abs(value - answer[i]))) : null;
     byId("program-answer").textContent =
       `Answer: ${answer.map((value) => short(value, 6)).join("  ")}. ` +
-      (truth ? `The obvious way gives the same to within ${short(off, 2)}.` : "Nothing on this page says what it should be.");
+      (off === null ? "Nothing on this page says what it should be." : `The obvious way gives ${off ? `the same to within ${short(off, 2)}` : "exactly the same"}.`);
   }
 }
 

@@ -43,6 +43,7 @@ class ResultsView {
       return make("button", { class: "key", "aria-pressed": String(shown), "data-label": own.label, onclick: toggle }, mark, own.label);
     });
     byId("legend").replaceChildren(...legend);
+    byId("panels").classList.toggle("wide", this.figure.bars);
     byId("panels").replaceChildren(...this.figure.panels.map((panel) => this.panel(panel)));
     this.showTable();
   }
@@ -52,7 +53,7 @@ class ResultsView {
     const { bars, xlabel, xlog } = this.figure;
     const names = bars ? [...new Set(series.flatMap(({ points, published }) => [...points, ...published]).map(([x]) => x))] : null;
     const size = bars ? { width: 620, height: 340 } : {};
-    return make("figure", { class: bars ? "wide" : "" }, make("figcaption", {}, title), chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, names, title, ...size }));
+    return make("figure", {}, make("figcaption", {}, title), chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, names, title, ...size }));
   }
 
   /** Ours beside the published, where both are known. */
