@@ -37,6 +37,8 @@ def explore(
         raise UsageError(f"out is {str(out)!r}; it must end in .html.")
     if store is not None and not (store / "rows").is_dir():
         raise UsageError(f"store is {str(store)!r}, which holds no rows of results.")
+    if members is not None and not runs:
+        raise UsageError(f"members is {members}; only runs of your own have several networks to choose from.")
     content = fitting(runs, members) if runs else of_package()
     found = store if store is not None else next((path for path in _STORES if (path / "rows").is_dir()), None)
     from posattn.experiments import Store

@@ -14,6 +14,7 @@ from torch import nn
 
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiling import BOUND
+from posattn.compiler.expressions import Array
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
@@ -26,7 +27,7 @@ FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
 THREE = ("positional", "scale-exact", "standard")
 _EXAMPLES = 12  # inputs of a program to try
 _LARGEST_EXAMPLE = 8.0
-# Programs to step through, and their machines: those whose messages go where the data says need many rounds.
+# Programs to step through, and their machines (or tokens): those whose messages go where the data says need many rounds.
 STEPPED = {
     "prefix-sum": 8,
     "prefix-min": 8,
@@ -39,6 +40,7 @@ STEPPED = {
     "word-count": 4,
     "list-ranking": 4,
     "khop": 4,
+    "self-attention": 3,
 }
 _SOLVING = {
     row.task: row.name for row in PROGRAMS.values() if row.task is not None
@@ -152,6 +154,7 @@ def _model(label: str, kind: str, detail: str, choices: list[dict[str, Any]]) ->
 def _described(name: str, machines: int, network: int, label: str, config: ModelConfig | None = None) -> dict[str, Any]:
     """A program and inputs for it, machine by machine; one that the library does not have is given small numbers."""
     row, random = PROGRAMS.get(name), np.random.default_rng(0)
+    examples: Array
     if row is not None:
         built = row.build(machines, BOUND)
         ranges = [[known.lo, known.hi, known.integer] for known in built.inputs]
@@ -161,6 +164,7 @@ def _described(name: str, machines: int, network: int, label: str, config: Model
         ranges = [[low, high, False] for low, high in config.bounds]
         ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in config.bounds]
         examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)
+    examples = examples.round(1)
     return {
         "name": name,
         "title": "" if row is None else row.title,
@@ -168,5 +172,6 @@ def _described(name: str, machines: int, network: int, label: str, config: Model
         "machines": machines,
         "network": network,
         "ranges": ranges,
-        "examples": np.round(examples, 1).tolist(),
+        "examples": examples.tolist(),
+        "answers": [] if row is None else row.answers(examples).tolist(),
     }

@@ -86,6 +86,7 @@ def test_command_writes_a_page_of_own_runs(trained, posattn_command, tmp_path, m
     for wrong, said in ((["--out", "page.txt"], "must end in .html"), (["--store", "none"], "holds no rows")):
         code, _, error = posattn_command("explore", trained, *wrong)
         assert code == 2 and said in error
+    assert "members is 2; only runs" in posattn_command("explore", "--members", 2)[2]
 
 
 def test_a_page_has_no_more_networks_than_fit(trained, monkeypatch):

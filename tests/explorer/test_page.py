@@ -1,6 +1,7 @@
 """The page as a person uses it, in Chromium: it answers at once, by keyboard too, on a small screen, in light and in dark."""
 
 import pytest
+import torch
 
 import posattn
 from posattn.explorer import document, of_runs
@@ -243,6 +244,20 @@ def test_own_runs_of_several_lengths_and_members(visit, tmp_path, unchecked):
     said = [float(text.replace("−", "-")) for text in shown.locator("#answer-table tr:last-child td").all_inner_texts()]
     assert said[:4] == pytest.approx(run.predict([x])[2, 0].tolist(), abs=0.0051)
     assert not shown.get_by_role("tab", name="Results").is_visible()  # none were given
+
+
+def test_a_network_without_numbers_is_shown_as_such(visit, lively):
+    """Training may diverge: weights that are no numbers give answers that are none, and no error in the page."""
+    content = Content()
+    model = lively(torch.float32, n=3)
+    with torch.no_grad():
+        model.layers[0].attention.W_Q.weight.fill_(float("nan"))
+    choices = [{"network": content.add(model), "name": "member 0, seed 0, diverged"}]
+    made = {"label": "mine", "kind": "positional", "detail": "", "choices": choices}
+    content.subject("sum", [3])["models"].append(made)
+    shown = visit(content)
+    assert shown.locator(".score strong").inner_text() == "–"
+    assert shown.locator("#answer-table tr:last-child td").all_inner_texts() == ["–"] * 4
 
 
 def test_an_empty_page_opens(visit):

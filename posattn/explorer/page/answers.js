@@ -9,7 +9,8 @@ class AnswersView {
     this.editor = new ListEditor(byId("list"), () => this.update());
     const names = content.subjects.map(({ task, title, lengths }) => {
       const alike = content.subjects.filter((other) => other.task === task).length > 1;
-      return alike ? `${title}, n = ${lengths.at(-1)}` : title;
+      const range = lengths.length > 1 ? `${lengths[0]} to ${lengths.at(-1)}` : lengths[0];
+      return alike ? `${title}, n = ${range}` : title;
     });
     pills(byId("tasks"), "task", names, (k) => this.pick(k));
     byId("scale").addEventListener("input", () => this.update());
@@ -139,7 +140,7 @@ class AnswersView {
   }
 
   showChart() {
-    const line = (numbers) => numbers.map((value, i) => [i + 1, value]);
+    const line = (numbers) => numbers.map((value, i) => [i + 1, Number.isFinite(value) ? value : null]);
     const series = this.entries
       .filter(({ result }) => result)
       .map(({ model, colour, result }, k) => ({ label: model.label, colour, marker: "os^dvPX*<>"[k % 10], points: line(result.answer) }));

@@ -7,6 +7,7 @@ const VIRIDIS = [
 ];
 
 function viridis(weight) {
+  if (Number.isNaN(weight)) return [128, 128, 128]; // of a network whose training diverged
   const place = Math.min(1, Math.max(0, weight)) * (VIRIDIS.length - 1);
   const low = Math.min(Math.floor(place), VIRIDIS.length - 2);
   return VIRIDIS[low].map((channel, k) => Math.round(channel + (place - low) * (VIRIDIS[low + 1][k] - channel)));
@@ -74,6 +75,7 @@ class MapGrid {
 
   build(layers, heads) {
     this.shape = `${layers} ${heads}`;
+    this.maps = null;
     this.canvases = [];
     const layerBox = (_, l) => {
       const own = Array.from({ length: heads }, () => make("canvas", { "aria-hidden": "true" }));
@@ -92,10 +94,13 @@ class MapGrid {
   show(result, moved, constant) {
     const { maps, rows } = result;
     if (this.shape !== `${maps.length} ${maps[0].length}`) this.build(maps.length, maps[0].length);
-    this.maps = maps;
-    this.rows = rows;
     const stretched = byId("stretch").checked;
-    maps.forEach((layer, l) => layer.forEach((map, h) => paint(this.canvases[l][h], map, rows, stretched)));
+    // Positional maps are the same arrays for every list of one length: what is painted stays.
+    const painted = (layer, l) => layer === this.maps?.[l] && stretched === this.stretched;
+    maps.forEach((layer, l) => {
+      if (!painted(layer, l)) layer.forEach((map, h) => paint(this.canvases[l][h], map, rows, stretched));
+    });
+    Object.assign(this, { maps, rows, stretched });
     this.moved.textContent = constant
       ? "does not see the input: stands still"
       : `sees the input: moved ${moved.toFixed(2)} from scale 1`;
