@@ -62,7 +62,7 @@ class Content:
         return len(self.networks) - 1
 
     def subject(self, task: str, lengths: Sequence[int]) -> dict[str, Any]:
-        """The subject of a task and its lengths, made if it is new; with the compiled program where the library has one."""
+        """The subject of a task and its lengths, made if it is new."""
         for found in self.subjects:
             if found["task"] == task and found["lengths"] == list(lengths):
                 return found

@@ -63,7 +63,10 @@ for (const tab of TABS) byId(`tab-${tab}`).hidden = filled[tab].length === 0;
 const started = Promise.all([
   content.subjects.length ? answersView.pick(0) : null,
   content.programs.length ? programsView.pick(0) : null,
-]).then(() => document.documentElement.setAttribute("data-ready", "yes"));
+]).then(
+  () => document.documentElement.setAttribute("data-ready", "yes"),
+  (error) => (byId("source").textContent = `It cannot run in this browser: ${error.message}`),
+);
 if (content.results.length) resultsView.pick(0);
 showTab(TABS.find((tab) => filled[tab].length) ?? "answers");
 

@@ -9,7 +9,10 @@ class ProgramsView {
     this.networkAt = networkAt;
     this.step = 0;
     this.timer = null;
-    const name = ({ name: own, label, machines }) => (label === own ? `${own} on ${machines} machines` : `${label}: ${own} on ${machines} machines`);
+    const name = ({ name: own, label, network }) => {
+      const machines = content.networks[network].positions - 1; // the last position is the sink
+      return `${label === own ? "" : `${label}: `}${own} on ${machines} machines`;
+    };
     options(byId("program"), this.programs.map(name));
     byId("program").addEventListener("change", () => this.pick(Number(byId("program").value)));
     byId("example").addEventListener("click", () => this.example(this.exampleNow + 1));
@@ -67,7 +70,8 @@ class ProgramsView {
     );
     const whole = ranges.some(([, , integer]) => integer);
     const said = ranges.map(([low, high, integer]) => `${integer ? "a whole number" : "a number"} from ${low.toLocaleString("en")} to ${high.toLocaleString("en")}`);
-    byId("program-range").textContent = whole ? `Each machine is given ${said.join(" and ")}.` : "Each machine is given a number.";
+    const count = ranges.length === 1 ? "a number" : `${ranges.length} numbers`;
+    byId("program-range").textContent = `Each machine is given ${whole ? said.join(" and ") : count}.`;
   }
 
   restart() {
@@ -123,13 +127,14 @@ class ProgramsView {
     const { embed, positions } = this.network;
     const cells = embed - 1, machines = positions - 1;
     const ends = this.step === this.steps.length - 1 ? outputCells(this.network) : [];
+    const answers = (i, c) => ends.includes(c) && i < this.network.n; // spare machines have none
     const before = this.steps[Math.max(0, this.step - 1)].memory;
     const column = (c) => make("th", { scope: "col", class: ends.includes(c) ? "output" : "" }, ends.includes(c) ? "answer" : c + 1);
     const cell = (i) => (_, c) => {
       const value = now.memory[i * embed + c];
       const changed = value !== before[i * embed + c];
       const source = now.sources?.[c]?.[i];
-      const names = [changed ? (value === 0 ? "cleared" : "changed") : "", value === 0 ? "blank" : "", ends.includes(c) ? "output" : ""].join(" ");
+      const names = [changed ? (value === 0 ? "cleared" : "changed") : "", value === 0 ? "blank" : "", answers(i, c) ? "output" : ""].join(" ");
       return make("td", { class: names, title: source === undefined ? null : `from machine ${source + 1}` }, short(value, 6));
     };
     const list = { length: cells };
