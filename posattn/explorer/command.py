@@ -57,12 +57,19 @@ def explore(
 def fitting(runs: list[Path], members: int | None) -> Content:
     """The runs with as many of their networks as the page has room for, if nobody says how many."""
     content = of_runs(runs, members)
-    size = sum(len(packed.weights) for packed in content.networks)
-    most = max((len(model["choices"]) for subject in content.subjects for model in subject["models"]), default=1)
-    if members is None and size > LARGEST * _FOR_WEIGHTS and most > 1:
-        fewer = max(1, int(most * LARGEST * _FOR_WEIGHTS / size))
+    # For every choice on the page its place among the choices of its model, and its size.
+    models = [model for subject in content.subjects for model in subject["models"]]
+    sizes = [len(packed.weights) for packed in content.networks]
+    places = [(k, sizes[choice["network"]]) for model in models for k, choice in enumerate(model["choices"])]
+    room = LARGEST * _FOR_WEIGHTS - (sum(sizes) - sum(size for _, size in places))
+    most = max((k + 1 for k, _ in places), default=1)
+    fewer = most
+    while fewer > 1 and sum(size for k, size in places if k < fewer) > room:
+        fewer -= 1
+    if members is None and fewer < most:
         content = of_runs(runs, fewer)
-        content.note = f"The page has room for the first {fewer} networks of each run; --members chooses how many."
+        word = "network" if fewer == 1 else f"{fewer} networks"
+        content.note = f"The page has room for the first {word} of each run; --members chooses how many."
     return content
 
 

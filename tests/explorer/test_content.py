@@ -95,7 +95,7 @@ def test_a_page_has_no_more_networks_than_fit(trained, monkeypatch):
     monkeypatch.setattr(command, "LARGEST", full * 0.9)
     content = command.fitting([trained], None)
     assert [len(subject["models"][0]["choices"]) for subject in content.subjects] == [1, 1]
-    assert "the first 1 networks" in content.note
+    assert "the first network of each run" in content.note
     assert command.fitting([trained], 2).note == ""  # who says how many gets them, or a sentence
     with pytest.raises(UsageError, match=r"the page would have 9\.\d MB; it may have 8"):
         document(Content(networks=[Packed({}, "0" * 9_000_000)]), [], "a test")

@@ -116,6 +116,10 @@ def test_program_is_stepped_through_with_its_memory(page):
     assert "36" in page.locator("#program-answer").inner_text()
     assert "gives exactly the same" in page.locator("#program-answer").inner_text()
     assert page.get_by_role("button", name="Forward").is_disabled()
+    page.get_by_role("button", name="Play").click()  # from the beginning, as it was at the end
+    assert page.locator("#step-title").inner_text() == "Given"
+    page.locator("#step-title", has_text="Start").wait_for()
+    page.get_by_role("button", name="Pause").click()
     boxes.nth(0).fill("")
     assert "needs a number" in page.locator("#program-problem").inner_text()
 

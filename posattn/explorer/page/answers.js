@@ -31,17 +31,18 @@ class AnswersView {
   }
 
   async pick(number) {
-    this.picked = number;
+    this.wanted = number;
     const { lengths, models } = this.content.subjects[number];
+    const colours = coloursOf(models.map(({ kind }) => kind));
+    const shown = models.map((model, k) => this.entryOf(model, colours[k]));
+    await Promise.all(shown.map((entry) => this.choose(entry, 0)));
+    if (this.wanted !== number) return; // another task was picked while the weights were read
+    this.picked = number;
+    this.entries = shown;
     this.length = lengths.at(-1);
     byId("length-choice").hidden = lengths.length === 1;
     byId("length").replaceChildren(...lengths.map((n) => make("option", { value: n, selected: n === this.length }, n)));
     this.editor.resize(this.length);
-    const colours = coloursOf(models.map(({ kind }) => kind));
-    const shown = models.map((model, k) => this.entryOf(model, colours[k]));
-    await Promise.all(shown.map((entry) => this.choose(entry, 0)));
-    if (this.picked !== number) return; // another task was picked while the weights were read
-    this.entries = shown;
     byId("scores").replaceChildren(...shown.map(({ card }) => card));
     byId("maps").replaceChildren(...shown.map(({ grid }) => grid.element));
     options(byId("graph-model"), shown.map(({ model }) => model.label));
@@ -53,11 +54,9 @@ class AnswersView {
     entry.error = make("strong", {});
     entry.relative = make("span", { class: "quiet" });
     entry.bar = make("span", { class: "bar" });
-    const choice =
-      model.choices.length > 1
-        ? make("select", { "aria-label": `network of ${model.label}` }, ...model.choices.map(({ name }, k) => make("option", { value: k }, name)))
-        : null;
-    choice?.addEventListener("change", async () => {
+    const choice = make("select", { "aria-label": `network of ${model.label}` });
+    options(choice, model.choices.map(({ name }) => name));
+    choice.addEventListener("change", async () => {
       await this.choose(entry, Number(choice.value));
       this.update();
     });
@@ -66,7 +65,7 @@ class AnswersView {
       { class: "score", style: { "--colour": colour } },
       make("h3", {}, make("span", { class: "swatch" }), model.label),
       make("p", { class: "quiet" }, model.detail),
-      choice,
+      model.choices.length > 1 ? choice : null,
       make("p", { class: "figure" }, entry.error, entry.relative),
       make("div", { class: "gauge", "aria-hidden": "true" }, entry.bar),
     );
@@ -74,7 +73,9 @@ class AnswersView {
   }
 
   async choose(entry, choice) {
-    entry.network = await this.networkAt(entry.model.choices[choice].network);
+    entry.wanted = choice;
+    const network = await this.networkAt(entry.model.choices[choice].network);
+    if (entry.wanted === choice) entry.network = network;
   }
 
   update() {
@@ -116,7 +117,8 @@ class AnswersView {
 
   showTable(x, valid) {
     const positions = x.map((_, i) => make("th", { scope: "col" }, i + 1));
-    const head = make("tr", {}, make("th", { scope: "col" }, "position"), ...positions, make("th", { scope: "col" }, "largest error"));
+    const [first, last] = ["position", "largest error"].map((name) => make("th", { scope: "col" }, name));
+    const head = make("tr", {}, first, ...positions, last);
     const line = (name, numbers, last, style = {}, cell = () => ({})) =>
       make(
         "tr",
@@ -141,14 +143,19 @@ class AnswersView {
 
   showChart() {
     const line = (numbers) => numbers.map((value, i) => [i + 1, Number.isFinite(value) ? value : null]);
+    const markers = Object.keys(MARKERS);
     const series = this.entries
       .filter(({ result }) => result)
-      .map(({ model, colour, result }, k) => ({ label: model.label, colour, marker: "os^dvPX*<>"[k % 10], points: line(result.answer) }));
+      .map(({ model, colour, result }, k) => {
+        return { label: model.label, colour, marker: markers[k % markers.length], points: line(result.answer) };
+      });
     if (this.truth) series.unshift({ label: "true answer", colour: "var(--truth)", thick: true, points: line(this.truth) });
     const whole = Array.from({ length: this.editor.numbers.length }, (_, i) => i + 1);
     const room = Math.min(760, Math.max(300, byId("answer-chart").clientWidth));
     byId("answer-chart").replaceChildren(
-      chartPicture({ series, xlabel: "position", ylabel: "answer", xticks: whole, width: room, height: 260, title: "Answers by position" }),
+      chartPicture({
+        series, xlabel: "position", ylabel: "answer", xticks: whole, width: room, height: 260, title: "Answers by position",
+      }),
     );
   }
 
@@ -164,7 +171,9 @@ class AnswersView {
     const kept = edges.filter(({ from, to }) => from === to).length;
     byId("graph-about").textContent =
       `${edges.length} arrows of weight ${least.toFixed(2)} or more, ${kept} of them from a position to itself (grey). ` +
-      (fixed ? "The same for every list: this network is a fixed communication graph." : "For this list only: the graph changes with the input.");
+      (fixed
+        ? "The same for every list: this network is a fixed communication graph."
+        : "For this list only: the graph changes with the input.");
     byId("graph").replaceChildren(picture);
   }
 }

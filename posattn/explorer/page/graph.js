@@ -34,6 +34,8 @@ function graphPicture({ edges, names, columns, look, label, room }) {
     const length = Math.hypot(dx, dy);
     const cut = radius / length;
     const tip = (radius + 3) / length;
+    const angle = (Math.atan2(dy, dx) * 180) / Math.PI;
+    const weight = edge.weight === undefined ? "" : `: ${edge.weight.toFixed(2)}`;
     const { colour, stroke, opacity, active } = look(edge);
     return draw(
       "g",
@@ -44,9 +46,9 @@ function graphPicture({ edges, names, columns, look, label, room }) {
       }),
       draw("path", {
         d: "M0 0 -6 -3.2 -6 3.2z", stroke: "none",
-        transform: `translate(${x(edge.layer + 1) - dx * cut} ${y(edge.to) - dy * cut}) rotate(${(Math.atan2(dy, dx) * 180) / Math.PI})`,
+        transform: `translate(${x(edge.layer + 1) - dx * cut} ${y(edge.to) - dy * cut}) rotate(${angle})`,
       }),
-      draw("title", {}, `${names[edge.from]} → ${names[edge.to]}${edge.weight === undefined ? "" : `: ${edge.weight.toFixed(2)}`}`),
+      draw("title", {}, `${names[edge.from]} → ${names[edge.to]}${weight}`),
     );
   };
   const nodes = columns.flatMap((_, column) =>

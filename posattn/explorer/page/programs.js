@@ -27,11 +27,14 @@ class ProgramsView {
   async pick(number) {
     this.stop();
     const program = this.programs[number];
+    this.wanted = number;
     const network = await this.networkAt(program.network);
+    if (this.wanted !== number) return; // another program was picked while the weights were read
     Object.assign(this, { program, network, step: 0 });
     byId("program-title").textContent = program.title ? `Computes: ${program.title}.` : "";
     byId("program-size").textContent =
-      `Compiled, not trained: ${network.layers} layers, ${network.heads} heads, ${network.parameters.toLocaleString("en")} weights.`;
+      `Compiled, not trained: ${network.layers} layers, ${network.heads} heads, ` +
+      `${network.parameters.toLocaleString("en")} weights.`;
     this.example(0);
   }
 
@@ -63,13 +66,16 @@ class ProgramsView {
       });
       return input;
     };
-    byId("program-input").replaceChildren(
-      ...Array.from({ length: machines }, (_, machine) =>
-        make("div", { class: "entry" }, ...ranges.map((_, place) => box(machine, place)), make("span", { class: "quiet", "aria-hidden": "true" }, machine + 1)),
-      ),
-    );
+    const entry = (_, machine) => {
+      const number = make("span", { class: "quiet", "aria-hidden": "true" }, machine + 1);
+      return make("div", { class: "entry" }, ...ranges.map((_, place) => box(machine, place)), number);
+    };
+    byId("program-input").replaceChildren(...Array.from({ length: machines }, entry));
     const whole = ranges.some(([, , integer]) => integer);
-    const said = ranges.map(([low, high, integer]) => `${integer ? "a whole number" : "a number"} from ${low.toLocaleString("en")} to ${high.toLocaleString("en")}`);
+    const said = ranges.map(([low, high, integer]) => {
+      const [first, last] = [low, high].map((end) => end.toLocaleString("en"));
+      return `${integer ? "a whole number" : "a number"} from ${first} to ${last}`;
+    });
     const count = ranges.length === 1 ? "a number" : `${ranges.length} numbers`;
     byId("program-range").textContent = `Each machine is given ${whole ? said.join(" and ") : count}.`;
   }
@@ -129,19 +135,21 @@ class ProgramsView {
     const ends = this.step === this.steps.length - 1 ? outputCells(this.network) : [];
     const answers = (i, c) => ends.includes(c) && i < this.network.n; // spare machines have none
     const before = this.steps[Math.max(0, this.step - 1)].memory;
-    const column = (c) => make("th", { scope: "col", class: ends.includes(c) ? "output" : "" }, ends.includes(c) ? "answer" : c + 1);
+    const heading = (_, c) => {
+      const answer = ends.includes(c);
+      return make("th", { scope: "col", class: answer ? "output" : "" }, answer ? "answer" : c + 1);
+    };
     const cell = (i) => (_, c) => {
       const value = now.memory[i * embed + c];
       const changed = value !== before[i * embed + c];
       const source = now.sources?.[c]?.[i];
-      const names = [changed ? (value === 0 ? "cleared" : "changed") : "", value === 0 ? "blank" : "", answers(i, c) ? "output" : ""].join(" ");
-      return make("td", { class: names, title: source === undefined ? null : `from machine ${source + 1}` }, short(value, 6));
+      const kinds = [changed && (value === 0 ? "cleared" : "changed"), value === 0 && "blank", answers(i, c) && "output"];
+      const title = source === undefined ? null : `from machine ${source + 1}`;
+      return make("td", { class: kinds.filter(Boolean).join(" "), title }, short(value, 6));
     };
-    const list = { length: cells };
-    byId("memory").replaceChildren(
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "machine"), ...Array.from(list, (_, c) => column(c)))),
-      make("tbody", {}, ...Array.from({ length: machines }, (_, i) => make("tr", {}, make("th", { scope: "row" }, i + 1), ...Array.from(list, cell(i))))),
-    );
+    const row = (_, i) => make("tr", {}, make("th", { scope: "row" }, i + 1), ...Array.from({ length: cells }, cell(i)));
+    const head = make("tr", {}, make("th", { scope: "col" }, "machine"), ...Array.from({ length: cells }, heading));
+    byId("memory").replaceChildren(make("thead", {}, head), make("tbody", {}, ...Array.from({ length: machines }, row)));
   }
 
   showRounds(now) {
@@ -170,48 +178,62 @@ class ProgramsView {
     const { answer } = this.network.run(this.x);
     const truth = truthOf(PROGRAMS, this.program.name, this.x) ?? this.known;
     const off = truth ? Math.max(...truth.map((value, i) => Math.abs(value - answer[i]))) : null;
+    const same = off ? `the same to within ${short(off, 2)}` : "exactly the same";
     byId("program-answer").textContent =
       `Answer: ${answer.map((value) => short(value, 6)).join("  ")}. ` +
-      (off === null ? "Nothing on this page says what it should be." : `The obvious way gives ${off ? `the same to within ${short(off, 2)}` : "exactly the same"}.`);
+      (truth ? `The obvious way gives ${same}.` : "Nothing on this page says what it should be.");
   }
 }
 
 /** The memory positions that hold the answer. */
 function outputCells(network) {
   const { rows, cols, data, starts, columns } = network.weights["decoder.weight"];
-  if (!data) return Array.from({ length: rows }, (_, row) => columns[starts[row]]);
-  return Array.from({ length: rows }, (_, row) => data.subarray(row * cols, (row + 1) * cols).findIndex((value) => value !== 0));
+  const cellOf = (_, row) =>
+    data ? data.subarray(row * cols, (row + 1) * cols).findIndex((value) => value !== 0) : columns[starts[row]];
+  return Array.from({ length: rows }, cellOf);
 }
 
 /** What happens, step by step: memories, and for a communication who receives from whom. */
 function stepsOf(network, x) {
   const { maps, states, received, rows } = network.run(x);
-  const sink = rows - 1;
-  const given = { title: "Given", about: "Every machine holds its input; the rest of its memory is blank.", phase: "start", round: 0, memory: states[0] };
-  const start = { title: "Start", about: "Every machine computes on its own memory.", phase: "compute", round: 0, memory: states[1] };
-  const steps = [given, start];
-  for (let layer = 1; layer < network.layers; layer++) {
-    const sources = maps[layer].map((map) => Array.from({ length: sink }, (_, i) => heardFrom(map, i, rows, sink)));
-    const edges = [];
-    const seen = new Set();
-    sources.forEach((own) =>
-      own.forEach((from, to) => {
-        if (from === undefined || seen.has(`${from} ${to}`)) return;
-        seen.add(`${from} ${to}`);
-        edges.push({ layer: layer - 1, from, to });
-      }),
-    );
+  const steps = [
+    {
+      title: "Given", phase: "start", round: 0, memory: states[0],
+      about: "Every machine holds its input; the rest of its memory is blank.",
+    },
+    { title: "Start", phase: "compute", round: 0, memory: states[1], about: "Every machine computes on its own memory." },
+  ];
+  for (let round = 1; round < network.layers; round++) {
+    const sources = maps[round].map((map) => Array.from({ length: rows - 1 }, (_, i) => heardFrom(map, i, rows)));
     const words = sources.flat().filter((from) => from !== undefined).length;
-    const spoken = `Layer ${layer + 1}'s attention brings ${words} words; a position keeps its place, and one that receives nothing is blank.`;
-    steps.push({ title: `Round ${layer} of ${network.layers - 1}: communicate`, about: spoken, phase: "communicate", round: layer, memory: received[layer], sources, edges });
-    steps.push({ title: `Round ${layer} of ${network.layers - 1}: compute`, about: `Layer ${layer + 1}'s MLP computes the new memory, at every machine.`, phase: "compute", round: layer, memory: states[layer + 1] });
+    const title = `Round ${round} of ${network.layers - 1}`;
+    steps.push({
+      title: `${title}: communicate`, phase: "communicate", round, memory: received[round], sources,
+      edges: messages(sources, round - 1),
+      about: `Layer ${round + 1}'s attention brings ${words} words; each keeps its position, and what receives none is blank.`,
+    });
+    steps.push({
+      title: `${title}: compute`, phase: "compute", round, memory: states[round + 1],
+      about: `Layer ${round + 1}'s MLP computes the new memory, at every machine.`,
+    });
   }
   return steps;
 }
 
-/** The machine that a row attends to; none where it is the sink, which is blank. */
-function heardFrom(map, to, rows, sink) {
+/** An arrow for every pair of machines of which one hears from the other, at any memory position. */
+function messages(sources, layer) {
+  const pairs = new Map();
+  sources.forEach((own) =>
+    own.forEach((from, to) => {
+      if (from !== undefined) pairs.set(`${from} ${to}`, { layer, from, to });
+    }),
+  );
+  return [...pairs.values()];
+}
+
+/** The machine that a row attends to; none where it is the sink, which is the last position and blank. */
+function heardFrom(map, to, rows) {
   let best = 0;
   for (let from = 1; from < rows; from++) if (map[to * rows + from] > map[to * rows + best]) best = from;
-  return best === sink ? undefined : best;
+  return best === rows - 1 ? undefined : best;
 }

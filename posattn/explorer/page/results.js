@@ -3,14 +3,17 @@
 // The figures' colours, as this page has them in light and in dark.
 const THEMED = {
   "#0072B2": "var(--positional)", "#009E73": "var(--scale-exact)", "#D55E00": "var(--standard)", "#CC79A7": "var(--compiled)",
-  "#E69F00": "var(--other-0)", "#56B4E9": "var(--other-1)", "#000000": "var(--other-2)", "#999999": "var(--other-3)", "#7F3C00": "var(--other-4)",
+  "#E69F00": "var(--other-0)", "#56B4E9": "var(--other-1)", "#000000": "var(--other-2)", "#999999": "var(--other-3)",
+  "#7F3C00": "var(--other-4)",
 };
+const themed = (series) => ({ ...series, colour: THEMED[series.colour] ?? series.colour });
 
 class ResultsView {
   constructor(content) {
     this.figures = content.results;
     this.hidden = new Set();
-    options(byId("figure"), this.figures.map(({ name, title, scale }) => `${name}: ${title}${scale === "paper" ? "" : ` (${scale})`}`));
+    const called = ({ name, title, scale }) => `${name}: ${title}${scale === "paper" ? "" : ` (${scale})`}`;
+    options(byId("figure"), this.figures.map(called));
     byId("figure").addEventListener("change", () => this.pick(Number(byId("figure").value)));
   }
 
@@ -18,8 +21,9 @@ class ResultsView {
     this.hidden.clear();
     this.figure = this.figures[number];
     const { reference, scale, runs } = this.figure;
-    const trained = scale === "published" ? "Published medians alone: the store has no runs of it." : `${runs}, at ${scale} scale.`;
-    byId("figure-about").textContent = `${reference}. ${trained}`;
+    const alone = scale === "published";
+    byId("figure-about").textContent =
+      `${reference}. ${alone ? "Published medians alone: the store has no runs of it." : `${runs}, at ${scale} scale.`}`;
     byId("figure-key").textContent = this.figure.bars
       ? "Filled markers: our medians, with bars from the 10th to the 90th percentile. Hollow: published medians."
       : "Lines: our medians, with bands from the 10th to the 90th percentile. Dotted: published medians.";
@@ -31,29 +35,33 @@ class ResultsView {
   }
 
   show() {
-    const legend = this.series().map((own) => {
-      const shown = !this.hidden.has(own.label);
-      const toggle = () => {
-        if (shown) this.hidden.add(own.label);
-        else this.hidden.delete(own.label);
-        this.show();
-        byId("legend").querySelectorAll("button").forEach((button) => button.dataset.label === own.label && button.focus());
-      };
-      const mark = draw("svg", { viewBox: "-5 -5 10 10", width: 12, height: 12, "aria-hidden": "true" }, draw("path", { d: MARKERS[own.marker] ?? MARKERS.o, fill: THEMED[own.colour] ?? own.colour }));
-      return make("button", { class: "key", "aria-pressed": String(shown), "data-label": own.label, onclick: toggle }, mark, own.label);
-    });
-    byId("legend").replaceChildren(...legend);
+    byId("legend").replaceChildren(...this.series().map((own) => this.legendKey(themed(own))));
     byId("panels").classList.toggle("wide", this.figure.bars);
     byId("panels").replaceChildren(...this.figure.panels.map((panel) => this.panel(panel)));
     this.showTable();
   }
 
+  legendKey({ label, colour, marker: shape }) {
+    const shown = !this.hidden.has(label);
+    const toggle = () => {
+      if (shown) this.hidden.add(label);
+      else this.hidden.delete(label);
+      this.show();
+      [...byId("legend").children].find((key) => key.dataset.label === label).focus();
+    };
+    const mark = draw("path", { d: MARKERS[shape] ?? MARKERS.o, fill: colour });
+    const picture = draw("svg", { viewBox: "-5 -5 10 10", width: 12, height: 12, "aria-hidden": "true" }, mark);
+    const attributes = { class: "key", "aria-pressed": String(shown), "data-label": label, onclick: toggle };
+    return make("button", attributes, picture, label);
+  }
+
   panel({ title, ylabel, ylog, series }) {
-    const shown = series.filter(({ label }) => !this.hidden.has(label)).map((own) => ({ ...own, colour: THEMED[own.colour] ?? own.colour }));
+    const shown = series.filter(({ label }) => !this.hidden.has(label)).map(themed);
     const { bars, xlabel, xlog } = this.figure;
-    const names = bars ? [...new Set(series.flatMap(({ points, published }) => [...points, ...published]).map(([x]) => x))] : null;
-    const size = bars ? { width: 620, height: 340 } : {};
-    return make("figure", {}, make("figcaption", {}, title), chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, names, title, ...size }));
+    const places = series.flatMap(({ points, published }) => [...points, ...published]).map(([x]) => x);
+    const named = bars ? { names: [...new Set(places)], width: 620, height: 340 } : {};
+    const chart = chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, title, ...named });
+    return make("figure", {}, make("figcaption", {}, title), chart);
   }
 
   /** Ours beside the published, where both are known. */
@@ -63,7 +71,8 @@ class ResultsView {
         points.flatMap(([x, ours]) => {
           const theirs = published.find(([place]) => place === x);
           if (!theirs || ours === null) return [];
-          const cells = [title, label, typeof x === "number" ? short(x, 6) : x, short(ours), short(theirs[1]), (ours / theirs[1]).toFixed(2)];
+          const place = typeof x === "number" ? short(x, 6) : x;
+          const cells = [title, label, place, short(ours), short(theirs[1]), (ours / theirs[1]).toFixed(2)];
           return [make("tr", {}, ...cells.map((cell) => make("td", {}, cell)))];
         }),
       ),
