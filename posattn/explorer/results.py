@@ -42,12 +42,13 @@ def _figure(experiment: Experiment, scale: str, table: pd.DataFrame, runs: str) 
     for view in shown.views:
         ours = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
         theirs = figures.matching_published(known, view)
-        theirs = theirs[theirs["series"].isin([*labels, *figures.STYLES])]
+        drawn = labels if isinstance(shown, Bars) else list(dict.fromkeys(ours["series"])) or labels
+        theirs = theirs[theirs["series"].isin([*drawn, *figures.STYLES])]
         columns = list(shown.columns)
         keys = [frame[columns].drop_duplicates() for frame in (ours, theirs) if set(columns) <= set(frame)]
         found = dict.fromkeys(key for frame in keys for key in frame.itertuples(index=False, name=None))
         for key in found:
-            panels.append(_panel(experiment, view, key, _at(ours, columns, key), _at(theirs, columns, key), labels))
+            panels.append(_panel(experiment, view, key, _at(ours, columns, key), _at(theirs, columns, key), drawn))
     return {
         "name": experiment.name,
         "title": experiment.title,
