@@ -159,12 +159,14 @@ def _rows_computed(experiment: Experiment, scale: str) -> pd.DataFrame:
     return experiment.computed.rows(scale).assign(experiment=experiment.name)
 
 
-def reportable(store: Store) -> Iterator[tuple[Experiment, str, pd.DataFrame, list[dict[str, Any]]]]:
-    """The experiments of the catalogue, scale by scale, of whose runs the store has rows for at least half."""
+def reportable(
+    store: Store, share: float = 0.5
+) -> Iterator[tuple[Experiment, str, pd.DataFrame, list[dict[str, Any]]]]:
+    """The experiments of the catalogue, scale by scale, of whose runs the store has rows for at least that share."""
     trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
     for experiment, scale in product(trained, SCALES):
         rows, described = held(experiment, scale, store)
-        if not rows.empty and rows["run"].nunique() >= len(experiment.cells(scale)) / 2:
+        if not rows.empty and rows["run"].nunique() >= share * len(experiment.cells(scale)):
             yield experiment, scale, rows, described
 
 

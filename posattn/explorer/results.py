@@ -9,14 +9,15 @@ from posattn.experiments import EXPERIMENTS, Bars, Experiment, Store, View, figu
 from posattn.experiments.compiled import LABEL
 from posattn.experiments.engine import reportable
 
+_SHARE = 0.25  # of an experiment's runs that a figure needs; it says how many it has
 _DIGITS = 4  # significant ones of what is drawn
 
 
 def figures_of(store: Store | None) -> list[dict[str, Any]]:
-    """Every experiment of which the store holds at least half, scale by scale; else the published medians, where known."""
+    """Every experiment of which the store holds a quarter, scale by scale; of others the published medians, where known."""
     drawn = []
     if store is not None:
-        for experiment, scale, rows, _ in reportable(store):
+        for experiment, scale, rows, _ in reportable(store, _SHARE):
             trained = rows.loc[rows["series"] != LABEL, "run"].nunique()  # what is compiled was not in the store
             runs = f"{trained} of {len(experiment.cells(scale))} runs"
             drawn.append(_figure(experiment, scale, figures.medians(rows, experiment.shown), runs))
