@@ -66,10 +66,15 @@ function stretches(points) {
 
 const path = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
-/** The ticks of an x axis that shows these numbers; of many, round ones, and on a logarithmic axis not all that crowd. */
+/** The ticks of an x axis that shows these numbers: of many, round ones, and on a logarithmic axis those far enough apart. */
 function xTicks(xs, log) {
   if (xs.length > 10) return null;
-  return log && xs.length > 5 ? xs.filter((_, k) => k % 2 === 0) : xs;
+  let last = 0;
+  return xs.filter((x) => {
+    const shown = !log || x >= 1.5 * last;
+    if (shown) last = x;
+    return shown;
+  });
 }
 
 /** Series with names in place of x at whole numbers, side by side, and with what cannot be drawn on the y axis moved onto it. */
