@@ -24,7 +24,7 @@ def browser():
     if found is None:
         pytest.skip("there is no Chromium; `make test` installs it where apt-get can: apt-get install chromium")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield opened
         opened.close()
 

@@ -12,30 +12,32 @@ function affine(x, rows, { weight, bias }) {
   return out;
 }
 
-/** Two rows of x with four of W at once: what is read serves several products. */
+/** Three rows of x with two of W at once: what is read serves several products. */
 function multiplyDense(x, rows, { rows: outer, cols: inner, data }, out) {
   const dot = (i, j) => {
     let sum = 0;
     for (let k = 0; k < inner; k++) sum += x[i * inner + k] * data[j * inner + k];
     out[i * outer + j] = sum;
   };
-  const [evenRows, evenOuter] = [rows - (rows % 2), outer - (outer % 4)];
-  for (let i = 0; i < evenRows; i += 2) {
-    for (let j = 0; j < evenOuter; j += 4) {
-      let a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0;
+  const [threes, twos] = [rows - (rows % 3), outer - (outer % 2)];
+  for (let i = 0; i < threes; i += 3) {
+    for (let j = 0; j < twos; j += 2) {
+      let a = 0, b = 0, c = 0, d = 0, e = 0, f = 0;
       for (let k = 0, from = i * inner, at = j * inner; k < inner; k++, from++, at++) {
-        const u = x[from], v = x[from + inner];
-        const p = data[at], q = data[at + inner], r = data[at + 2 * inner], s = data[at + 3 * inner];
-        a += u * p, b += u * q, c += u * r, d += u * s;
-        e += v * p, f += v * q, g += v * r, h += v * s;
+        const u = x[from], v = x[from + inner], w = x[from + 2 * inner];
+        const p = data[at], q = data[at + inner];
+        a += u * p, b += u * q;
+        c += v * p, d += v * q;
+        e += w * p, f += w * q;
       }
-      const first = i * outer + j, second = first + outer;
-      out[first] = a, out[first + 1] = b, out[first + 2] = c, out[first + 3] = d;
-      out[second] = e, out[second + 1] = f, out[second + 2] = g, out[second + 3] = h;
+      const to = i * outer + j;
+      out[to] = a, out[to + 1] = b;
+      out[to + outer] = c, out[to + outer + 1] = d;
+      out[to + 2 * outer] = e, out[to + 2 * outer + 1] = f;
     }
-    for (let j = evenOuter; j < outer; j++) dot(i, j), dot(i + 1, j);
+    for (let j = twos; j < outer; j++) dot(i, j), dot(i + 1, j), dot(i + 2, j);
   }
-  for (let i = evenRows; i < rows; i++) for (let j = 0; j < outer; j++) dot(i, j);
+  for (let i = threes; i < rows; i++) for (let j = 0; j < outer; j++) dot(i, j);
 }
 
 function multiplySparse(x, rows, { rows: outer, cols: inner, starts, columns, values }, out) {
