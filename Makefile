@@ -11,7 +11,7 @@ QUICK := out/quick
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test lint bench install wheel clean
+.PHONY: help reproduce test lint bench install wheel clean chromium
 .NOTPARALLEL:
 
 help:
@@ -32,9 +32,18 @@ reproduce: $(VENV)/.stamp-package
 	@page=$$(ls $(QUICK)/*.html 2>/dev/null | head -n 1); \
 	echo "The figure and the table are in $(QUICK); open $${page:-the HTML page there} in a browser."
 
-test: lint
+test: lint chromium
 	@echo "Running the tests."
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# What the tests of the explorer page open it in; without it they are skipped, and say so.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium, in which the explorer page is tested."; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium; } >/dev/null 2>&1 && exit; \
+	fi; \
+	echo "There is no Chromium and it cannot be installed here: the tests of the explorer page are skipped."
 
 lint: $(VENV)/.stamp-test
 	@echo "Checking the code with ruff and mypy."

@@ -18,6 +18,7 @@ from posattn.compiler.saved import load
 from posattn.console import console, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
+from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.tasks import TASKS, task
@@ -387,6 +388,7 @@ def report(
 
 
 # Help lists commands in this order: what most people want first.
+app.command("explore")(explore)
 register_compiler(app)
 app.command("gpt2")(gpt2_command)
 theory_commands.register(app)

@@ -9,7 +9,7 @@ out/NAME.html            figure, numbers, settings and hardware on one self-cont
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -161,22 +161,28 @@ def _rows_computed(experiment: Experiment, scale: str) -> pd.DataFrame:
     return experiment.computed.rows(scale).assign(experiment=experiment.name)
 
 
-def report_on(store: Store, out: Path) -> list[str]:
-    """One page of what the store holds of the catalogue, at ``out``; returns what is on it.
+def reportable(
+    store: Store, share: float = 0.5
+) -> Iterator[tuple[Experiment, str, pd.DataFrame, list[dict[str, Any]]]]:
+    """The experiments of the catalogue, scale by scale, of whose runs the store has rows for at least that share."""
+    trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
+    for experiment, scale in product(trained, SCALES):
+        rows, described = held(experiment, scale, store)
+        if not rows.empty and rows["run"].nunique() >= share * len(experiment.cells(scale)):
+            yield experiment, scale, rows, described
 
-    An experiment is on it if the store has rows for at least half of its runs.
-    """
+
+def report_on(store: Store, out: Path) -> list[str]:
+    """One page of what the store holds of the catalogue, at ``out``; returns what is on it."""
     sections, names = [], []
     with tempfile.TemporaryDirectory() as folder:
-        trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
-        for experiment, scale in product(trained, SCALES):
-            rows, described = held(experiment, scale, store)
-            count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
-            if count >= all_of_them / 2:
-                drawn = _draw(rows, experiment, Path(folder))
-                summary = figures.medians(rows, experiment.shown)
-                sections.append(report.section(experiment, scale, summary, drawn, described))
-                names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
+        for experiment, scale, rows, described in reportable(store):
+            drawn = _draw(rows, experiment, Path(folder))
+            summary = figures.medians(rows, experiment.shown)
+            sections.append(report.section(experiment, scale, summary, drawn, described))
+            names.append(
+                f"{experiment.name} at {scale} scale: {rows['run'].nunique()} of {len(experiment.cells(scale))} runs"
+            )
     if not names:
         raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
     files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
