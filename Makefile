@@ -42,7 +42,7 @@ lint: $(VENV)/.stamp-test
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(VENV)/.stamp-package
+bench: $(VENV)/.stamp-test
 	@set -e; for script in benchmarks/[!_]*.py; do \
 	  [ -e "$$script" ] || { echo "There is no benchmark in benchmarks/." >&2; exit 2; }; \
 	  echo "Running $$script."; $(BIN)/python "$$script"; \

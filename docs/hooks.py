@@ -33,7 +33,7 @@ def on_config(config: Any) -> Any:
     """Fills in the results of the navigation."""
     for entry in config.nav:
         if "Results" in entry:
-            entry["Results"] = ["results/index.md", *(f"results/{name}/README.md" for name in result_names())]
+            entry["Results"] = ["results/index.md", *({name: f"results/{name}/README.md"} for name in result_names())]
     return config
 
 
@@ -157,6 +157,9 @@ def relinked(markdown: str, source: str, page: str) -> str:
             return f"[{text}](#{anchor})" if anchor else text
         return f"{mark}[{text}]({os.path.relpath(there, os.path.dirname(page) or '.')}{hash_mark}{anchor})"
 
-    # Every second part is a fenced block, which stays.
+    # Every second part is a fenced block, which stays. What belongs to an item of a list stands two spaces in, for mkdocs four.
     parts = FENCED.split(markdown)
-    return "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
+    return "".join(
+        part if index % 2 else LINK.sub(link, re.sub(r"^  (?=\S)", "    ", part, flags=re.MULTILINE))
+        for index, part in enumerate(parts)
+    )

@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import pytest
 
+import posattn
+
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src"}  # and <link rel=stylesheet href>
 
@@ -65,8 +67,9 @@ def test_every_document_result_and_tutorial_is_a_page(site: Path) -> None:
 def test_results_are_shown_figure_by_figure(site: Path, pages: dict[Path, Page]) -> None:
     shown = pages[site / "results" / "index.html"].loads
     assert {"fix-scale/fix-scale.png", "diagrams/diagrams-7.png", "fine-tune/fine-tune.png"} <= set(shown)
-    text = (site / "results" / "fix-scale" / "index.html").read_text(encoding="utf-8")
-    assert "<table>" in text and "fix-scale.png" in text
+    for page in ("results/fix-scale/index.html", "quickstart.html"):  # where the table belongs to an item of a list
+        text = (site / page).read_text(encoding="utf-8")
+        assert "<table>" in text and "fix-scale.png" in text and "|---|" not in text
 
 
 def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
@@ -92,6 +95,8 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
 
 
 def test_the_reference_has_signatures_and_docstrings(site: Path) -> None:
+    listed = re.findall(r"^::: posattn\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(posattn.__all__) <= set(listed)
     text = re.sub(r"<[^>]+>", "", (site / "api.html").read_text(encoding="utf-8"))
     for word in (
         "PositionalAttention",

@@ -5,17 +5,16 @@ layer (its derivatives), the attention of trained networks, who hears whom in a 
 uses. Pictures are drawn from the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
 """
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from posattn.compiler.graph import Graph, graph_of
-from posattn.experiments import figures
 from posattn.experiments.attention import LISTS
 from posattn.experiments.theory import computed_rows
 from posattn.model import Layer, ModelConfig, Transformer, input_features
@@ -128,7 +127,7 @@ _TEXTS = {
 }
 
 
-def _draw_attentions(rows: pd.DataFrame, path: Path) -> Path:
+def _draw_attentions(rows: pd.DataFrame) -> Figure:
     figure, panels = plt.subplots(1, len(ATTENTIONS), figsize=(9.6, 8.2), layout="constrained")
     for axes, title in zip(panels, ATTENTIONS.values(), strict=True):
         own = rows[rows["series"] == title]
@@ -141,7 +140,7 @@ def _draw_attentions(rows: pd.DataFrame, path: Path) -> Path:
                 box = {"boxstyle": "round,pad=0.35", "facecolor": "#e8f1fa" if name in "PX" else "white"}
                 axes.text(*place, _TEXTS.get(name, name), ha="center", va="center", bbox=box)
         _inset_maps(axes, own[own["metric"] == "attention"])
-    return figures.save(figure, path)
+    return figure
 
 
 def _flow(axes: Axes, sender: str, receiver: str) -> None:
@@ -186,7 +185,7 @@ def _edge(figure: str, title: str, r: int, sender: str, receiver: str) -> Row:
     return place | {"metric": "edge", "value": 1.0}
 
 
-def _draw_graphs(rows: pd.DataFrame, path: Path) -> Path:
+def _draw_graphs(rows: pd.DataFrame) -> Figure:
     rows = rows[rows["metric"] == "edge"]
     titles = list(dict.fromkeys(rows["series"]))
     rounds = [int(rows[rows["series"] == title]["round"].max()) for title in titles]
@@ -196,7 +195,7 @@ def _draw_graphs(rows: pd.DataFrame, path: Path) -> Path:
     panels = figure.subplots(1, len(titles), width_ratios=[count + 1 for count in rounds], squeeze=False)
     for axes, title in zip(panels[0], titles, strict=True):
         _graph_panel(axes, rows[rows["series"] == title], title)
-    return figures.save(figure, path)
+    return figure
 
 
 def _graph_panel(axes: Axes, rows: pd.DataFrame, title: str) -> None:
@@ -215,11 +214,9 @@ def _graph_panel(axes: Axes, rows: pd.DataFrame, title: str) -> None:
             axes.text(r, name, text, ha="center", va="center", fontsize="small", bbox=circle)
 
 
-def draw_diagrams(rows: pd.DataFrame, out: Path) -> list[Path]:
-    """diagrams.png is Figure 1, diagrams-7.png and diagrams-8.png the others; PDFs beside them."""
-    drawn: list[Path] = []
-    for number, own in rows.astype({"figure": str}).groupby("figure", sort=False):
-        first = number == "1"
-        path = out / ("diagrams.png" if first else f"diagrams-{number}.png")
-        drawn.append(_draw_attentions(own, path) if first else _draw_graphs(own, path))
-    return drawn
+def draw_diagrams(rows: pd.DataFrame) -> dict[str, Figure]:
+    """``diagrams`` is Figure 1, ``diagrams-7`` and ``diagrams-8`` the others."""
+    of = dict(list(rows.astype({"figure": str}).groupby("figure")))
+    return {"diagrams": _draw_attentions(of["1"])} | {
+        f"diagrams-{number}": _draw_graphs(of[number]) for number in GRAPHS
+    }

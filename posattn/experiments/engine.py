@@ -134,7 +134,7 @@ def reproduce(
 def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
     """The figure, and attention maps where there are any; or pictures of the experiment's own."""
     if experiment.pictures is not None:
-        return experiment.pictures(rows, out)
+        return figures.draw_pictures(rows, experiment, out)
     maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
     return [figures.draw(rows, experiment, out), *maps]
 

@@ -163,7 +163,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
     )
-    return save(figure, out / f"{experiment.name}.png")
+    return _save(figure, out / f"{experiment.name}.png")
 
 
 def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
@@ -182,10 +182,10 @@ def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
         axes.set_yticks(grid.index, [f"{value:g}" for value in grid.index], minor=False)
         axes.minorticks_off()
     panels[0][0].set_ylabel(_AXES.get(shown.y, shown.y))
-    return save(figure, path)
+    return _save(figure, path)
 
 
-def save(figure: Figure, path: Path) -> Path:
+def _save(figure: Figure, path: Path) -> Path:
     """Writes PNG and PDF."""
     for suffix in (".png", ".pdf"):
         image = BytesIO()
@@ -193,6 +193,12 @@ def save(figure: Figure, path: Path) -> Path:
         files.write(path.with_suffix(suffix), image.getvalue())
     plt.close(figure)
     return path
+
+
+def draw_pictures(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """An experiment's own pictures in place of lines."""
+    assert experiment.pictures is not None
+    return [_save(figure, out / f"{name}.png") for name, figure in experiment.pictures(rows).items()]
 
 
 def draw_maps(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
@@ -218,7 +224,7 @@ def _maps(rows: pd.DataFrame, name: str, path: Path) -> Path:
     for axes, scale in zip(panels[0], across, strict=True):
         axes.set_title(f"c = {scale:g}", fontsize="small")
     figure.suptitle(f"{name}: attention weights on c X, queries down, keys across, 0 (dark) to 1", fontsize="medium")
-    return save(figure, path)
+    return _save(figure, path)
 
 
 def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
