@@ -3,9 +3,9 @@
 #
 # A small classifier of handwritten digits, once with `nn.MultiheadAttention` and once with
 # `posattn.PositionalAttention` in its place. An image of 8 × 8 pixels is a sequence of eight rows. Who should listen to
-# whom among the rows of a digit is a matter of position, so attention that does not look at the pixels loses nothing in
-# accuracy, and gains something that standard attention cannot have: without biases the network's answer does not change
-# with the contrast of the image, exactly.
+# whom among the rows of a digit is a matter of position, so attention that does not look at the pixels loses hardly
+# anything, and gains something that standard attention cannot have: without biases the digit that the network names does
+# not change with the contrast of the image, exactly.
 #
 # Needs scikit-learn (`pip install "posattn[docs]"`), which carries the images. Runs in about five seconds on one CPU
 # core.
