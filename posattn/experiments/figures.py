@@ -74,7 +74,7 @@ _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on
 
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
-    """Colour and marker of a series, the same in every panel of a figure that shows ``labels``."""
+    """Colour and marker of a series, the same in every panel of a view that shows ``labels``."""
     plain = {name: name.split(",")[0] for name in labels}
     own = {name for name in labels if plain[name] in STYLES and list(plain.values()).count(plain[name]) == 1}
     if label in own or label in STYLES:
@@ -149,7 +149,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             if bars:
                 _bars(axes, here, there, labels, shown.x)
             else:
-                _panel(axes, here, there, labels, shown.x)
+                _panel(axes, here, there, list(dict.fromkeys(own["series"])), shown.x)
             title = ", ".join(_titled(name, value) for name, value in zip(shown.columns, column, strict=True))
             axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
             axes.set_yscale("log" if view.metric in _LOGARITHMIC else "linear")

@@ -25,7 +25,7 @@ from posattn.experiments import (
     reproduce,
     series,
 )
-from posattn.experiments.figures import against_published, draw, medians, published
+from posattn.experiments.figures import STYLES, against_published, draw, medians, published
 from posattn.experiments.report import pivots
 from posattn.tasks import TASKS
 from posattn.training import Recipe, files, fit, load, train_spec
@@ -493,3 +493,19 @@ def test_what_is_computed_needs_no_run_and_has_no_settings_of_training(tmp_path,
     assert "Eq. 27" in page and "Hardware" not in page and "scale-exact" not in page
     at_eight = outcome.table[(outcome.table["series"] == "n = 8") & (outcome.table["scale"] == 10)]
     assert at_eight["median"].tolist() == pytest.approx([0.003366968878, 0.003366964264], rel=1e-9)
+
+
+def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypatch, tmp_path):
+    """Binary and sinusoidal networks have panels of their own, so six lines have the colours of three architectures."""
+    labels = [f"{arch}, {encoding}" for encoding in ("binary", "sinusoidal") for arch in STYLES]
+    rows = pd.DataFrame(
+        {"task": "sum", "series": label, "encoding": label.split(", ")[1], "split": "test", "scale": scale}
+        | {"metric": "mse", "value": 1.0, "status": "ok"}
+        for label in labels
+        for scale in (1, 2)
+    )
+    figures = []
+    monkeypatch.setattr("posattn.experiments.figures._save", lambda figure, path: figures.append(figure) or path)
+    draw(rows, EXPERIMENTS["encodings"], tmp_path)
+    colours = [line.get_color() for panel in figures[0].axes[:2] for line in panel.get_lines()]
+    assert colours == 2 * [colour for colour, _ in STYLES.values()]
