@@ -74,20 +74,16 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
     weights = graph_weights(model)
     with torch.enable_grad():
         passed = trace(model, x.detach().requires_grad_(), weights)  # also where the weights are frozen
+    spoken = [(values - values.mean(dim=0)).detach() for values in passed.values]
+    squared = torch.zeros_like(weights)
+    for answer in passed.answers.unbind(dim=-1):
         # The lists do not meet, so the gradient of a sum over them is each list's own.
-        slopes = [
-            torch.autograd.grad(passed.answers[:, k].sum(), passed.heard, retain_graph=True)
-            for k in range(passed.answers.shape[-1])
-        ]
-    found = torch.zeros_like(weights)
-    for index, values in enumerate(passed.values):
-        spoken = (values - values.mean(dim=0)).detach()
-        heads = split_heads(_layer(model, index).attention.W_O.weight.detach(), values.shape[1])  # (H, d, d_V)
-        for slope in (answer[index] for answer in slopes):
+        slopes = torch.autograd.grad(answer.sum(), passed.heard, retain_graph=True)
+        for index, (slope, own) in enumerate(zip(slopes, spoken, strict=True)):
+            heads = split_heads(_layer(model, index).attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
             # (B, H, N, N): how far this answer moves per unit of weight that i gives to j in head h.
-            moved = (slope[:, None] @ heads) @ spoken.mT
-            found[index] += moved.square().mean(dim=0)
-    return weights * found.sqrt()
+            squared[index] += ((slope[:, None] @ heads) @ own.mT).square().mean(dim=0)
+    return weights * squared.sqrt()
 
 
 def _layer(model: Transformer, index: int) -> Layer:

@@ -6,7 +6,7 @@ counts them all.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -26,8 +26,7 @@ BY = ("attention", "effect")
 
 @dataclass(frozen=True)
 class Report:
-    """``edges`` are dictionaries with layer, from, to and weight; ``layers`` and ``cuts`` are of trained and compiled networks
-    where they are known."""
+    """``edges`` are dictionaries with layer, from, to and weight, of networks also head; ``cuts`` are of trained networks."""
 
     graph: Graph
     edges: list[dict[str, Any]]
@@ -86,8 +85,9 @@ def _likeness(own: Likeness) -> dict[str, Any]:
 def program_report(name: str, machines: int) -> Report:
     """Of a program of the library, or of ``benes``."""
     graph = graph_of(name, machines)
-    edges = [_edge(graph, r, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
-    return Report(graph, edges, {"program": name, "machines": machines})
+    found = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
+    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
+    return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
 
 
 def folder_report(
@@ -99,7 +99,7 @@ def folder_report(
         return compiled_report(run.network, run.spec.program)
     model, name = run.model(member), run.spec.members[member].task
     report = trained_report(model, name, f"{name} by {folder}", least, by, samples)
-    return Report(**{**vars(report), "settings": {"folder": folder, "member": member, **report.settings}})
+    return replace(report, settings={"folder": folder, "member": member, **report.settings})
 
 
 def pretrained_report(
@@ -113,11 +113,8 @@ def compiled_report(model: Transformer, program: str) -> Report:
     """The program's graph, from the weights alone; a layer here is a round of the program."""
     graph, found = network_graph(model, program), network_edges(model)
     edges = [_edge(graph, r, j, i, weight, head=h + 1) for r, h, j, i, weight in found]
-    heard = torch.zeros(graph.rounds, model.config.heads, len(graph.names), len(graph.names), dtype=torch.float64)
-    for r, h, j, i, weight in found:
-        heard[r, h, i, j] = weight
     settings = {"compiled": program, "machines": model.config.n, "hardmax": model.config.hardmax}
-    return Report(graph, edges, settings, _layers(heard, len(graph.names)))
+    return Report(graph, edges, settings, _rounds(graph, model.config.heads, found))
 
 
 def trained_report(
@@ -146,6 +143,15 @@ def trained_report(
         _layers(effect, model.config.n),
         cuts(model, x, y, effect),
     )
+
+
+def _rounds(graph: Graph, heads: int, edges: Iterable[tuple[int, int, int, int, float]]) -> list[Likeness | None]:
+    """Of edges (round, head, sender, receiver, weight) among machines alone."""
+    machines = len(graph.names)
+    heard = torch.zeros(graph.rounds, heads, machines, machines, dtype=torch.float64)
+    for r, h, j, i, weight in edges:
+        heard[r, h, i, j] = weight
+    return _layers(heard, machines)
 
 
 def _layers(strength: Tensor, n: int) -> list[Likeness | None]:

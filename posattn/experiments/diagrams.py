@@ -61,12 +61,11 @@ _FLOW = [
 
 def depends(arch: str) -> list[tuple[str, str]]:
     """(input, what it moves) of a layer with this attention: P and X against X itself, queries, keys and values."""
-    torch_seed = torch.random.get_rng_state()
-    torch.manual_seed(0)
-    model = Transformer(ModelConfig(4, arch, encoding_dim=5)).double()
-    p, x = (torch.randn(5, width, dtype=torch.float64, requires_grad=True) for width in (5, model.config.embed))
-    numbers = torch.randn(4, dtype=torch.float64)
-    torch.random.set_rng_state(torch_seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Transformer(ModelConfig(4, arch, encoding_dim=5)).double()
+        p, x = (torch.randn(5, width, dtype=torch.float64, requires_grad=True) for width in (5, model.config.embed))
+        numbers = torch.randn(4, dtype=torch.float64)
     layer = model.layers[0]
     assert isinstance(layer, Layer)
     attention, positions = layer.attention, torch.arange(5)
