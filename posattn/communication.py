@@ -106,40 +106,52 @@ class Cut:
     curve: tuple[tuple[int, float], ...]
 
 
-def cuts(model: Transformer, x: Float[Tensor, "B n"], y: Float[Tensor, "B n"], strength: Weights) -> list[Cut]:
-    """Two ways to cut. *Silenced*: weakest ``strength`` first, the receiver hears the sender's mean message in place of its
-    message. *Renormalised*: smallest attention first, the weight becomes 0 and the others of the row grow to sum to one."""
+def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
+    """The answers if over edges that are not ``kept`` the receiver hears the sender's mean message over ``x``."""
     weights = graph_weights(model)
-    means = [value.mean(dim=0).detach() for value in trace(model, x, weights).values]
+    means = [value.mean(dim=0) for value in trace(model, x, weights).values]
 
-    def silenced(kept: Weights) -> float:
-        def mix(index: int, z: Tensor) -> Tensor:
-            attention = _layer(model, index).attention
-            own = kept[index] @ split_heads(attention.W_V(z), attention.heads)
-            return attention.W_O(merge_heads(own + (weights - kept)[index] @ means[index]))
+    def mix(index: int, z: Tensor) -> Tensor:
+        attention = _layer(model, index).attention
+        spoken = split_heads(attention.W_V(z), attention.heads)
+        own, lost = weights[index] * kept[index], weights[index] * ~kept[index]
+        return attention.W_O(merge_heads(own @ spoken + lost @ means[index]))
 
-        return float((model.rewired(x, mix) - y).square().mean())
+    return model.rewired(x, mix)
 
-    def renormalised(kept: Weights) -> float:
-        total = kept.sum(dim=-1, keepdim=True)
-        return float((trace(model, x, kept / total.clamp(min=1e-30)).answers - y).square().mean())
 
-    ways = (("silenced", silenced, strength), ("renormalised", renormalised, weights))
+def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
+    """The answers if edges that are not ``kept`` have no weight, and the others of a row grow to sum to one."""
+    weights = graph_weights(model) * kept
+    return trace(model, x, weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)).answers
+
+
+def cuts(model: Transformer, x: Float[Tensor, "B n"], y: Float[Tensor, "B n"], strength: Weights) -> list[Cut]:
+    """Both ways of cutting, weakest edge first: *silenced* by ``strength``, *renormalised* by attention."""
+    weights = graph_weights(model)
+    ways = ((silenced, strength), (renormalised, weights))
     with torch.no_grad():
         variance = float((y - y.mean(dim=0)).square().mean())
-        return [_cut(how, weights, order, error_of, variance) for how, error_of, order in ways]
+        return [_cut(way, model, x, y, order, variance) for way, order in ways]
 
 
-def _cut(how: str, weights: Weights, strength: Weights, error_of: Callable[[Tensor], float], variance: float) -> Cut:
-    edges = edges_between(weights).nonzero()
+def _cut(
+    way: Callable[[Transformer, Tensor, Tensor], Tensor],
+    model: Transformer,
+    x: Float[Tensor, "B n"],
+    y: Float[Tensor, "B n"],
+    strength: Weights,
+    variance: float,
+) -> Cut:
+    edges = edges_between(graph_weights(model)).nonzero()
     edges = edges[strength[tuple(edges.T)].argsort(stable=True)]
     known: dict[int, float] = {}
 
     def error(count: int) -> float:
         if count not in known:
-            kept = weights.clone()
-            kept[tuple(edges[:count].T)] = 0
-            known[count] = error_of(kept)
+            kept = torch.ones_like(strength, dtype=torch.bool)
+            kept[tuple(edges[:count].T)] = False
+            known[count] = float((way(model, x, kept) - y).square().mean())
         return known[count]
 
     step = -(-len(edges) // STEPS)
@@ -147,7 +159,7 @@ def _cut(how: str, weights: Weights, strength: Weights, error_of: Callable[[Tens
     limits = (ALLOWED["the error doubles"] * error(0), ALLOWED["1% of the answers' variance"] * variance)
     allowed = {name: _most(error, steps, limit) for name, limit in zip(ALLOWED, limits, strict=True)}
     curve = tuple((count, error(count)) for count in steps)
-    return Cut(how, len(edges), error(0), allowed, curve)
+    return Cut(way.__name__, len(edges), error(0), allowed, curve)
 
 
 def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:

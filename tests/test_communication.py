@@ -14,6 +14,7 @@ from posattn.communication import (
     graph_weights,
     likeness,
     scan,
+    silenced,
     trace,
     tree,
 )
@@ -72,6 +73,32 @@ def test_effects_do_not_ask_for_parameters_that_can_be_trained(small):
     assert torch.equal(effects(model.requires_grad_(False), x), before) and not before.requires_grad
 
 
+def test_a_silenced_edge_carries_its_mean_and_nothing_of_the_list(small):
+    model, x, _ = small
+    everything = torch.ones_like(graph_weights(model), dtype=torch.bool)
+    with torch.no_grad():
+        torch.testing.assert_close(silenced(model, x, everything), model(x))
+        deaf = everything.clone()
+        deaf[:, :, 0, 1:] = False  # position 1 hears itself alone
+        x[:, 0] = 1.5
+        answers = silenced(model, x, deaf)
+        torch.testing.assert_close(answers[:, 0], answers[:1, 0].expand(len(x)))
+        assert model(x)[:, 0].std() > 1e-3 and answers[:, 1].std() > 1e-3
+        by_hand = graph_weights(model)[
+            1, :, 1:2, 2:3
+        ]  # one edge of the last layer: take the message out, put its mean in
+        one = everything.clone()
+        one[1, :, 1, 2] = False
+        values = trace(model, x, graph_weights(model)).values[1][:, :, 2:3]
+        attention = model.layers[1].attention
+        lost = attention.W_O.weight @ (by_hand * (values - values.mean(dim=0))).transpose(1, 2).flatten(2).mT
+        states = model.states(x)
+        heard = attention.mix(graph_weights(model)[1], states[1])
+        heard[:, 1] -= lost[..., 0]
+        expected = model.decoder(model.layers[1].update(heard, states[1]))[:, :-1, 0]
+        torch.testing.assert_close(silenced(model, x, one), expected)
+
+
 def test_cutting_everything_leaves_a_network_that_hears_nobody_else(small):
     model, x, y = small
     for cut in cuts(model, x, y, effects(model, x)):
@@ -86,29 +113,22 @@ def test_the_error_stays_within_bounds_up_to_the_count_and_not_beyond():
     model = posattn.pretrained("min", arch="scale-exact")
     x, y = posattn.task("min").sample(300, n=8, split="test")
     found = effects(model, x)
-    silenced = cuts(model, x, y, found)[0]
-    assert silenced.error == pytest.approx((model(x) - y).square().mean().item(), rel=1e-4)
+    cut = cuts(model, x, y, found)[0]
+    assert cut.error == pytest.approx((model(x) - y).square().mean().item(), rel=1e-4)
     weights = graph_weights(model)
     edges = edges_between(weights).nonzero()
     edges = edges[found[tuple(edges.T)].argsort(stable=True)]
-    means = [value.mean(dim=0) for value in trace(model, x, weights).values]
 
     def error(count):
-        kept = weights.clone()
-        kept[tuple(edges[:count].T)] = 0
-
-        def mix(l, z):
-            heads = model.layers[l].attention.W_V(z).view(*z.shape[:-1], 2, 32).transpose(-3, -2)
-            mixed = kept[l] @ heads + (weights[l] - kept[l]) @ means[l]
-            return model.layers[l].attention.W_O(mixed.transpose(-3, -2).flatten(-2))
-
+        kept = torch.ones_like(weights, dtype=torch.bool)
+        kept[tuple(edges[:count].T)] = False
         with torch.no_grad():
-            return (model.rewired(x, mix) - y).square().mean().item()
+            return (silenced(model, x, kept) - y).square().mean().item()
 
-    count = silenced.allowed["the error doubles"]
+    count = cut.allowed["the error doubles"]
     assert 32 <= count < 300  # 32 have no effect: to the scratchpad in the last layer, from it in the first
-    assert error(count) <= 2 * silenced.error < error(count + 1)
-    assert silenced.allowed.keys() == ALLOWED.keys() and silenced.allowed["1% of the answers' variance"] > count
+    assert error(count) <= 2 * cut.error < error(count + 1)
+    assert cut.allowed.keys() == ALLOWED.keys() and cut.allowed["1% of the answers' variance"] > count
 
 
 @pytest.mark.parametrize(("pattern", "name"), [(scan, "prefix-sum"), (tree, "tree-sum"), (butterfly, "bitonic-sort")])
