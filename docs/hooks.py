@@ -137,6 +137,17 @@ def page_of(source: str) -> str | None:
     return None
 
 
+def moved(source: str, anchor: str) -> str | None:
+    """The page that the heading ``anchor`` of a file went to with its section, if it did."""
+    for page, (own, heading) in SECTIONS.items():
+        if own == source:
+            text = section((ROOT / own).read_text(encoding="utf-8"), heading)
+            below = re.findall(r"^###+ (.+)$", text, flags=re.MULTILINE)
+            if anchor in (re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in below):
+                return page
+    return None
+
+
 def relinked(markdown: str, source: str, page: str) -> str:
     """``markdown`` with its links, written at ``source``, as links from ``page``; those to code become plain text."""
 
@@ -146,11 +157,7 @@ def relinked(markdown: str, source: str, page: str) -> str:
             return found[0]
         path, hash_mark, anchor = target.partition("#")
         place = os.path.normpath(os.path.join(os.path.dirname(source), path)) if path else source
-        there = page_of(place)
-        if page in SECTIONS and not path:
-            there = page if f"\n### {anchor}" in markdown else page_of(source)
-        if path in SECTIONS:  # what on_page_markdown has put in
-            there = path
+        there = path if path in SECTIONS else moved(place, anchor) or page_of(place)
         if there is None:
             return text
         if there == page and not mark:

@@ -74,7 +74,7 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
     weights = graph_weights(model)
     with torch.enable_grad():
         passed = trace(model, x.detach().requires_grad_(), weights)  # also where the weights are frozen
-    spoken = [(values - values.mean(dim=0)).detach() for values in passed.values]
+    spoken = [_beyond_the_mean(values.detach()) for values in passed.values]
     squared = torch.zeros_like(weights)
     for answer in passed.answers.unbind(dim=-1):
         # The lists do not meet, so the gradient of a sum over them is each list's own.
@@ -84,6 +84,13 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
             # (B, H, N, N): how far this answer moves per unit of weight that i gives to j in head h.
             squared[index] += ((slope[:, None] @ heads) @ own.mT).square().mean(dim=0)
     return weights * squared.sqrt()
+
+
+def _beyond_the_mean(values: Float[Tensor, "B H N d_V"]) -> Float[Tensor, "B H N d_V"]:
+    """v - v̄, and 0 where that is only rounding."""
+    mean = values.mean(dim=0)
+    own = values - mean
+    return own * (own.abs() > 16 * torch.finfo(own.dtype).eps * mean.abs())
 
 
 def _layer(model: Transformer, index: int) -> Layer:
@@ -215,7 +222,7 @@ def likeness(strength: Float[Tensor, "H N N"], n: int) -> Likeness | None:
     size = strength.shape[-1]
     mass = strength.sum(dim=0) * ~torch.eye(size, dtype=torch.bool, device=strength.device)
     total = float(mass.sum())
-    if total <= 0:
+    if not total > 0:
         return None
     among = mass[:n, :n]
     offsets = [1 << k for k in range(max(1, (n - 1).bit_length()))]

@@ -134,7 +134,9 @@ def trained_report(
         return Report(graph, _listed(graph, weights, weights, None, least), settings, _layers(weights, model.config.n))
     x, y = task(name).sample(whole("samples", samples, 2), n=model.config.n, split="test", device=model.P.device)
     effect = effects(model, x)
-    strength = weights if by == "attention" else effect / effect.max()
+    if not bool(effect.isfinite().all()):
+        raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
+    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has none
     graph = attention_graph(strength, title, least)
     return Report(
         graph,

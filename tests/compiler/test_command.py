@@ -20,7 +20,7 @@ from posattn.compiler.graph import (
     program_graph,
     svg,
 )
-from posattn.compiler.graph_report import compiled_report, folder_report
+from posattn.compiler.graph_report import compiled_report, folder_report, trained_report
 from posattn.compiler.pcoc import IDLE
 from posattn.compiler.saved import CompiledRun, save
 from posattn.training.files import Damaged
@@ -226,6 +226,21 @@ def test_packaged_networks_are_drawn_by_attention_or_effect(posattn_command):
     largest = max(edge["effect"] for layer in told["layers"] for edge in layer["edges"])
     assert all(edge["effect"] >= 0.299 * largest for layer in told["layers"] for edge in layer["edges"])
     assert told["layers"][0]["shares"]["scan"]["share"] > 3 * told["layers"][0]["shares"]["scan"]["uniform"]
+
+
+def test_networks_that_died_or_diverged_have_a_report_or_a_sentence(lively):
+    model = lively(n=3, embed=8, width=8)
+    with torch.no_grad():
+        model.layers[0].W_1.weight.zero_()
+        model.layers[0].W_1.bias.fill_(-1.0)
+    dead = trained_report(model.float(), "sum", "dead", by="effect", samples=20)
+    assert dead.edges == [] and dead.layers == [None, None] and (dead.patterns()["scan"] == "-").all()
+    assert dead.cuts[0].allowed["the error doubles"] == dead.cuts[0].edges
+    with torch.no_grad():
+        model.decoder.bias.fill_(float("nan"))
+        model.decoder.weight.fill_(float("nan"))
+    with pytest.raises(UsageError, match="not finite"):
+        trained_report(model, "sum", "diverged", samples=20)
 
 
 def test_of_a_network_on_tokens_the_attention_is_drawn(posattn_command):
