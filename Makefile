@@ -11,7 +11,7 @@ QUICK := out/quick
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test lint bench install wheel clean chromium
+.PHONY: help reproduce test lint bench docs install wheel clean chromium
 .NOTPARALLEL:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "  make install     only set up $(VENV), with the test tools"
 	@echo "  make lint        only ruff and mypy"
 	@echo "  make bench       run the benchmarks and print their ratios"
+	@echo "  make docs        build the documentation as a site, site/index.html"
 	@echo "  make wheel       build dist/posattn-*.whl"
 	@echo "  make clean       remove $(VENV), build outputs and caches; runs and results stay"
 	@echo "Another Python: make test PYTHON=python3.12; another environment folder: VENV=path."
@@ -50,11 +51,15 @@ lint: $(VENV)/.stamp-test
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(VENV)/.stamp-package
+bench: $(VENV)/.stamp-test
 	@set -e; for script in benchmarks/[!_]*.py; do \
 	  [ -e "$$script" ] || { echo "There is no benchmark in benchmarks/." >&2; exit 2; }; \
 	  echo "Running $$script."; $(BIN)/python "$$script"; \
 	done
+
+docs: $(VENV)/.stamp-test
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open site/index.html in a browser."
 
 install: $(VENV)/.stamp-test
 	@echo "posattn and its test tools are installed in $(VENV); run $(BIN)/posattn --help."

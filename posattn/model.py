@@ -13,6 +13,7 @@ X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) t
 Defaults are those of the published runs: 84,577 parameters positional and 150,273 standard at n = 8.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -68,7 +69,12 @@ class Layer(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "n d_P"], positions: Int64[Tensor, " n"]
     ) -> Float[Tensor, "*batch n d"]:
-        attended = self.attention.mix(self.weights(x, p, positions), x)
+        return self.update(self.attention.mix(self.weights(x, p, positions), x), x)
+
+    def update(
+        self, attended: Float[Tensor, "*batch n d"], x: Float[Tensor, "*batch n d"]
+    ) -> Float[Tensor, "*batch n d"]:
+        """Φ(attended ⊕ X)."""
         hidden = torch.relu(self.W_1(torch.cat([attended, x], dim=-1)))
         for linear in self.between:
             hidden = torch.relu(linear(hidden))
@@ -150,6 +156,14 @@ class Transformer(nn.Module):
         for layer in self.layers:
             states.append(layer(states[-1], p, positions))
         return states
+
+    def rewired(self, x: Sequence, mix: Callable[[int, Tensor], Tensor]) -> Float[Tensor, "*out"]:
+        """The answers if layer ℓ heard ``mix(ℓ, X)`` in place of its own (⊕_h A_h X W_V,h) W_O."""
+        z, _, _ = self._encode(x)
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            z = layer.update(mix(index, z), z)
+        return self._decode(z)
 
     def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""

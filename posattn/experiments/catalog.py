@@ -18,6 +18,7 @@ from posattn.experiments.declaration import (
     View,
     series,
 )
+from posattn.experiments.diagrams import diagram_rows, draw_diagrams
 from posattn.experiments.discrepancy import discrepancy_rows
 from posattn.experiments.measures import FineTuned, Scales, Shifts
 from posattn.experiments.theory import Gaps, ood_probability_rows
@@ -254,6 +255,20 @@ _LIST = (
             "0..3+z. The bound of "
             "Theorem G.1 is at least the discrepancy, which two members of the class, min and max, keep near z.",
         ),
+    ),
+    Experiment(
+        "diagrams",
+        "Figures 1, 7, 8",
+        "the two attentions, communication graphs, a Beneš network",
+        _NO_RUNS,
+        shown=Lines("round", (View("messages between machines", metric="messages"),), columns=()),
+        computed=Computed(
+            diagram_rows,
+            "Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is head 1 "
+            "of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the programs as "
+            "they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that routing uses.",
+        ),
+        pictures=draw_diagrams,
     ),
     Experiment(
         "distribution-shift",

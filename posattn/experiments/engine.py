@@ -133,7 +133,9 @@ def reproduce(
 
 
 def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
-    """The figure, and attention maps where there are any."""
+    """The figure, and attention maps where there are any; or pictures of the experiment's own."""
+    if experiment.pictures is not None:
+        return figures.draw_pictures(rows, experiment, out)
     maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
     draw = draw_gaps if isinstance(experiment.shown, GapPanels) else figures.draw
     return [draw(rows, experiment, out), *maps]

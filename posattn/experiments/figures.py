@@ -195,6 +195,12 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
+def draw_pictures(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """An experiment's own pictures in place of lines."""
+    assert experiment.pictures is not None
+    return [_save(figure, out / f"{name}.png") for name, figure in experiment.pictures(rows).items()]
+
+
 def draw_maps(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
     """Attention weights as in Figures 36 and 37, a file a list: series and layers down, scales across."""
     chosen = rows[rows["metric"] == "attention"]
