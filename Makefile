@@ -11,7 +11,7 @@ QUICK := out/quick
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test lint bench install wheel clean
+.PHONY: help reproduce test lint bench docs install wheel clean chromium
 .NOTPARALLEL:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "  make install     only set up $(VENV), with the test tools"
 	@echo "  make lint        only ruff and mypy"
 	@echo "  make bench       run the benchmarks and print their ratios"
+	@echo "  make docs        build the documentation as a site, site/index.html"
 	@echo "  make wheel       build dist/posattn-*.whl"
 	@echo "  make clean       remove $(VENV), build outputs and caches; runs and results stay"
 	@echo "Another Python: make test PYTHON=python3.12; another environment folder: VENV=path."
@@ -32,20 +33,33 @@ reproduce: $(VENV)/.stamp-package
 	@page=$$(ls $(QUICK)/*.html 2>/dev/null | head -n 1); \
 	echo "The figure and the table are in $(QUICK); open $${page:-the HTML page there} in a browser."
 
-test: lint
+test: lint chromium
 	@echo "Running the tests."
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# What the tests of the explorer page open it in; without it they are skipped, and say so.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium, in which the explorer page is tested."; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium; } >/dev/null 2>&1 && exit; \
+	fi; \
+	echo "There is no Chromium and it cannot be installed here: the tests of the explorer page are skipped."
 
 lint: $(VENV)/.stamp-test
 	@echo "Checking the code with ruff and mypy."
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(VENV)/.stamp-package
+bench: $(VENV)/.stamp-test
 	@set -e; for script in benchmarks/[!_]*.py; do \
 	  [ -e "$$script" ] || { echo "There is no benchmark in benchmarks/." >&2; exit 2; }; \
 	  echo "Running $$script."; $(BIN)/python "$$script"; \
 	done
+
+docs: $(VENV)/.stamp-test
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open site/index.html in a browser."
 
 install: $(VENV)/.stamp-test
 	@echo "posattn and its test tools are installed in $(VENV); run $(BIN)/posattn --help."

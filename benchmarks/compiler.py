@@ -16,46 +16,35 @@ import torch
 
 from posattn.compiler import MPC, PCOC, Known, Message, compile_program
 from posattn.compiler.library import PROGRAMS
-from posattn.compiler.mpc_to_pcoc import layout, simulate
+from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
 from posattn.compiler.programs import bitonic_rounds, copies, scan
+from posattn.compiler.room import parameters
 from posattn.compiler.selection import SelectionNetwork
 
 BOUND = 1e6
 GIB = 2**30
 
 
-def dense_parameters(program: PCOC, maps: SelectionNetwork) -> int:
-    """Of the Transformer with lean values, counted without building it."""
-    n, s, layers = program.machines + 1, program.memory, len(program.rounds) + 1
-    attention = 2 * s * n * (n + 1) + s * (s + 1) + s + (s + 1) * s + s + 1
-    mlps = sum(math.prod(weight.shape) + bias.numel() for layer in maps.layers for weight, bias in layer)
-    return layers * attention + mlps
-
-
 def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
     """Seconds and sizes of one program; the dense network is built only if asked for."""
     start = time.perf_counter()
-    program = simulate(written) if isinstance(written, MPC) else written
+    program = fixed_communication(written)
     small = SelectionNetwork(program)
     row = {"layers": len(program.rounds) + 1, "heads": program.memory, "small": time.perf_counter() - start}
-    row |= {"parameters": dense_parameters(program, small), "stored": small.stored, "seconds": math.nan}
+    row |= {"parameters": parameters(small.config), "stored": small.stored, "seconds": math.nan}
     if build:
         start = time.perf_counter()
         model = compile_program(written, values="lean").model
         row["seconds"] = time.perf_counter() - start
-        assert sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in edges(model)) == row["parameters"]
+        assert sum(p.numel() for p in model.parameters()) == row["parameters"]
     return row
-
-
-def edges(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [*model.encoder.parameters(), *model.decoder.parameters()]  # type: ignore[union-attr]
 
 
 def error(name: str, machines: int) -> float:
     """The largest difference from the direct answer, relative to the largest answer."""
     row = PROGRAMS[name]
     written = row.build(machines, BOUND)
-    network = SelectionNetwork(simulate(written) if isinstance(written, MPC) else written)
+    network = SelectionNetwork(fixed_communication(written))
     x = row.sample(np.random.default_rng(0), 2, machines, BOUND)
     truth = row.answers(x)[..., 0]
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()

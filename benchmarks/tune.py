@@ -52,4 +52,11 @@ def main(stage: str, out: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:  # as `make bench` calls it
+        print(f"A search, not a benchmark: give a stage and a file, {' or '.join(STAGES)} OUT.csv.")
+        sys.exit()
+    if len(sys.argv) != 3 or sys.argv[1] not in STAGES:
+        raise SystemExit(
+            f"tune.py takes a stage, {' or '.join(STAGES)}, and a file to write; it was given {sys.argv[1:]}."
+        )
     main(*sys.argv[1:])

@@ -18,6 +18,7 @@ from posattn.compiler.saved import load
 from posattn.console import console, parse_lengths, parse_list, parse_scales, print_frame
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
+from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.offsets import FAMILIES
@@ -37,9 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train, test and reproduce positional Transformers: attention that depends on positions alone.",
 )
-
-
-theory_commands.register(app)
 
 
 def main() -> None:
@@ -87,7 +85,6 @@ def _options(
     pass
 
 
-register_compiler(app)
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 
@@ -134,6 +131,11 @@ def train_command(
     """
     given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim, "family": family}
     given |= {"bias": False if no_bias else None, "tied": tied or None}
+    if task(name).TOKENS != "none" and arch == "scale-exact":
+        raise UsageError(
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
+            "--no-bias leaves out the biases of a positional one."
+        )
     network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
     config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
@@ -269,14 +271,14 @@ def export(
 
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
-    model = load(run, "cpu").model(member)
+    held = load(run, "cpu")
+    model, lists = held.model(member), held.examples()
+    where = "up to scale 10" if lists is None else "within its bounds"
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:
-            difference = write(model, path, length)
+            difference = write(model, path, length, lists)
             size = path.stat().st_size / 1e6
-            print(
-                f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, up to scale 10."
-            )
+            print(f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, {where}.")
 
 
 @app.command()
@@ -397,4 +399,8 @@ def report(
     print(f"Page: {out}")
 
 
+# Help lists commands in this order: what most people want first.
+app.command("explore")(explore)
+register_compiler(app)
 app.command("gpt2")(gpt2_command)
+theory_commands.register(app)

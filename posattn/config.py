@@ -78,6 +78,7 @@ class ModelConfig:
         mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default.
         hardmax: hardmax (Eq. 6) in place of softmax.
         bounds: smallest and largest value of each input; others are refused.
+        integers: which of the inputs are whole numbers; others are refused there.
     """
 
     n: int
@@ -107,6 +108,7 @@ class ModelConfig:
     mlp: tuple[tuple[int, ...], ...] | None = None
     hardmax: bool = False
     bounds: tuple[tuple[float, float], ...] | None = None
+    integers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))

@@ -25,6 +25,16 @@ def whole(field: str, value: object, least: int = 1) -> int:
 
 def positive(field: str, value: object) -> float:
     """``value`` as a float if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise UsageError(f"{field} is {value!r}; it must be a finite number above 0.")
-    return float(value)
+    try:
+        if not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < float("inf"):
+            return float(value)
+    except OverflowError:  # a whole number that no float holds
+        raise UsageError(f"{field} is a number of {len(str(value))} digits; it must be at most 1e308.") from None
+    raise UsageError(f"{field} is {value!r}; it must be a finite number above 0.")
+
+
+def within(field: str, value: object, least: float, most: float) -> float:
+    """``value`` as a float if it is a number from ``least`` to ``most``, both above zero."""
+    if not least <= positive(field, value) <= most:
+        raise UsageError(f"{field} is {positive(field, value):g}; it must be from {least:g} to {most:g}.")
+    return positive(field, value)

@@ -10,7 +10,7 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, whole
 from posattn.folding import fold, folded_forward, folds, stack_layers
-from posattn.model import Transformer, input_features, positions_of
+from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.training import files
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32
+WORST_COMPILED = 1e-3  # what a compiled program may lose in float32 of its largest answer before it is refused
 _SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of the training range
 _INPUT, _OUTPUT = "numbers", "answers"
 
@@ -61,7 +62,7 @@ class Folded(nn.Module):
         return (out + tensors["b"][0] if self.config.bias else out)[:, :-1, 0]
 
 
-def simplest(model: nn.Module, length: int | None = None) -> tuple[nn.Module, int]:
+def simplest(model: nn.Module, length: int | None = None) -> tuple[Folded | Transformer, int]:
     """What is exported for a network, and the length of its lists."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
@@ -72,14 +73,15 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[nn.Module, in
         length = whole("length", length)
     elif not isinstance(length, int) or not 1 <= length <= model.config.n:
         raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")
-    model = model.float().cpu().eval()
+    model = copy.deepcopy(model).float().cpu().eval()  # the caller's stays as it is
     return Folded(model, length) if folds(model.config) else model, length
 
 
-def to_onnx(model: nn.Module, path: Path, length: int | None = None) -> float:
+def to_onnx(model: nn.Module, path: Path, length: int | None = None, lists: Tensor | None = None) -> float:
     """Writes an ONNX file, once ONNX Runtime gives the network's answers with it; returns how far it is from float64 at most.
 
-    The input ``numbers`` and the output ``answers`` are (batch, length).
+    The input ``numbers`` and the output ``answers`` are (batch, length), with one axis more for a compiled program of vectors.
+    ``lists`` are those that it is checked with, by default random ones.
     """
     runtime = _needed("onnxruntime")
     _needed("onnx"), _needed("onnxscript")
@@ -90,7 +92,7 @@ def to_onnx(model: nn.Module, path: Path, length: int | None = None) -> float:
         warnings.simplefilter("ignore")
         made = torch.onnx.export(
             program,
-            (torch.zeros(3, length),),
+            (torch.zeros(3, *_shape(program.config, length)),),
             dynamo=True,
             verbose=False,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -100,41 +102,77 @@ def to_onnx(model: nn.Module, path: Path, length: int | None = None) -> float:
     assert made is not None
     content = made.model_proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    difference = _checked(model, length, lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0]))
+    answers = lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])  # noqa: E731
+    difference = _checked(model, program.config, length, answers, lists)
     files.write(path, content)
     return difference
 
 
-def to_torch(model: nn.Module, path: Path, length: int | None = None) -> float:
+def to_torch(model: nn.Module, path: Path, length: int | None = None, lists: Tensor | None = None) -> float:
     """Writes a program that ``torch.export.load`` reads, checked in the same way."""
     program, length = simplest(model, length)
+    lists_of_zeros = torch.zeros(3, *_shape(program.config, length))
     with torch.no_grad():
-        made = torch.export.export(program, (torch.zeros(3, length),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        made = torch.export.export(program, (lists_of_zeros,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     buffer = io.BytesIO()
     torch.export.save(made, buffer)
     buffer.seek(0)
-    difference = _checked(model, length, torch.export.load(buffer).module())
+    difference = _checked(model, program.config, length, torch.export.load(buffer).module(), lists)
     files.write(path, buffer.getvalue())
     return difference
 
 
-def _checked(model: nn.Module, length: int, answers: Callable[[Tensor], Tensor]) -> float:
+def _shape(config: ModelConfig, length: int) -> tuple[int, ...]:
+    """Of a list, or a list of vectors, as the network takes it."""
+    return (length, config.inputs) if config.inputs > 1 else (length,)
+
+
+def _checked(
+    model: nn.Module,
+    config: ModelConfig,
+    length: int,
+    answers: Callable[[Tensor], Tensor],
+    lists: Tensor | None = None,
+) -> float:
     """The largest difference of a file's answers from the network's in float64; an error if it is not small.
 
     Small is what float32 allows: self-attention far from the training range magnifies the last digits, in any program.
     """
-    exact, worst = copy.deepcopy(model).double(), 0.0
-    for scale, batch in product(_SCALES, (1, 100)):
-        x = scale * (4 * torch.rand(batch, length, generator=torch.Generator().manual_seed(batch)) - 2)
+    exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
+    given = () if lists is None else (("for the lists given", x.float()) for x in (lists[:1], lists))
+    for where, x in given or _lists(config, length):
         with torch.no_grad():
-            truth = exact(x.double())
-            theirs, ours = (float((y - truth).abs().max() / truth.abs().max()) for y in (answers(x), model(x)))
+            truth = _answers(exact, x.double())
+            largest = max(float(truth.abs().max()), torch.finfo(torch.float32).tiny)
+            theirs, ours = (float((y - truth).abs().max()) / largest for y in (answers(x), plain(x)))
         if not theirs <= max(TOLERANCE, _ROUNDING * ours):
-            raise RuntimeError(
-                f"at scale {scale:g} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}."
-            )
+            raise RuntimeError(f"{where} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}.")
         worst = max(worst, theirs)
+    if config.compiled and not worst <= WORST_COMPILED:
+        raise UsageError(
+            f"in float32 the compiled program errs by {worst:.1e} of its largest answer; compile it with a smaller bound."
+        )
     return worst
+
+
+def _lists(config: ModelConfig, length: int) -> Iterator[tuple[str, Tensor]]:
+    """Random lists, and what they are: of the training range and beyond it, or within the bounds of a compiled program."""
+    for scale, batch in product(_SCALES, (1, 100)):
+        unit = torch.rand(batch, *_shape(config, length), generator=torch.Generator().manual_seed(batch))
+        if config.bounds is None:
+            yield f"at scale {scale:g}", scale * (4 * unit - 2)
+            continue
+        low, high = torch.tensor(config.bounds).unbind(-1)
+        x = low + unit.view(batch, length, -1) * (high - low) * scale / _SCALES[-1]
+        x[..., list(config.integers)] = x[..., list(config.integers)].round()
+        yield "within its bounds", x.view_as(unit)
+
+
+def _answers(model: nn.Module, x: Tensor) -> Tensor:
+    try:
+        return model(x)
+    except UsageError as error:
+        raise UsageError(f"the network is to be checked with lists that it refuses, so give others: {error}") from error
 
 
 def _needed(name: str) -> ModuleType:

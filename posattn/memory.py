@@ -3,6 +3,8 @@
 Letters: n machines, c numbers that a machine is given, N positions with spare machines and the sink.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -12,12 +14,13 @@ from posattn.errors import UsageError
 
 
 def within_bounds(
-    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...]
+    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
 ) -> Float[Tensor, "*batch"]:
-    """``x`` if each of its c inputs lies within its bounds: the weights of a program are right for no others."""
+    """``x`` if each of its c inputs lies within its bounds, and is whole if it is one of ``integers``: the weights of a program
+    are right for no others."""
     c = len(bounds)
-    if c > 1 and (x.ndim < 2 or x.shape[-1] != c):
-        raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}, {c}).")
+    if x.ndim < 1 + (c > 1) or (c > 1 and x.shape[-1] != c):
+        raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
     if torch.compiler.is_compiling():  # an exported program cannot refuse
         return x
     for place, (low, high) in enumerate(bounds):
@@ -27,6 +30,9 @@ def within_bounds(
             raise UsageError(
                 f"input {place} has numbers from {found}; the program was compiled for {low:g} to {high:g}."
             )
+        if place in integers and bool((broken := numbers != numbers.round()).any()):
+            found = f"{numbers[broken][0].item():g}"
+            raise UsageError(f"input {place} has the number {found}; the program was compiled for whole numbers.")
     return x
 
 
@@ -41,10 +47,44 @@ def memory_cells(
     return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
 
 
-def check_numbers(numbers: Float[Tensor, "*batch N"], rounds: int) -> None:
-    """Raises if a machine has overflowed: it then has no number but -1, less one for every round since."""
-    if not torch.compiler.is_compiling() and bool((numbers < -0.5).any()):
-        since = numbers.min()
-        place = (numbers == since).nonzero()[0]
-        r = rounds + 1 + round(since.item())
-        raise UsageError(f"round {r}: machine {int(place[-1])} overflows; the program breaks the bound on its memory.")
+# What a machine can do that its model of computation forbids. A machine that did has no number any more but a code:
+# -(1 + since + L (kind + K (count - 1))), with L layers, K kinds, and ``since`` the layers that have passed.
+BREACHES = (
+    "overflows by {} words",
+    "has to pass on {} tuples more than it has room for",
+    "receives {} words more than its memory holds",
+    "sends {} words more than its memory holds",
+    "sends {} messages to machines that are not there",
+)
+OVERFLOWS, PASSES_ON, RECEIVES, SENDS, MISADDRESSES = range(len(BREACHES))
+MOST_COUNTED = 1 << 20  # a larger count is told as this one
+
+
+def breach_code(kind: int, count: Any, layers: int) -> Any:
+    """The code of a breach in the layer where it happens; ``count`` may be anything that is added and multiplied."""
+    return -1.0 - layers * kind - (count - 1) * (layers * len(BREACHES))
+
+
+def described_breach(kind: int, count: int) -> str:
+    text = BREACHES[kind].format(count)
+    return (
+        text.replace("words", "word").replace("tuples", "tuple").replace("messages", "message") if count == 1 else text
+    )
+
+
+def refuse_breaches(z: Float[Tensor, "*batch N d"], layers: int) -> Float[Tensor, "*batch N d"]:
+    """``z`` if every machine has its number in the last column; else the earliest breach is told.
+
+    An exported program, which cannot raise, answers with what is not a number.
+    """
+    lost = z[..., -1] < -0.5
+    if torch.compiler.is_compiling():
+        return z.masked_fill(lost.any(dim=-1)[..., None, None], torch.nan)
+    if bool(lost.any()):
+        codes = (-1 - z[..., -1]).round()
+        since = (codes % layers).where(lost, -1.0)
+        place = (since == since.max()).nonzero()[0].tolist()
+        before, kind = divmod(int(codes[tuple(place)]) // layers, len(BREACHES))
+        r = layers - 1 - int(since.max())
+        raise UsageError(f"round {r}: machine {place[-1]} {described_breach(kind, before + 1)}.")
+    return z

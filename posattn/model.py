@@ -15,7 +15,7 @@ Defaults are those of the published runs: 84,577 parameters positional and 150,2
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
@@ -27,7 +27,7 @@ from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
 from posattn.encodings import ENCODINGS, random_places
 from posattn.errors import UsageError
 from posattn.free_memory import check_fits
-from posattn.memory import check_numbers, memory_cells, within_bounds
+from posattn.memory import memory_cells, refuse_breaches, within_bounds
 from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
 from posattn.tokens import relative_numbers, reset_embedding, token_features
 
@@ -87,9 +87,11 @@ class Layer(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "*lists n d_P"], positions: Int64[Tensor, " n"]
     ) -> Float[Tensor, "*batch n d"]:
-        return self.phi(self.attention.mix(self.weights(x, p, positions), x), x)
+        return self.update(self.attention.mix(self.weights(x, p, positions), x), x)
 
-    def phi(self, attended: Float[Tensor, "*batch n e"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    def update(
+        self, attended: Float[Tensor, "*batch n e"], x: Float[Tensor, "*batch n d"]
+    ) -> Float[Tensor, "*batch n d"]:
         """Φ(attended ⊕ X)."""
         hidden = torch.relu(self.W_1(torch.cat([attended, x], dim=-1)))
         for linear in self.between:
@@ -121,7 +123,7 @@ class LoopedLayer(Layer):
         for start in range(0, n, tile):
             here = slice(start, min(start + tile, n))
             old = x[..., here, :]
-            new = self.phi(self.attention.mix(a[:, here], values, loop, start), old)
+            new = self.update(self.attention.mix(a[:, here], values, loop, start), old)
             parts.append(torch.lerp(old, new, m[here, None]) if self.stay else new)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
@@ -161,7 +163,7 @@ class Transformer(nn.Module):
             x, mean = relative_numbers(x)
         z = deque(self._states(x), maxlen=1).pop()  # the last; the others need not be kept
         if self.config.numbered:
-            check_numbers(z[..., -1], self.config.layers - 1)
+            z = refuse_breaches(z, self.config.layers)
         return self._decode(z) * mean if self.config.relative else self._decode(z)
 
     def _decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
@@ -228,10 +230,18 @@ class Transformer(nn.Module):
         times = max(1, depth(length)) if self.config.looped else 1
         return [layer for layer in self.layers if isinstance(layer, Layer)] * times
 
+    def rewired(self, x: Sequence, mix: Callable[[int, Tensor], Tensor]) -> Float[Tensor, "*out"]:
+        """The answers if layer ℓ heard ``mix(ℓ, X)`` in place of its own (⊕_h A_h X W_V,h) W_O."""
+        z, _, _ = self._encode(x)
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            z = layer.update(mix(index, z), z)
+        return self._decode(z)
+
     def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
         if self.config.bounds is not None:
-            x = within_bounds(x, self.config.n, self.config.bounds).to(self.P.dtype)
+            x = within_bounds(x, self.config.n, self.config.bounds, self.config.integers).to(self.P.dtype)
         n = self._length(x)
         if self.config.any_length and not torch.compiler.is_compiling():
             check_fits(x.numel() // max(1, n), n, self.config.numbers_a_position(n), x.element_size(), x.device)

@@ -18,6 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 CHECKED = [
     "posattn.attention",
     "posattn.baselines.gnn",
+    "posattn.communication",
     "posattn.encodings",
     "posattn.folding",
     "posattn.memory",

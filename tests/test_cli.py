@@ -121,6 +121,22 @@ def test_predict_takes_a_shorter_list_and_says_what_the_run_was_trained_on(run, 
     assert "1.0000" in shown
 
 
+def test_help_lists_what_most_people_want_first_and_the_theory_last(posattn_command):
+    _, shown, _ = posattn_command("--help")
+    listed = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]", line)]
+    assert listed[:3] == ["train", "evaluate", "predict"] and listed.index("reproduce") < listed.index("report")
+    assert listed[-3:] == ["bound", "certify", "ood-probability"]
+
+
+@pytest.mark.parametrize("name", ["mixed-min", "khop"])
+def test_networks_of_words_are_not_scale_exact_and_are_not_trained_as_such(posattn_command, tmp_path, name):
+    code, _, said = posattn_command("train", name, "--arch", "scale-exact")
+    assert (
+        code == 2 and said.startswith(f"posattn: arch is 'scale-exact'; {name} reads words,") and said.count("\n") == 1
+    )
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [

@@ -135,7 +135,8 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     elif command == "compile":
         assert given["name"] is None or given["name"] in PROGRAMS, place
     elif command == "graph":
-        assert given["what"] in (*PROGRAMS, "benes") or given["what"].startswith("runs/"), place
+        known = (*PROGRAMS, "benes", None)
+        assert given["what"] in known or given["what"].startswith("runs/"), place
     elif command == "predict":
         readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
         assert any(reads(reader, given["numbers"]) for reader in readers), place

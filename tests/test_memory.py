@@ -5,7 +5,7 @@ import torch
 
 from posattn import ModelConfig, Transformer, UsageError
 from posattn.attention import hardmax
-from posattn.memory import check_numbers, memory_cells, within_bounds
+from posattn.memory import BREACHES, breach_code, memory_cells, refuse_breaches, within_bounds
 
 WIDE = {"n": 3, "layers": 2, "heads": 2, "embed": 5, "d_v": 7, "inputs": 2, "outputs": 3, "numbered": True, "spare": 1}
 
@@ -60,10 +60,40 @@ def test_bounds():
         within_bounds(x, 2, ((0.0, 1.0),) * 3)
 
 
-def test_a_lost_number_names_machine_and_round():
-    check_numbers(torch.tensor([[0.0, 1.0, 2.0]]), 4)
-    with pytest.raises(UsageError, match="round 3: machine 1 overflows"):
-        check_numbers(torch.tensor([[0.0, 1.0, 2.0], [-1.0, -2.0, 2.0]]), 4)
+def test_integers_are_checked_to_be_integers():
+    x = torch.tensor([[1.0, 0.5], [2.0, 1.5]])
+    assert within_bounds(x, 2, ((0.0, 2.0), (0.0, 2.0)), (0,)) is x
+    with pytest.raises(UsageError, match=r"input 1 has the number 0\.5; the program was compiled for whole numbers"):
+        within_bounds(x, 2, ((0.0, 2.0), (0.0, 2.0)), (0, 1))
+
+
+def test_a_single_number_is_no_list(unchecked):
+    with pytest.raises(UsageError, match=r"shape \(\); it must be \(..., 2\)"):
+        within_bounds(torch.tensor(1.0), 2, ((0.0, 1.0),))
+    with pytest.raises(UsageError, match=r"shape \(\); it must be \(..., 2, 3\)"):
+        within_bounds(torch.tensor(1.0), 2, ((0.0, 1.0),) * 3)
+
+
+@pytest.mark.parametrize("kind", range(len(BREACHES)))
+@pytest.mark.parametrize(("layers", "r", "count"), [(1, 0, 1), (5, 0, 7), (5, 4, 2), (13, 6, 1000)])
+def test_a_lost_number_tells_machine_round_and_count(kind, layers, r, count):
+    lost = breach_code(kind, count, layers) - (layers - 1 - r)
+    later = breach_code(0, 1, layers)  # in the last round
+    z = torch.tensor([[0.0, 1.0, 2.0], [0.0, later, lost]], dtype=torch.float64)[..., None]
+    told = BREACHES[kind].format(count)
+    told = (
+        told if count > 1 else told.replace("words", "word").replace("tuples", "tuple").replace("messages", "message")
+    )
+    machine, told = (2, told) if r < layers - 1 else (1, "overflows by 1 word")
+    with pytest.raises(UsageError) as error:
+        refuse_breaches(z, layers)
+    assert str(error.value) == f"round {r}: machine {machine} {told}."
+
+
+def test_machines_that_have_their_numbers_pass():
+    z = torch.randn(2, 3, 5)
+    z[..., -1] = torch.arange(3)
+    assert refuse_breaches(z, 4) is z
 
 
 @pytest.mark.parametrize(

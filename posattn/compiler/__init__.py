@@ -5,6 +5,8 @@ expressions.py       what a machine computes in a round
 mpc.py, pcoc.py      the two models of computation, with interpreters
 mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
 pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, analysis.py the bounds
+room.py              how large a network will be, and whether memory holds it; selection.py is one without large matrices
+letters.py           the compiled khop on sequences of tokens
 library.py           the programs by name
 """
 
@@ -27,10 +29,10 @@ from posattn.compiler.expressions import (
 )
 from posattn.compiler.library import PROGRAMS, Program
 from posattn.compiler.mpc import MPC, Machine, Message, Received
-from posattn.compiler.pcoc import PCOC, Round
+from posattn.compiler.pcoc import PCOC, Excess, Round
 
 __all__ = [
-    "MPC", "PCOC", "PROGRAMS", "Compilation", "Expression", "Known", "Machine", "Memory", "Message", "Program",
+    "MPC", "PCOC", "PROGRAMS", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory", "Message", "Program",
     "Received", "Round", "absolute", "both", "by_machine", "compile", "compile_program", "either", "equal", "fitted",
     "maximum", "minimum", "relu", "select", "sort_records",
 ]  # fmt: skip

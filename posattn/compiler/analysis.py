@@ -26,12 +26,15 @@ from posattn.compiler.expressions import (
     Smaller,
     Sort,
     Sorted,
+    applied,
     comparators,
 )
 from posattn.errors import UsageError
 
 STEP_MARGIN = 0.2  # a step rises between 1/4 and 3/4 above an integer, so an error of a fifth is not seen
 SLACK = 0.01  # a gate stays shut for numbers up to this share beyond their range
+LARGEST = 2.0**1000  # of any number: gates are up to twice as wide, and float64 ends at 2^1024
+LARGEST_COMPARED = 2.0**50  # of the integers a and b of [a > b] together: 2(a - b) - 3/2 is then exact in float64
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,12 @@ class Analysis:
 
     def known(self, node: Expression) -> Known:
         if node not in self.done:
-            self.done[node] = self._find(node)
+            found = self._find(node)
+            if not found.size <= LARGEST:
+                raise UsageError(
+                    f"{self.place}numbers may reach {found.size:.3g}; weights can be made for {LARGEST:.3g} at most."
+                )
+            self.done[node] = found
         return self.done[node]
 
     def _find(self, node: Expression) -> Known:
@@ -160,6 +168,11 @@ class Analysis:
             raise UsageError(
                 f"{self.place}a comparison is of fitted numbers with an error of {a.misfit + b.misfit:.2g}."
             )
+        if a.size + b.size > LARGEST_COMPARED:
+            raise UsageError(
+                f"{self.place}a comparison is of integers of up to {a.size:.4g} and {b.size:.4g}; together they must not "
+                f"exceed 2^50 = {LARGEST_COMPARED:.4g}, so that float64 tells neighbours apart."
+            )
         self.margins.need(a.error + b.error, STEP_MARGIN)
 
     def _check_bit(self, bit: Known) -> None:
@@ -172,7 +185,7 @@ class Analysis:
     def _check_gates(self, *passed: Known) -> None:
         """A shut gate stays shut for what softmax may add to a value."""
         for known in passed:
-            self.margins.need(known.error, SLACK * known.size)
+            self.margins.need(known.error, gate_bound(known) - known.size)
 
     def _sorted(self, sort: Sort) -> list[Known]:
         """Of every field: a record may end in any place."""
@@ -244,8 +257,8 @@ def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
 
 
 def _call(node: Fitted, points: Array) -> Array:
-    values = np.asarray(node.function(*points.T), dtype=float)
-    if values.shape != points.shape[:1] or not np.isfinite(values).all():
+    values = applied(node.function, *points.T)
+    if not np.isfinite(values).all():
         raise UsageError(
             "a fitted function must give one finite number for every point of its range, "
             f"{[f'[{low:g}, {high:g}]' for low, high in zip(points.min(0), points.max(0), strict=True)]}."

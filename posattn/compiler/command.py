@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from posattn.compiler.compiling import BOUND, compile_program
-from posattn.compiler.graph import drawing_of
+from posattn.compiler.graph import svg
+from posattn.compiler.graph_report import BY, folder_report, pretrained_report, program_report
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import VALUES
 from posattn.compiler.saved import save
+from posattn.console import print_frame
 from posattn.errors import UsageError, choice
 from posattn.training import files
 
@@ -70,20 +72,45 @@ def compile_command(
 
 def graph_command(
     what: Annotated[
-        str, typer.Argument(metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network.")
-    ],
+        str | None,
+        typer.Argument(metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network."),
+    ] = None,
+    pretrained: Annotated[
+        str | None, typer.Option(metavar="TASK", help="In its place: the network for TASK that comes with the package.")
+    ] = None,
+    arch: Annotated[str, typer.Option(help="Which of these: positional or scale-exact.")] = "positional",
     machines: Machines = 8,
     member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
-    least: Annotated[float, typer.Option(help="Smallest attention weight of a trained network to draw.")] = 0.3,
+    by: Annotated[
+        str, typer.Option(help="What an arrow needs in a trained network: attention, or effect on the answers.")
+    ] = BY[0],
+    least: Annotated[
+        float, typer.Option(help="Smallest attention weight to draw, or smallest share of the largest effect.")
+    ] = 0.3,
+    samples: Annotated[int, typer.Option(help="Fresh lists that effects and errors are measured on.")] = 1000,
     out: Annotated[Path, typer.Option(help="The SVG file to write.")] = Path("graph.svg"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write edges and numbers to this file.")] = None,
 ) -> None:
-    """Draw who sends to whom, rounds from left to right, as SVG."""
+    """Draw who hears whom, rounds from left to right, as SVG; of a network also say what its layers resemble, and how many of
+    a trained one's edges can be cut."""
     if out.suffix != ".svg":
         raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
-    if not Path(what).exists():
-        choice("PROGRAM", what, [*PROGRAMS, "benes"])
-    files.write(out, drawing_of(what, machines, member, least).encode())
-    print(f"Graph: {out}")
+    if (what is None) == (pretrained is None):
+        raise UsageError("a graph is drawn of one thing; give a program, benes or a folder, or --pretrained TASK.")
+    if pretrained is not None:
+        report = pretrained_report(pretrained, arch, least, by, samples)
+    elif what is not None and Path(what).exists():
+        report = folder_report(what, member, least, by, samples, machines)
+    else:
+        report = program_report(choice("PROGRAM", what, [*PROGRAMS, "benes"]), machines)
+    files.write(out, svg(report.graph).encode())
+    if json_file is not None:
+        files.write_json(json_file, report.as_json())
+    if report.layers:
+        print_frame(report.patterns(), f"{report.graph.title}: shares of what is heard from others")
+    if report.cuts:
+        print_frame(report.cutting(), "edges that can be cut, weakest first")
+    print(f"Graph: {out}" + ("" if json_file is None else f"\nEdges: {json_file}"))
 
 
 def _show(frame: pd.DataFrame, title: str) -> None:

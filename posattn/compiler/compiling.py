@@ -1,7 +1,7 @@
 """Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call a lemma.
 
     built = program.build(machines, bound)       what to run: rounds of messages (MPC) or of fixed communication (PCOC)
-    pcoc = simulate(built)                       Lemma B.1, if messages go where the data says
+    pcoc = fixed_communication(built)            Lemma B.1, if messages go where the data says
     lowered = lower(pcoc, epsilon)               Lemmas B.2 and B.3: attention and MLPs
 
 Every level can be run, and :meth:`Compilation.check` holds them against each other on random inputs.
@@ -17,11 +17,13 @@ import torch
 
 from posattn.compiler import library, mpc, pcoc
 from posattn.compiler.expressions import Array
+from posattn.compiler.inputs import given
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
-from posattn.compiler.mpc_to_pcoc import CELLS, Layout, layout, simulate
+from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
+from posattn.compiler.room import attention_parameters, require_room
 from posattn.errors import UsageError, positive, whole
 from posattn.model import Transformer
 
@@ -50,8 +52,9 @@ class Compilation:
 
     def run(self, x: Array) -> Array:
         """The network's answers (..., N, outputs) to inputs (..., N, c)."""
-        given = torch.from_numpy(np.asarray(x, dtype=float))
-        answers = self.model(given[..., 0] if given.shape[-1] == 1 else given).numpy()
+        x = given(self.program, x)
+        words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
+        answers = self.model(words).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
     def sizes(self) -> pd.DataFrame:
@@ -59,7 +62,10 @@ class Compilation:
         config, model = self.model.config, self.model
         depth = [1 + len(hidden) for hidden in config.mlp or ()]
         parameters = list(model.parameters())
-        rows = [*self._counts()]
+        rows = [*self._counts(), *self._padding()]
+        if self.source is not None:
+            said = self.source.counts(config.n)
+            rows = [(size, network, said.get(size, theorem)) for size, network, theorem in rows]
         rows += [
             ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
             ("deepest MLP, linear maps", max(depth), "2, approximating"),
@@ -67,7 +73,8 @@ class Compilation:
             ("parameters", sum(p.numel() for p in parameters), ""),
             ("of them not 0", sum(int(p.count_nonzero()) for p in parameters), ""),
         ]
-        return pd.DataFrame(rows, columns=["size", "network", "theorem"])
+        size, network, theorem = zip(*rows, strict=True)
+        return pd.DataFrame({"size": size, "network": pd.Series(network, dtype=object), "theorem": theorem})
 
     def _counts(self) -> list[tuple[str, object, str]]:
         config, written = self.model.config, self.written
@@ -86,8 +93,20 @@ class Compilation:
         return [
             ("nodes n", config.positions, f"N + 1 = {n + 1}, N = 2^{k}"),
             ("layers", config.layers, f"at most 2R⌈log N⌉ = {2 * rounds * k}; all routed {(2 * k - 1) * rounds + 1}"),
-            ("heads", config.heads, f"2s = {heads}, times padding {plan.factor:.3g}, times {CELLS} numbers a tuple"),
+            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers a tuple"),
         ]
+
+    def _padding(self) -> list[tuple[str, object, str]]:
+        """How much larger the network is than the theorem's for what it was given."""
+        machines, given = self.program.machines, self.model.config.n
+        rows: list[tuple[str, object, str]] = [
+            ("padding of machines", machines / given, f"{machines} for {given} inputs")
+        ]
+        if (plan := self.routing) is not None:
+            least, length = 1 << (plan.network.k - 1), plan.padded
+            why = f"{length} tuples a message, a multiple of 2^{plan.network.k - 1} = {least}; at most N/2 times"
+            rows.append(("padding of words", plan.factor, why))
+        return rows
 
     def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
         """Every level against the direct answer on random inputs: the largest difference, and what is allowed.
@@ -96,8 +115,8 @@ class Compilation:
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
-        given = self.written.machines - self.written.spare
-        x = self.source.sample(np.random.default_rng(seed), whole("samples", samples), given, self.bound)
+        machines = self.written.machines - self.written.spare
+        x = self.source.sample(np.random.default_rng(seed), whole("samples", samples), machines, self.bound)
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []
@@ -144,7 +163,7 @@ def compile_program(
         direct: rounds of MPC whose addresses do not depend on the data go without routing; False is the lemma.
     """
     source, written = _written(program, machines, bound)
-    fixed = simulate(written, direct) if isinstance(written, MPC) else written  # Lemma B.1
+    fixed = fixed_communication(written, direct)  # Lemma B.1
     lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
@@ -160,7 +179,11 @@ def _written(
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
         raise UsageError(f"program is {program!r}; it must be a name, a library row, a PCOC or an MPC program.")
-    return source, source.build(whole("machines", machines), positive("bound", bound))
+    count = whole("machines", machines)
+    nodes, heads = source.least(count)
+    least = attention_parameters(nodes + 1, heads, heads + 1, 1)
+    require_room(f"{source.name} on {count} machines", least, least=True)
+    return source, source.build(count, positive("bound", bound))
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:

@@ -21,7 +21,7 @@ from posattn.compiler.expressions import (
     sort_records,
 )
 from posattn.compiler.expressions import select as choose
-from posattn.compiler.mpc import MPC, Message
+from posattn.compiler.mpc import MPC, Sent
 
 Edge = tuple[int, int, int]  # sender, number of its message, receiver
 
@@ -41,7 +41,7 @@ class Schedule:
     def receive(self, j: int) -> list[tuple[int, Sequence[int]]]:
         return [(i, self._block(colour)) for (i, _, to), colour in self.colours.items() if to == j]
 
-    def place(self, messages: Sequence[Message]) -> list[Expression]:
+    def place(self, messages: Sequence[Sent]) -> list[Expression]:
         """What a machine writes: in the block of each colour the message that has it, if it is sent."""
         found: list[Expression] = []
         for colour in range(self.places):
@@ -50,8 +50,9 @@ class Schedule:
                 owners = {i for (i, own, _), c in self.colours.items() if (own, c) == (m, colour)}
                 if owners:
                     mine = by_machine(float(i in owners) for i in range(self.machines + 1))
-                    sent = both(mine, as_expression(message.when))
-                    block = [choose(sent, new, old) for new, old in zip((1.0, *message.words), block, strict=True)]
+                    sent = both(mine, message.when)
+                    written = [as_expression(1.0), *message.words]
+                    block = [choose(sent, new, old) for new, old in zip(written, block, strict=True)]
             found += block
         return found
 
@@ -71,8 +72,12 @@ class Schedule:
 
 
 def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
-    """For round ``r`` of a program, or None if its addresses depend on data or too many messages meet."""
-    addresses = [as_expression(message.to) for message in program.rounds[r](program.view())]
+    """For round ``r`` of a program, or None if its addresses depend on data or more words meet than a memory holds.
+
+    A message to a machine that is not there has no edge; the round's guard tells if it is sent.
+    """
+    messages = program.messages(r, program.view())
+    addresses = [message.to for message in messages]
     if any(map(reads_memory, addresses)):
         return None
     numbers = np.arange(program.machines, dtype=float)
@@ -83,11 +88,9 @@ def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
         for i in range(program.machines)
         if 0 <= to[i] < program.machines
     ]
-    degree = (
-        np.bincount([i for i, _, _ in edges], minlength=1).max(),
-        np.bincount([j for *_, j in edges], minlength=1).max(),
-    )
-    if max(degree) > program.places:
+    lengths = [messages[m].length for _, m, _ in edges]
+    words = [np.bincount([edge[end] for edge in edges], lengths, minlength=1).max() for end in (0, 2)] if edges else [0]
+    if max(words) > program.memory:
         return None
     return Schedule(coloured(edges, program.places), machines, program.places, program.longest)
 

@@ -9,7 +9,9 @@ A *bit* is an expression that is 0 or 1. Comparison is for integers: between int
 unseen, between reals it cannot.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,7 +38,7 @@ class Expression:
             raise UsageError(
                 "two expressions are multiplied; only a constant factor is linear, so use select or fitted."
             )
-        return linear((self, float(factor)))
+        return linear((self, _number(factor)))
 
     def __neg__(self) -> "Expression":
         return self * -1.0
@@ -162,7 +164,17 @@ class Fitted(Expression):
 
 
 def as_expression(value: "Expression | float") -> Expression:
-    return value if isinstance(value, Expression) else Linear((), float(value))
+    return value if isinstance(value, Expression) else Linear((), _number(value))
+
+
+def _number(value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{value!r} is no number and no expression.") from error
+    if not math.isfinite(found):
+        raise UsageError(f"{found:g} is used as a constant; constants must be finite.")
+    return found
 
 
 def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:
@@ -217,20 +229,51 @@ def select(chosen: Expression, a: Expression | float, b: Expression | float) -> 
 
 def by_machine(values: Iterable[float]) -> Expression:
     """A constant of each machine's own, read from a table by the machine's number."""
-    return ByMachine(tuple(float(value) for value in values))
+    table = tuple(_number(value) for value in values)
+    if not table:
+        raise UsageError("by_machine was given no values; it needs one for each machine, or at least one.")
+    return ByMachine(table)
 
 
 def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
     """The records in ascending order of field ``key``, which must be an integer."""
     if len({len(record) for record in records}) > 1:
         raise UsageError("the records to sort differ in their number of fields; all must have the same.")
+    if records and not 0 <= key < len(records[0]):
+        raise UsageError(
+            f"key is {key}; records of {len(records[0])} fields are sorted by one of 0 to {len(records[0]) - 1}."
+        )
     sort = Sort(tuple(tuple(map(as_expression, record)) for record in records), key)
     return [[Sorted(sort, place, field) for field in range(len(record))] for place, record in enumerate(records)]
 
 
 def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64) -> Expression:
-    """Any function of numpy arrays. The network holds a hidden layer fitted to it, whose largest error is measured."""
-    return Fitted(function, arguments, whole("units", units, least=2))
+    """Any function of numbers, or of numpy arrays of them, which is faster.
+
+    The network holds a hidden layer fitted to it, whose largest error is measured.
+    """
+    if not callable(function) or not arguments:
+        raise UsageError("fitted takes a function and at least one expression: fitted(np.cos, memory[0]).")
+    return Fitted(function, tuple(map(as_expression, arguments)), whole("units", units, least=2))
+
+
+def applied(function: Callable[..., Any], *arguments: Array) -> Array:
+    """A function of arrays of one shape, or else of numbers, for every point; a point where it fails is named."""
+    with suppress(Exception), np.errstate(all="ignore"):
+        values = np.asarray(function(*arguments), dtype=float)
+        if values.shape == arguments[0].shape:
+            return values
+    points = np.stack(np.broadcast_arrays(*arguments), axis=-1)
+    found = [_at_point(function, point) for point in points.reshape(-1, len(arguments)).tolist()]
+    return np.array(found, dtype=float).reshape(points.shape[:-1])
+
+
+def _at_point(function: Callable[..., Any], point: list[float]) -> float:
+    try:
+        return float(function(*point))
+    except Exception as error:
+        where = ", ".join(f"{value:g}" for value in point)
+        raise UsageError(f"a fitted function fails at ({where}): {type(error).__name__}: {error}.") from error
 
 
 @cache
@@ -278,7 +321,13 @@ class Memory(Sequence[Expression]):
         self._cells = [Cell(index) for index in range(size)]
 
     def __getitem__(self, index: Any) -> Any:
-        return self._cells[index]
+        try:
+            return self._cells[index]
+        except IndexError as error:
+            raise UsageError(f"memory position {index} is read; positions are 0 to {len(self) - 1}.") from error
+
+    def __iter__(self) -> Iterator[Expression]:
+        return iter(self._cells)
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -326,7 +375,7 @@ class _Evaluation:
             case Assume(x):
                 return value(x)
             case Fitted(function, arguments):
-                return np.asarray(function(*(value(argument) for argument in arguments)), dtype=float)
+                return applied(function, *(value(argument) for argument in arguments))
             case Sorted(sort, place, field):
                 return self._sorted(sort)[..., place, field]
         raise TypeError(f"{type(node).__name__} is no expression")

@@ -119,7 +119,9 @@ class Lowering:
             case ex.Linear(terms, constant):
                 return combined(((affine(term), weight) for term, weight in terms), constant)
             case ex.Relu(x):
-                return affine(x) if known(x).lo >= 0 else self.relu(affine(x))
+                if known(x).lo >= 0 or known(x).hi <= 0:
+                    return affine(x) if known(x).lo >= 0 else Affine({})
+                return self.relu(affine(x))
             case ex.Smaller(a, b):
                 return self._smaller(a, b)
             case ex.Greater(a, b):

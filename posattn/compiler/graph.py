@@ -7,20 +7,18 @@ last machine's answer needs: the program that is not cumulative has no others.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 
 import numpy as np
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor
 
 from posattn.compiler.benes import size_for
 from posattn.compiler.library import PROGRAMS, program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import simulate
 from posattn.compiler.pcoc import IDLE, PCOC
-from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
-from posattn.offsets import edges
 
 _LARGEST = 64  # machines beyond which a picture shows nothing
 _ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
@@ -41,22 +39,16 @@ class Graph:
     orange: frozenset[Arrow] = frozenset()
 
 
-def drawing_of(what: str, machines: int, member: int = 0, least: float = 0.3) -> str:
-    """The SVG of a program by name, of ``benes``, or of a network in a folder: ``member`` of a trained run."""
-    if Path(what).exists():
-        run = load(what)
-        if isinstance(run, CompiledRun):
-            return svg(network_graph(run.network, run.spec.program))
-        title = f"{run.spec.members[member].task} by {what}"
-        return svg(attention_graph(run.model(member), title, least, whole("machines", machines)))
-    if what == "benes":
-        return svg(benes_graph(whole("machines", machines)))
-    built = program(what).build(whole("machines", machines), 1.0)
+def graph_of(name: str, machines: int) -> Graph:
+    """The graph of a program by name, or of ``benes``."""
+    if name == "benes":
+        return benes_graph(whole("machines", machines))
+    built = program(name).build(whole("machines", machines), 1.0)
     graph = program_graph(simulate(built) if isinstance(built, MPC) else built)
-    if what in _TREES:
-        tree = program_graph(PROGRAMS[_TREES[what]].build(machines, 1.0))  # type: ignore[arg-type]
+    if name in _TREES:
+        tree = program_graph(PROGRAMS[_TREES[name]].build(machines, 1.0))  # type: ignore[arg-type]
         graph = replace(graph, orange=leading_to(tree, machines - 1) & graph.arrows)
-    return svg(graph)
+    return graph
 
 
 def leading_to(graph: Graph, machine: int) -> frozenset[Arrow]:
@@ -77,41 +69,39 @@ def program_graph(built: PCOC) -> Graph:
         for i, row in enumerate(table)
         for j in np.unique(row[row != IDLE])
     }
-    return Graph(built.name, _numbers(built.machines), len(built.rounds), frozenset(arrows))
+    return Graph(built.name, numbered(built.machines), len(built.rounds), frozenset(arrows))
+
+
+def network_edges(model: Transformer) -> list[tuple[int, int, int, int, float]]:
+    """(round, head, sender, receiver, weight) of a compiled network, whose heads attend to one position each.
+
+    The first layer has nobody to hear, and the sink says nothing: both are left out.
+    """
+    sink = model.config.positions - 1
+    edges = []
+    for r, layer in enumerate(model.layers):
+        assert isinstance(layer, Layer)
+        strongest = layer.attention.weights(model.P).max(dim=-1)
+        for (h, i), j in np.ndenumerate(strongest.indices.cpu().numpy()):
+            if r and sink not in (i, j):
+                edges.append((r - 1, h, int(j), i, float(strongest.values[h, i])))
+    return edges
 
 
 def network_graph(model: Transformer, title: str) -> Graph:
-    """The same from the attention of a compiled network: its heads attend to one position each. The sink is left out."""
-    arrows = set()
-    sink = model.config.positions - 1
-    for r, layer in enumerate(model.layers):
-        assert isinstance(layer, Layer)
-        for head in layer.attention.weights(model.P).argmax(dim=-1).tolist():
-            arrows |= {(r - 1, j, i) for i, j in enumerate(head) if r and sink not in (i, j)}
-    return Graph(title, _numbers(sink), len(model.layers) - 1, frozenset(arrows))
+    """The graph of the program that a network was compiled from, read off its attention."""
+    arrows = frozenset((r, j, i) for r, _, j, i, _ in network_edges(model))
+    return Graph(title, numbered(model.config.positions - 1), len(model.layers) - 1, arrows)
 
 
-def attention_graph(model: nn.Module, title: str, least: float, machines: int = 8) -> Graph:
-    """Of a trained positional network: an arrow where a head of the layer gives at least the weight ``least``.
+def attention_graph(strength: Float[Tensor, "L H N N"], title: str, least: float) -> Graph:
+    """Of a trained positional network: an arrow where a head of the layer is at least as strong as ``least``.
 
-    Layers take the place of rounds, and the scratchpad is the last machine. Of a looped network, loops do, and it is drawn for
-    lists of as many numbers as there are ``machines``.
+    Layers take the place of rounds, and the scratchpad is the last machine.
     """
-    if not isinstance(model, Transformer):
-        raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
-    if not 0 < least <= 1:
-        raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
-    if model.config.family is not None:
-        rounds = edges(model.offset_attention(), machines, least)
-        looks = frozenset((r, j, i) for r, found in enumerate(rounds) for j, i, _ in found)
-        return Graph(title, _numbers(machines), len(rounds), looks)
-    if model.config.design.attends != "position":
-        raise UsageError(
-            f"the attention of the {model.config.arch} architecture depends on the input; it has no one graph."
-        )
-    strong = (model.attention() >= least).any(dim=1)
+    strong = (strength >= least).any(dim=1)
     arrows = frozenset((r, j, i) for r, i, j in strong.nonzero().tolist())
-    return Graph(title, (*_numbers(model.config.n), "s"), model.config.layers, arrows)
+    return Graph(title, (*numbered(strength.shape[-1] - 1), "s"), len(strength), arrows)
 
 
 def benes_graph(machines: int) -> Graph:
@@ -122,7 +112,7 @@ def benes_graph(machines: int) -> Graph:
     return Graph("Beneš network", names, len(network.steps), frozenset(arrows))
 
 
-def _numbers(machines: int) -> tuple[str, ...]:
+def numbered(machines: int) -> tuple[str, ...]:
     """From 1 on, as the paper's Figure 7 counts."""
     return tuple(str(i + 1) for i in range(machines))
 

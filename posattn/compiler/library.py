@@ -25,6 +25,8 @@ class Program:
     answer: what it computes, the obvious way: from the rows of inputs to the rows of answers.
     sample: inputs (count, N, c) from a generator, a count, the machines and the bound.
     task: the task of :mod:`posattn.tasks` that it solves, if it is one.
+    least: machines and heads that it takes for N inputs, at least.
+    counts: what the paper says of its sizes for N inputs, where that is not Theorem 5.1.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Program:
     answer: Callable[[Rows], Rows]
     sample: Callable[[np.random.Generator, int, int, float], Array]
     task: str | None = None
+    least: Callable[[int], tuple[int, int]] = lambda machines: (machines, 1)
+    counts: Callable[[int], dict[str, str]] = lambda machines: {}
 
     def answers(self, x: Array) -> Array:
         """(..., N, c) to (..., N, outputs)."""
@@ -130,6 +134,21 @@ def _layer(tokens: int) -> SelfAttention:
     return SelfAttention(tokens, w_q, w_k, w_v)
 
 
+def _routed(machines: int) -> tuple[int, int]:
+    """A message fills 2^(k-1) tuples of two numbers, and a machine has room for two messages: 2^(k+1) heads or more."""
+    return machines, 2 * machines
+
+
+def _remark(tokens: int) -> dict[str, str]:
+    """Remark 5.1, for L = 1 layer on N tokens: O(N²) nodes, O(L log N) layers, and d_V H that does not grow like N."""
+    rounds = 2 * (tokens - 1).bit_length() + 1
+    return {
+        "nodes n": f"O(N²): N² + 1 = {tokens**2 + 1}",
+        "layers": f"O(L log N): 2⌈log N⌉ + 2 = {rounds + 1}, L = 1",
+        "heads": "d_V H sublinear in N: s, whatever N is",
+    }
+
+
 def _list_program(
     name: str,
     title: str,
@@ -157,16 +176,32 @@ _LIST = (
         lambda x: (middle(x[: i + 1]) for i in range(len(x))),
         "median",
     ),
-    Program("word-count", "sums of values by key", message_programs.word_count, _grouped_sums, _keys_and_values),
-    Program("list-ranking", "distance from the end of a list", message_programs.list_ranking, _distances, _lists),
+    Program(
+        "word-count",
+        "sums of values by key",
+        message_programs.word_count,
+        _grouped_sums,
+        _keys_and_values,
+        least=_routed,
+    ),
+    Program(
+        "list-ranking",
+        "distance from the end of a list",
+        message_programs.list_ranking,
+        _distances,
+        _lists,
+        least=_routed,
+    ),
     Program(
         "self-attention",
         "a self-attention layer, on N² machines",
         lambda tokens, bound: _layer(tokens).program(),
         lambda rows: _layer(len(rows)).answer(np.array(rows)).tolist(),
         lambda random, count, tokens, bound: random.uniform(-1, 1, (count, tokens, 2)),
+        least=lambda tokens: (tokens**2, 1),
+        counts=_remark,
     ),
-    Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters),
+    Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters, "khop", _routed),
 )
 
 PROGRAMS: dict[str, Program] = {row.name: row for row in _LIST}

@@ -9,11 +9,13 @@ machine, the round and the count. The inbox is in the order of senders, and of a
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Cell, Expression, Me, as_expression, evaluate
+from posattn.compiler.inputs import check_inputs, given
 from posattn.errors import UsageError, whole
 
 
@@ -27,6 +29,16 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """A message whose ``words`` are filled with zeros up to the longest; ``length`` is how many it has of its own."""
+
+    to: Expression
+    words: tuple[Expression, ...]
+    when: Expression
+    length: int
+
+
+@dataclass(frozen=True)
 class Received:
     """A place of the inbox: the bit ``present``, and the words (0 where there is no message, or a shorter one)."""
 
@@ -34,12 +46,22 @@ class Received:
     words: tuple[Expression, ...]
 
 
+class Inbox(tuple[Received, ...]):
+    """The places for messages, as many as can be; empty ones are last."""
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return super().__getitem__(index)
+        except IndexError as error:
+            raise UsageError(f"place {index} of an inbox is read; its places are 0 to {len(self) - 1}.") from error
+
+
 @dataclass(frozen=True)
 class Machine:
     """What a local function sees: the machine's number and its inbox."""
 
     me: Expression
-    inbox: tuple[Received, ...]
+    inbox: Inbox
 
 
 @dataclass(frozen=True)
@@ -62,37 +84,44 @@ class MPC:
     def __post_init__(self) -> None:
         whole("machines", self.machines)
         whole("memory", self.memory)
-        if not len(self.inputs) <= whole("longest", self.longest):
+        most = min(whole("longest", self.longest), self.memory)
+        if not 1 <= len(self.inputs) <= most:
             raise UsageError(
-                f"{self.name} has {len(self.inputs)} inputs; its longest message is of {self.longest} words."
+                f"{self.name} has {len(self.inputs)} inputs; it must have 1 to {most}, as many words as a message."
             )
-        for length in self._lengths:
-            if not 1 <= length <= min(self.longest, self.memory):
-                least = min(self.longest, self.memory)
-                raise UsageError(f"{self.name} has a message of {length} words; it must be 1 to {least}.")
+        check_inputs(self)
+        for length in self._all_lengths:
+            if not 1 <= length <= most:
+                raise UsageError(f"{self.name} has a message of {length} words; it must be 1 to {most}.")
 
     @cached_property
-    def _lengths(self) -> list[int]:
-        """Of all messages that can be sent; a length never depends on values, so a look at any machine tells."""
+    def _all_lengths(self) -> frozenset[int]:
+        """Of messages that can be sent; a length never depends on values, so a look at any machine tells."""
         anyone = _view(self.memory, self.longest)
-        return [len(message.words) for send in self.rounds for message in send(anyone)]
+        return frozenset(len(message.words) for send in self.rounds for message in send(anyone))
 
     @property
     def places(self) -> int:
         """How many messages s words can be: the places of the inbox."""
-        return self.memory // min(self._lengths, default=self.memory)
+        return self.memory // min(self._all_lengths, default=self.memory)
+
+    @property
+    def one_length(self) -> int | None:
+        """Of all messages, if they have but one."""
+        return min(self._all_lengths) if len(self._all_lengths) == 1 else None
 
     def view(self) -> Machine:
         """A machine whose inbox is memory cells: of each place the bit, then the words."""
         return _view(self.places, self.longest)
 
-    def messages(self, r: int, machine: Machine) -> list[Message]:
-        """Round ``r``'s messages, all words there."""
+    def messages(self, r: int, machine: Machine) -> list[Sent]:
+        """Round ``r``'s messages, filled up to the longest."""
         found = []
         for message in self.rounds[r](machine):
             words = [as_expression(word) for word in message.words]
             words += [as_expression(0.0)] * (self.longest - len(words))
-            found.append(Message(as_expression(message.to), tuple(words), as_expression(message.when)))
+            to, when = as_expression(message.to), as_expression(message.when)
+            found.append(Sent(to, tuple(words), when, len(message.words)))
         return found
 
 
@@ -101,34 +130,31 @@ def _view(places: int, longest: int) -> Machine:
     boxes = [
         Received(Cell(q * stride), tuple(Cell(q * stride + 1 + word) for word in range(longest))) for q in range(places)
     ]
-    return Machine(Me(), tuple(boxes))
+    return Machine(Me(), Inbox(boxes))
 
 
 def run(program: MPC, x: Array) -> Array:
     """The answers (..., N, outputs) to inputs (..., N, c), message by message."""
-    x = np.asarray(x, dtype=float)
-    given = program.machines - program.spare
-    if x.shape[-2:] != (given, len(program.inputs)):
-        raise UsageError(f"the input has shape {x.shape}; {program.name} takes (..., {given}, {len(program.inputs)}).")
+    x = given(program, x)
     batch = x.reshape(-1, *x.shape[-2:])
-    shape = (len(batch), program.machines)
+    shape, own = (len(batch), program.machines), slice(x.shape[-2])
     me = np.arange(program.machines, dtype=float)
     inbox = np.zeros((*shape, program.places, program.longest + 1))
-    inbox[:, :given, 0, 0] = 1.0
-    inbox[:, :given, 0, 1 : 1 + x.shape[-1]] = batch
+    inbox[:, own, 0, 0] = 1.0
+    inbox[:, own, 0, 1 : 1 + x.shape[-1]] = batch
     for r in range(len(program.rounds)):
         inbox = _deliver(program, r, inbox.reshape(*shape, -1), me)
     answers = evaluate(list(program.finish(program.view())), inbox.reshape(*shape, -1), me)
-    return np.stack(answers, axis=-1)[:, :given].reshape(*x.shape[:-1], -1)
+    return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], -1)
 
 
 def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
     """The inboxes (batch, N, places, 1 + words) after round ``r``, within the model's bounds."""
     messages = program.messages(r, program.view())
-    lengths = [len(message.words) for message in program.rounds[r](program.view())]
+    lengths = [message.length for message in messages]
     parts = [part for message in messages for part in (message.to, message.when, *message.words)]
-    table = np.stack(evaluate([as_expression(part) for part in parts], cells, me), axis=-1)
-    table = table.reshape(*cells.shape[:2], len(messages), -1)
+    table = np.stack(evaluate(parts, cells, me), axis=-1) if parts else np.empty((*cells.shape[:2], 0))
+    table = table.reshape(*cells.shape[:2], len(messages), program.longest + 2)
     inbox = np.zeros((*cells.shape[:2], program.places, program.longest + 1))
     where = f"{program.name}, round {r + 1}: machine"
     for mine, boxes in zip(table, inbox, strict=True):
@@ -140,9 +166,11 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
                 if when > 0.5:
                     j = _address(to, program.machines, f"{where} {i}")
                     received[j] += length
-                    _bound(int(received[j]), program.memory, f"{where} {j} receives")
-                    boxes[j, filled[j]] = [1.0, *words]
-                    filled[j] += 1
+                    if received[j] <= program.memory:
+                        boxes[j, filled[j]] = [1.0, *words]
+                        filled[j] += 1
+        for j, count in enumerate(received.tolist()):
+            _bound(count, program.memory, f"{where} {j} receives")
     return inbox
 
 

@@ -13,7 +13,7 @@ shorter ones are padded to B.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posattn.compiler import direct_rounds
 from posattn.compiler.analysis import Analysis, Known
@@ -25,16 +25,17 @@ from posattn.compiler.expressions import (
     as_expression,
     both,
     by_machine,
+    either,
     linear,
-    relu,
     select,
     sort_records,
 )
-from posattn.compiler.mpc import MPC, Machine, Message, Received
-from posattn.compiler.pcoc import PCOC, Local, Round
+from posattn.compiler.mpc import MPC, Inbox, Machine, Received, Sent
+from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
+from posattn.errors import UsageError
+from posattn.memory import MISADDRESSES, PASSES_ON, RECEIVES, SENDS
 
 CELLS = 2  # a tuple is a key and a word
-Guard = Callable[[Memory], Expression]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ class Layout:
     def padded(self) -> int:
         """B: tuples of a message, the next multiple of 2^(k-1)."""
         least = 1 << (self.network.k - 1)
-        return -(-self.program.longest // least) * least
+        return -(-self.carried // least) * least
+
+    @property
+    def carried(self) -> int:
+        """Words that travel with a message: its own, and where messages differ in length, its length."""
+        return self.program.longest + (self.program.one_length is None)
 
     @property
     def tuples(self) -> int:
@@ -89,8 +95,13 @@ View = Callable[[Layout, Memory, Sequence[Known]], Machine]
 
 def layout(program: MPC) -> Layout:
     view = program.view()
-    most = max((len(program.rounds[r](view)) for r in range(len(program.rounds))), default=1)
+    most = max((len(send(view)) for send in program.rounds), default=1)
     return Layout(program, size_for(program.machines), max(1, most))
+
+
+def fixed_communication(program: PCOC | MPC, direct: bool = False) -> PCOC:
+    """A program whose communication does not see the data: the program itself, or Lemma B.1's."""
+    return simulate(program, direct) if isinstance(program, MPC) else program
 
 
 def simulate(program: MPC, direct: bool = False) -> PCOC:
@@ -140,7 +151,7 @@ class Delivery:
     view: the inbox, from the memory after the last of it.
     """
 
-    place: Callable[[Expression, list[Message]], list[Expression]]
+    place: Callable[[Expression, list[Sent]], list[Expression]]
     rounds: Callable[[Local, Guard | None], list[Round]]
     view: View
 
@@ -148,15 +159,14 @@ class Delivery:
 def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
     """Every message goes at once, in a place of the memory that neither its sender nor its receiver uses twice."""
 
-    def place(me: Expression, messages: list[Message]) -> list[Expression]:
-        sent = [Message(each.to, each.words, _sent(plan, me, each)) for each in messages]
-        return _filled(plan, known.place(sent))
+    def place(me: Expression, messages: list[Sent]) -> list[Expression]:
+        return _filled(plan, known.place([replace(each, when=_sent(plan, me, each)) for each in messages]))
 
     def rounds(compute: Local, guard: Guard | None) -> list[Round]:
         return [Round(known.receive, compute, guard)]
 
     def view(_: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-        return Machine(memory.me, tuple(_box(present, carried, words) for present, *carried in known.inbox(memory)))
+        return Machine(memory.me, Inbox(_box(present, carried, words) for present, *carried in known.inbox(memory)))
 
     return Delivery(place, rounds, view)
 
@@ -164,7 +174,7 @@ def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
 def _routed(plan: Layout) -> Delivery:
     """Over the Beneš network."""
     placing = {step: _placing(plan, step) for step in plan.network.steps}
-    held: Guard = lambda memory: _held(plan, memory)  # noqa: E731
+    held: Guard = lambda memory: [_held(plan, memory)]  # noqa: E731
 
     def rounds(compute: Local, guard: Guard | None) -> list[Round]:
         *inner, last = plan.network.steps
@@ -217,9 +227,10 @@ def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit
     return [part for _, key, word in sort_records(records) for part in (key, word)]
 
 
-def _held(plan: Layout, memory: Memory) -> Expression:
-    """Tuples that a machine holds beyond S: none, by Facts B.1 and B.2."""
-    return linear(*((key < plan.blank, 1.0) for key, _ in plan.tuples_of(memory)), constant=-float(plan.tuples))
+def _held(plan: Layout, memory: Memory) -> Excess:
+    """Tuples that a machine on the way holds beyond S: by Facts B.1 and B.2 none, if no machine receives too much."""
+    held = ((key < plan.blank, 1.0) for key, _ in plan.tuples_of(memory))
+    return Excess(linear(*held, constant=-float(plan.tuples)), PASSES_ON)
 
 
 # --- local computation of the program's own rounds --------------------------------------------------------------------
@@ -232,17 +243,35 @@ def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine
     present = memory.me < plan.program.machines - plan.program.spare
     first = Received(present, tuple(given + [zero] * (plan.program.longest - len(given))))
     none = Received(zero, (zero,) * plan.program.longest)
-    return Machine(memory.me, (first, *[none] * (plan.program.places - 1)))
+    return Machine(memory.me, Inbox([first, *[none] * (plan.program.places - 1)]))
 
 
 def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
     """Recombination: sorted by sender, message and word, tuples are messages again."""
-    ordered = sort_records(plan.tuples_of(memory))[: plan.tuples]
     boxes = []
-    for q in range(plan.program.places):
-        block = ordered[q * plan.padded :][: plan.program.longest]
-        boxes.append(_box(block[0][0] < plan.blank, [word for _, word in block], words))
-    return Machine(memory.me, tuple(boxes))
+    for block in _blocks(plan, memory)[: plan.program.places]:
+        carried = [word for _, word in block[: plan.program.longest]]
+        boxes.append(_box(block[0][0] < plan.blank, carried, words))
+    return Machine(memory.me, Inbox(boxes))
+
+
+def _blocks(plan: Layout, memory: Memory) -> list[list[list[Expression]]]:
+    """The tuples of every message that has arrived, twice as many as a machine has room for at most."""
+    ordered = sort_records(plan.tuples_of(memory))
+    return [ordered[start : start + plan.padded] for start in range(0, len(ordered), plan.padded)]
+
+
+def _received(plan: Layout, memory: Memory) -> Excess:
+    """Words that a machine receives beyond s."""
+    length, counted = plan.program.one_length, []
+    for block in _blocks(plan, memory):
+        if length is not None:
+            counted.append((block[0][0] < plan.blank, float(length)))
+            continue
+        # The number that travels behind the words; compared, it is exact whatever softmax added. It is 0 in a blank.
+        told = Assume(block[plan.program.longest][1], 0.0, float(plan.program.longest), True)
+        counted += [(told >= least, 1.0) for least in range(1, plan.program.longest + 1)]
+    return Excess(linear(*counted, constant=-float(plan.program.memory)), RECEIVES)
 
 
 def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Known]) -> Received:
@@ -252,21 +281,27 @@ def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Kno
 def _sending(
     plan: Layout, r: int, words: Sequence[Known], view: View, delivery: Delivery
 ) -> tuple[Local, Guard | None]:
-    """The program's round ``r``: its messages, placed for their delivery; and the count that must not exceed 0."""
+    """The program's round ``r``: its messages, placed for their delivery; and what must not exceed 0."""
 
     def compute(memory: Memory) -> list[Expression]:
         return delivery.place(memory.me, plan.program.messages(r, view(plan, memory, words)))
 
-    def excess(memory: Memory) -> Expression:
+    def guard(memory: Memory) -> list[Excess]:
         messages = plan.program.messages(r, view(plan, memory, words))
-        sent = ((_sent(plan, memory.me, each), 1.0) for each in messages)
-        count = linear(*sent, constant=-float(plan.program.places))
-        return relu(count) + relu(_held(plan, memory)) if view is _from_tuples else count
+        sent = [both(each.when >= 1, memory.me < plan.program.machines) for each in messages]
+        lost = [
+            both(bit, either(each.to < 0, each.to >= plan.program.machines))
+            for bit, each in zip(sent, messages, strict=True)
+        ]
+        counted = ((bit, float(each.length)) for bit, each in zip(sent, messages, strict=True))
+        found = [Excess(linear(*counted, constant=-float(plan.program.memory)), SENDS)]
+        found.append(Excess(linear(*((bit, 1.0) for bit in lost)), MISADDRESSES))
+        return [_received(plan, memory), *found] if view is _from_tuples else found
 
-    return compute, excess
+    return compute, guard
 
 
-def _as_tuples(plan: Layout, me: Expression, messages: list[Message]) -> list[Expression]:
+def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expression]:
     """The messages in the order of destinations, cut into tuples and placed for the first step."""
     records = [_record(plan, me, m, sent) for m, sent in enumerate(messages)]
     kept = sort_records(records)[: plan.program.places]
@@ -281,18 +316,19 @@ def _as_tuples(plan: Layout, me: Expression, messages: list[Message]) -> list[Ex
     return _dealt(tuples) if plan.network.fragments(first) else _collected(plan, me, tuples, first - plan.network.k)
 
 
-def _sent(plan: Layout, me: Expression, message: Message) -> Expression:
+def _sent(plan: Layout, me: Expression, message: Sent) -> Expression:
     """Whether a message is sent: spare machines and the sink have nothing to say."""
-    return both(as_expression(message.when), me < plan.program.machines)
+    return both(message.when, me < plan.program.machines)
 
 
-def _record(plan: Layout, me: Expression, m: int, message: Message) -> list[Expression]:
-    """(r(j) P + i) M + m, or a blank, and the message's words."""
+def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Expression]:
+    """(r(j) P + i) M + m, or a blank, and the message's words, and its length if it must be told."""
     sent = _sent(plan, me, message)
     origin = me * plan.messages + m
-    group = _reversed_bits(as_expression(message.to), plan.network.k) * (plan.network.machines * plan.messages) + origin
+    group = _reversed_bits(message.to, plan.network.k) * (plan.network.machines * plan.messages) + origin
     blank = plan.blank // plan.padded
-    return [select(sent, group, blank), *(select(sent, word, 0) for word in message.words)]
+    words = [*message.words, as_expression(float(message.length))][: plan.carried]
+    return [select(sent, group, blank), *(select(sent, word, 0) for word in words)]
 
 
 def _reversed_bits(number: Expression, k: int) -> Expression:
@@ -309,7 +345,7 @@ def _finishing(plan: Layout, words: Sequence[Known], view: View) -> tuple[Local,
     def compute(memory: Memory) -> list[Expression]:
         return _filled(plan, [as_expression(answer) for answer in plan.program.finish(view(plan, memory, words))])
 
-    return compute, (lambda memory: _held(plan, memory)) if view is _from_tuples else None
+    return compute, (lambda memory: [_received(plan, memory)]) if view is _from_tuples else None
 
 
 def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:
@@ -332,6 +368,15 @@ def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]
     cells = [known for _ in range(program.places) for known in (bit, *words)]
     analysis = Analysis(cells, program.machines, place=f"{program.name}, round {r + 1}: ")
     found = [blank] * program.longest
-    for message in program.messages(r, program.view()):
-        found = [k.join(analysis.known(as_expression(word))) for k, word in zip(found, message.words, strict=True)]
+    for m, message in enumerate(program.messages(r, program.view()), start=1):
+        where, to, when = f"{analysis.place}message {m}", analysis.known(message.to), analysis.known(message.when)
+        if not to.integer:
+            raise UsageError(
+                f"{where} is for a machine whose number need not be whole; it must be 0 to {program.machines - 1}."
+            )
+        if not when.integer or when.lo < 0 or when.hi > 1:
+            raise UsageError(
+                f"{where} is sent when a number in [{when.lo:g}, {when.hi:g}] is 1; it must be a bit, 0 or 1."
+            )
+        found = [k.join(analysis.known(word)) for k, word in zip(found, message.words, strict=True)]
     return found

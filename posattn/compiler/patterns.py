@@ -63,6 +63,8 @@ class PatternsOfAllLengths:
         return self.w_q.shape[0]
 
     def weights(self, length: int) -> Float[Tensor, "k k"]:
+        if not 1 <= length <= len(self.encodings):
+            raise UsageError(f"length is {length}; there are patterns of lengths 1 to {len(self.encodings)}.")
         p = self.encodings[length - 1]
         return attention_weights(p @ self.w_q, p @ self.w_k)
 
@@ -70,10 +72,13 @@ class PatternsOfAllLengths:
 def all_lengths(patterns: Sequence[Float[Tensor, "k k"]], epsilon: float) -> PatternsOfAllLengths:
     """Parameters for unique hardmax patterns of lengths 1 to n at once, each met within ``epsilon``."""
     n = len(patterns)
+    if not n:
+        raise UsageError("no patterns are given; there must be one for each length from 1 on.")
     targets = []
     for k, pattern in enumerate(patterns, start=1):
-        ones = (pattern == 1).sum(dim=-1)
-        if pattern.shape != (k, k) or not bool(((pattern == 0) | (pattern == 1)).all() and (ones == 1).all()):
+        if pattern.shape != (k, k) or not bool(
+            ((pattern == 0) | (pattern == 1)).all() and (pattern.sum(dim=-1) == 1).all()
+        ):
             raise UsageError(f"pattern {k} must be {k} by {k}, with a single 1 in every row and zeros beside it.")
         targets.append(pattern.argmax(dim=-1))
     angles = torch.arange(n, dtype=torch.float64) * (2 * math.pi / n)

@@ -6,6 +6,7 @@ locally on what it received. What is received keeps its position (Lemma B.2): po
 of the receiver, and a position that receives nothing is blank, 0.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,22 +16,35 @@ from numpy.typing import NDArray
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate
+from posattn.compiler.inputs import bounds_of, check_inputs, given
 from posattn.errors import UsageError, whole
+from posattn.memory import OVERFLOWS, described_breach
 
 Local = Callable[[Memory], Sequence[Expression | float]]
 IDLE = -1
 
 
 @dataclass(frozen=True)
+class Excess:
+    """A whole number that must not exceed 0, and what it is if it does: one of :data:`posattn.memory.BREACHES`."""
+
+    count: Expression
+    kind: int = OVERFLOWS
+
+
+Guard = Callable[[Memory], Sequence[Excess]]
+
+
+@dataclass(frozen=True)
 class Round:
     """``receive(i)``, the oracle: pairs (machine, its positions) that machine i receives. ``compute``: the new memory.
 
-    ``guard`` is a whole number that must not exceed 0, else the round has overflowed.
+    ``guard`` gives what must not exceed 0 when the computation begins; of several breaches the first is told.
     """
 
     receive: Callable[[int], Iterable[tuple[int, Iterable[int]]]]
     compute: Local
-    guard: Callable[[Memory], Expression] | None = None
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class PCOC:
     rounds: tuple[Round, ...]
     outputs: tuple[int, ...] = (0,)
     start: Local = tuple
-    start_guard: Callable[[Memory], Expression] | None = None
+    start_guard: Guard | None = None
     name: str = "program"
     spare: int = 0
 
@@ -64,13 +78,14 @@ class PCOC:
             raise UsageError(
                 f"{self.name} has {len(self.inputs)} inputs a machine; its memory holds 1 to {self.memory}."
             )
+        check_inputs(self)
         for position in self.outputs:
             _check(position, self.memory, f"{self.name} has output position {position}")
 
     @property
     def bounds(self) -> tuple[tuple[float, float], ...]:
         """Of every input."""
-        return tuple((float(known.lo), float(known.hi)) for known in self.inputs)
+        return bounds_of(self.inputs)
 
     @cached_property
     def sources(self) -> NDArray[np.int64]:
@@ -105,13 +120,13 @@ class PCOC:
         """The computation after communication ``r``; r = 0 is the start."""
         return self.start if r == 0 else self.rounds[r - 1].compute
 
-    def guarding(self, r: int) -> Callable[[Memory], Expression] | None:
+    def guarding(self, r: int) -> Guard | None:
         return self.start_guard if r == 0 else self.rounds[r - 1].guard
 
-    def guard(self, r: int) -> Expression | None:
+    def guard(self, r: int) -> list[Excess]:
         """What must not exceed 0 when that computation begins."""
         found = self.guarding(r)
-        return None if found is None else found(Memory(self.memory))
+        return [] if found is None else list(found(Memory(self.memory)))
 
     @property
     def guarded(self) -> bool:
@@ -139,13 +154,10 @@ def run(program: PCOC, x: Array) -> Array:
 
 def states(program: PCOC, x: Array) -> list[Array]:
     """The memories (..., N, s) after the start and after every round."""
-    x = np.asarray(x, dtype=float)
-    given = (program.machines - program.spare, len(program.inputs))
-    if x.shape[-2:] != given:
-        raise UsageError(f"the input has shape {x.shape}; {program.name} takes (..., {given[0]}, {given[1]}).")
+    x = given(program, x)
     me = np.arange(program.machines, dtype=float)
     memory = np.zeros((*x.shape[:-2], program.machines, program.memory))
-    memory[..., : given[0], : given[1]] = x
+    memory[..., : x.shape[-2], : x.shape[-1]] = x
     found = [_compute(program, 0, memory, me)]
     for r, table in enumerate(program.sources, start=1):
         received = np.take_along_axis(found[-1], np.broadcast_to(np.maximum(table, 0), found[-1].shape), axis=-2)
@@ -154,10 +166,10 @@ def states(program: PCOC, x: Array) -> list[Array]:
 
 
 def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
-    guard = program.guard(r)
-    if guard is not None:
-        (excess,) = evaluate([guard], memory, me)
-        if (excess > 0).any():
-            i = int(np.argwhere(excess > 0)[0][-1])
-            raise UsageError(f"{program.name}, round {r}: machine {i} overflows by {excess[..., i].max():g} words.")
+    guards = program.guard(r)
+    for guard, count in zip(guards, evaluate([guard.count for guard in guards], memory, me), strict=True):
+        if (count > 0).any():
+            place = tuple(np.argwhere(count > 0)[0])
+            told = described_breach(guard.kind, math.ceil(count[place]))
+            raise UsageError(f"{program.name}, round {r}: machine {place[-1]} {told}.")
     return np.stack(evaluate(program.local(r), memory, me), axis=-1)

@@ -18,11 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posattn.compiler.analysis import Analysis, Known, Margins
-from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, select
+from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
+from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, minimum, select
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
+from posattn.compiler.inputs import integers_of
 from posattn.compiler.pcoc import IDLE, PCOC
-from posattn.errors import UsageError, choice, positive
+from posattn.compiler.room import attention_parameters, parameters, require_room
+from posattn.errors import UsageError, choice, positive, whole
+from posattn.memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.model import Layer, ModelConfig, Transformer
 
 VALUES = ("proved", "lean")
@@ -49,6 +52,10 @@ def lower(
     (d_V = 1), which computes the same. ``temperature`` takes the place of the one that ``epsilon`` needs.
     """
     choice("values", values, VALUES)
+    least = attention_parameters(
+        program.machines + 1, program.memory, program.memory + 1, _value_width(program, values)
+    )
+    require_room(program.name, least * (len(program.rounds) + 1), least=True)
     margins = Margins()
     locals_, outputs = analyse(program, margins)
     error = max(known.error for known in outputs)
@@ -58,9 +65,11 @@ def lower(
         if temperature is None:
             margins.need(error, positive("epsilon", epsilon))
             temperature = hardmax_temperature(n, margins.epsilon())
+            if temperature > _MOST:
+                raise UsageError(f"epsilon is {epsilon}; {program.name} would need the temperature {temperature:.0f}.")
+        elif positive("temperature", temperature) > _MOST:
+            raise UsageError(f"temperature is {temperature:g}; it must be at most {_MOST}, or none for hardmax.")
         leak = min(1.0, n * math.exp(-2 * temperature))
-        if temperature > _MOST:
-            raise UsageError(f"epsilon is {epsilon}; {program.name} would need the temperature {temperature:.0f}.")
     model = _network(program, locals_, temperature, values)
     moved = 0.0 if leak is None else error * leak if leak <= 1.000001 * margins.epsilon() else math.inf
     return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
@@ -72,8 +81,9 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
     sink = np.zeros(program.memory)
     cells = [known.join(blank) for known in program.inputs] + [blank] * (program.memory - len(program.inputs))
     made: dict[object, Maps] = {}
-    maps = []
-    for r in range(len(program.rounds) + 1):
+    maps: list[Maps] = []
+    layers = len(program.rounds) + 1
+    for r in range(layers):
         # In the first layer attention is the identity, in the others it follows the oracle; both can leak.
         cells = [known.join(blank) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
@@ -82,7 +92,7 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         local = [
             select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
         ]
-        first = -len(program.rounds) - 1 if program.guarded else 0
+        first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
         analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
         # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
         row = [*local, _number(program, r)]
@@ -90,21 +100,24 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         if key not in made:
             made[key] = relu_layers(row, analysis, _columns(program.memory), 2 * (program.memory + 1))
         maps.append(made[key])
-        cells = [analysis.known(expression) for expression in row][:-1]
+        *cells, number = [analysis.known(expression) for expression in row]
+        margins.need(number.error, STEP_MARGIN)  # so that a breach is told as what it was
         sink = _at(local, sink, program.machines)
     return maps, [cells[position] for position in program.outputs]
 
 
 def _number(program: PCOC, r: int) -> Expression:
-    """The machine's number. One that overflows has -1 instead, and one less after every round: so the model, which refuses
-    to answer then, can tell where and when it was."""
+    """The machine's number. One that breaks the model's rules has a code below 0 instead (:data:`BREACHES`), and one less after
+    every round: so the network, which refuses to answer then, can tell who it was, when, and by how much."""
     if not program.guarded:
         return Me()
-    guard, number = program.guard(r), Me(lost=True)
-    counted = number - (number < 0)
-    if guard is None:
-        return counted
-    return select(both(guard > 0, number >= 0, number < program.machines), -1, counted)
+    number: Expression = Me(lost=True)
+    lawful, found = both(number >= 0, number < program.machines), number - (number < 0)
+    for guard in reversed(program.guard(r)):
+        count = minimum(guard.count, MOST_COUNTED)
+        code = breach_code(guard.kind, count, len(program.rounds) + 1)
+        found = select(both(count > 0, lawful), code, found)
+    return found
 
 
 def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink: Array) -> list[bool]:
@@ -126,12 +139,17 @@ def _columns(s: int) -> list[int]:
 
 def hardmax_temperature(n: int, epsilon: float) -> float:
     """Lemma B.3: with T ≥ ½ ln(n/ε), softmax is within ε of any unique hardmax pattern on n positions."""
-    return 0.5 * math.log(n / min(epsilon, 1.0))
+    return 0.5 * (math.log(whole("n", n)) - math.log(min(positive("epsilon", epsilon), 1.0)))
 
 
-def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> Transformer:
+def _value_width(program: PCOC, values: str) -> int:
+    return program.memory + 1 if values == "proved" else 1
+
+
+def configuration(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> ModelConfig:
+    """Of the network that runs ``program`` with these MLPs."""
     n, s = program.machines + 1, program.memory
-    config = ModelConfig(
+    return ModelConfig(
         n=program.machines - program.spare,
         layers=len(maps),
         heads=s,
@@ -142,11 +160,17 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
         outputs=len(program.outputs),
         numbered=True,
         spare=program.spare,
-        d_v=s + 1 if values == "proved" else 1,
+        d_v=_value_width(program, values),
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
         bounds=program.bounds,
+        integers=integers_of(program.inputs),
     )
+
+
+def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> Transformer:
+    config, s = configuration(program, maps, temperature, values), program.memory
+    require_room(program.name, parameters(config))
     model = blank_transformer(config)
     with torch.no_grad():
         for word in range(config.inputs):

@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from posattn.compiler.compiling import Compilation
+from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import blank_transformer
+from posattn.compiler.selection import SelectionNetwork
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer
 from posattn.tasks import SHIFTS
 from posattn.training import Run, files, metrics, pick_device
 from posattn.training import load as load_trained
 from posattn.training.run import ROW_COLUMNS
+from posattn.training.scores import scores_of
 
 _FILE = "program.json"
 _FORMAT = 1
@@ -42,29 +46,32 @@ class _Spec:
     model: ModelConfig
     members: tuple[_Member, ...]
     program: str
+    length: int  # of the task's lists or sequences
     variable_length: bool = False
 
     @property
     def lengths(self) -> range:
-        return range(self.model.n, self.model.n + 1)
+        return range(self.length, self.length + 1)
 
 
 class CompiledRun(Run):
     """A compiled program, with the methods of a trained run of one member; it answers in float64."""
 
     spec: Any
+    network: Any  # a Transformer, or a SelectionNetwork that computes the same
 
-    def __init__(self, program: str, network: Transformer):
+    def __init__(self, program: str, network: Transformer | SelectionNetwork):
         row = PROGRAMS.get(program)
         answers = program if row is None or row.task is None else row.task
-        self.spec = _Spec(network.config, (_Member(answers),), program)
         self.network, self.program = network, row
+        # A sequence of tokens begins with the hop count, which every machine is given.
+        self.spec = _Spec(network.config, (_Member(answers),), program, network.config.n + self.reads_tokens)
         self.result = {"status": ["ok"]}
         self.history = pd.DataFrame()
 
     @property
     def device(self) -> torch.device:
-        return self.network.P.device
+        return self.network.P.device if isinstance(self.network, Transformer) else torch.device("cpu")
 
     @property
     def kind(self) -> str:
@@ -79,14 +86,34 @@ class CompiledRun(Run):
         x = torch.tensor(values, dtype=torch.float64, device=self.device)
         return x if c == 1 else x.view(n, c)
 
-    def model(self, member: int = 0) -> nn.Module:
+    def check_member(self, member: int) -> None:
         if member != 0:
             raise UsageError(f"member is {member}; a compiled program has member 0 only.")
+
+    def model(self, member: int = 0) -> nn.Module:
+        self.check_member(member)
+        if not isinstance(self.network, Transformer):
+            raise UsageError(f"{self.spec.program} is here without its large matrices; it is no Transformer.")
         return self.network
 
     def predict(self, x: Any) -> Tensor:
         with torch.no_grad():
+            if self.reads_tokens:
+                return answer_letters(self.network, torch.as_tensor(x, dtype=torch.int64, device=self.device))[None]
             return self.network(torch.as_tensor(x, dtype=torch.float64, device=self.device))[None]
+
+    def answer(self, x: Tensor, member: int = 0) -> Tensor:
+        self.check_member(member)
+        return self.predict(x)[0].cpu()
+
+    def examples(self) -> Tensor | None:
+        """Inputs that the program answers, for one of the library: random ones may break its rules."""
+        if self.program is None:
+            return None
+        config = self.network.config
+        reals = [max(map(abs, ends)) for place, ends in enumerate(config.bounds) if place not in config.integers]
+        x = torch.from_numpy(self.program.sample(np.random.default_rng(0), 100, config.n, max(reals, default=1.0)))
+        return x if config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
         """The direct answer, for a program of the library."""
@@ -98,15 +125,17 @@ class CompiledRun(Run):
 
     @property
     def reads_tokens(self) -> bool:
-        return False
+        return self.program is not None and self.program.task == "khop"
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
-        members, factors = self._task_members(), range(1, 11) if scales is None else scales
-        table = metrics.evaluate(self._answer, members, self.spec.lengths, factors, samples, split, self.device)
+        members = self._task_members()
+        factors, score = self.task.SCALES if scales is None else scales, scores_of(self.task.name)
+        table = score.evaluate(self._answer, members, self.spec.lengths, factors, samples, split, self.device)
         return table.assign(status="ok")
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         members = self._task_members()
+        self._refuse_tokens()
         table = metrics.evaluate_shifts(self._answer, members, self.spec.lengths, names, samples, self.device)
         return table.assign(status="ok")
 
@@ -118,7 +147,8 @@ class CompiledRun(Run):
             "run": f"compiled-{self.spec.program}-{model.n}",
             "task": self.spec.members[0].task,
             "arch": "compiled",
-            **{field: getattr(model, field) for field in ("n", "layers", "width", "encoding")},
+            "n": self.spec.length,
+            **{field: getattr(model, field) for field in ("layers", "width", "encoding")},
             "precision": "fp64",
             "seed": 0,
             "split": split,
@@ -131,7 +161,7 @@ class CompiledRun(Run):
 
     def _answer(self, x: Tensor) -> Tensor:
         """In the precision of the lists, whose true answers are rounded to it too."""
-        return self.predict(x[0]).to(x.dtype)
+        return self.predict(x[0]) if self.reads_tokens else self.predict(x[0]).to(x.dtype)
 
     def _task_members(self) -> list[tuple[str, int]]:
         if self.program is None or self.program.task is None:
@@ -199,4 +229,5 @@ def config_from(content: dict[str, Any]) -> ModelConfig:
     fields = dict(content)
     for name in ("mlp", "bounds"):
         fields[name] = tuple(tuple(row) for row in fields[name])
+    fields["integers"] = tuple(fields.get("integers", ()))
     return ModelConfig(**fields)

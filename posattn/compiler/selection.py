@@ -13,11 +13,14 @@ from torch import Tensor
 
 from posattn.compiler.analysis import Margins
 from posattn.compiler.expressions_to_relu import Map, Maps
+from posattn.compiler.inputs import integers_of
 from posattn.compiler.pcoc import PCOC
-from posattn.compiler.pcoc_to_weights import analyse, listens_to
-from posattn.memory import check_numbers, memory_cells, within_bounds
+from posattn.compiler.pcoc_to_weights import analyse, configuration, listens_to
+from posattn.errors import UsageError
+from posattn.memory import memory_cells, refuse_breaches, within_bounds
 
 _SPARSE = 0.1  # share of entries that are not 0 below which a matrix is kept sparse
+_TILE = 1 << 18  # numbers of a hidden layer at once, which a processor's cache holds
 
 
 class SelectionNetwork:
@@ -26,6 +29,7 @@ class SelectionNetwork:
     def __init__(self, program: PCOC):
         self.program = program
         maps, _ = analyse(program, Margins())
+        self.config = configuration(program, maps, None, "lean")  # of the Transformer that computes the same
         kept: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): _tensors(layer) for layer in maps}
         self.layers = [kept[id(layer)] for layer in maps]
         self.distinct = list(kept.values())
@@ -41,16 +45,25 @@ class SelectionNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         program, c = self.program, len(self.program.inputs)
-        given = within_bounds(x, program.machines, program.bounds).double()
+        machines = program.machines - program.spare
+        if x.ndim < 1 + (c > 1) or x.shape[-1 - (c > 1)] != machines:
+            raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {machines}{f', {c}' * (c > 1)}).")
+        given = within_bounds(x, program.machines, program.bounds, integers_of(program.inputs)).double()
         words = memory_cells(given, torch.arange(program.machines + 1), c, numbered=True)
+        tiles = words.reshape(-1, *words.shape[-2:]).split(max(1, _TILE // (self.config.width * words.shape[-2])))
+        answers = torch.cat([self._answers(tile) for tile in tiles])
+        answers = answers.reshape(*words.shape[:-2], machines, -1)
+        return answers[..., 0] if len(program.outputs) == 1 else answers
+
+    def _answers(self, words: Tensor) -> Tensor:
+        program, c = self.program, words.shape[-1] - 1
         state = torch.zeros(*words.shape[:-1], program.memory + 1, dtype=torch.float64)
         state[..., :c], state[..., -1] = words[..., :c], words[..., -1]
         for sources, maps in zip(self.sources, self.layers, strict=True):
             received = state[..., :-1].gather(-2, sources.expand(*state.shape[:-1], -1))
             state = _mlp(maps, torch.cat([received, torch.zeros_like(state[..., :1]), state], dim=-1))
-        check_numbers(state[..., -1], len(program.rounds))
-        answers = state[..., : program.machines - program.spare, list(program.outputs)]
-        return answers[..., 0] if len(program.outputs) == 1 else answers
+        refuse_breaches(state, len(self.layers))
+        return state[..., : program.machines - program.spare, list(program.outputs)]
 
 
 def _tensors(maps: Maps) -> list[tuple[Tensor, Tensor]]:
@@ -72,7 +85,7 @@ def _mlp(maps: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
     """Φ on columns, as sparse products want them."""
     hidden = x.flatten(0, -2).T.contiguous()
     for depth, (weight, bias) in enumerate(maps, start=1):
-        hidden = weight @ hidden + bias
+        hidden = (weight @ hidden).add_(bias)
         if depth < len(maps):
-            hidden = hidden.relu()
+            hidden.relu_()
     return hidden.T.reshape(*x.shape[:-1], -1)

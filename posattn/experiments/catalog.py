@@ -7,17 +7,21 @@ from posattn.experiments.attention import AttentionStudy
 from posattn.experiments.declaration import (
     BY_DISTRIBUTION,
     BY_STAGE,
+    Bars,
     Computed,
     Contours,
     Experiment,
+    GapPanels,
     Grid,
     Lines,
     Series,
     View,
     series,
 )
+from posattn.experiments.diagrams import diagram_rows, draw_diagrams
+from posattn.experiments.discrepancy import discrepancy_rows
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
-from posattn.experiments.theory import Gaps, discrepancy_rows, ood_probability_rows
+from posattn.experiments.theory import Gaps, ood_probability_rows
 from posattn.tasks import task
 from posattn.training.recipe import recipe
 
@@ -39,10 +43,6 @@ def _graph(kind: str, graph: str, positions: bool) -> Series:
     """A graph network; the published table fits those whose nodes do not know their positions."""
     label = f"{kind.upper()}, {graph}{'' if positions else ', no positions'}"
     return Series(label, {"arch": kind, "graph": graph, "encoded_input": positions}, GraphConfig)
-
-
-def _of_depth(arch: str, layers: int) -> Series:
-    return Series(f"{arch}, {layers} layer{'s' if layers > 1 else ''}", {"arch": arch, "layers": layers})
 
 
 def _of_width(width: int, layers: int) -> Series:
@@ -241,14 +241,17 @@ _LIST = (
         "gap of trained networks beside the bound on it",
         Grid(
             ("sum", "sort"),
-            tuple(_of_depth(arch, layers) for arch in ("positional", "standard") for layers in (1, 2, 4)),
+            series("positional", "standard"),
+            layers=(1, 2, 4),
             samples=(1000, 3000, 10_000, 30_000),
+            quick=(10_000, 50, 100, 3),  # small batches: 500 steps with 1000 lists
         ),
         Gaps(),
-        Lines(
+        GapPanels(
             "samples",
             (
                 View("measured gap", metric="gap"),
+                View("risk, cut off at the cap", metric="capped risk"),
                 View("bound, positional", metric="positional bound"),
                 View("bound, self-attention", metric="self-attention bound"),
                 View("power of t, positional", metric="positional power"),
@@ -265,9 +268,24 @@ _LIST = (
         shown=Lines("samples", (View("", metric="risk"),), columns=("z",)),
         computed=Computed(
             discrepancy_rows,
-            "Networks learn the minimum of integers on 0..3 from m lists and are tested on integers on 0..3+z. The bound of "
+            "Networks of the appendix's class learn the minimum of integers on 0..3 from m lists and are tested on integers on "
+            "0..3+z. The bound of "
             "Theorem G.1 is at least the discrepancy, which two members of the class, min and max, keep near z.",
         ),
+    ),
+    Experiment(
+        "diagrams",
+        "Figures 1, 7, 8",
+        "the two attentions, communication graphs, a Beneš network",
+        _NO_RUNS,
+        shown=Lines("round", (View("messages between machines", metric="messages"),), columns=()),
+        computed=Computed(
+            diagram_rows,
+            "Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is head 1 "
+            "of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the programs as "
+            "they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that routing uses.",
+        ),
+        pictures=draw_diagrams,
     ),
     Experiment(
         "distribution-shift",
@@ -313,6 +331,15 @@ _LIST = (
         Grid(("khop",), LETTERS, n=(30,), layers=(1, 2, 3, 4, 6, 8, 12), samples=(50_000,), **_SMALLER),
         Scales((1, 2), train=True),
         Lines("layers", _HOPS, ("domain",)),
+    ),
+    Experiment(
+        "compiled-khop",
+        "Figures 3, 5, beyond the paper",
+        "k-hop induction heads, with the compiled program",
+        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=(50_000,), **_SMALLER),
+        Scales((1, 2)),
+        Bars("hops", (View("without '~'", {"split": "test"}, "accuracy_found"),), ("domain",)),
+        compiled=True,
     ),
     Experiment(
         "mixed-scale",

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from posattn.errors import UsageError, choice
 from posattn.experiments.measures import Measure, Scales
@@ -163,6 +164,11 @@ class Contours(Lines):
 
 
 @dataclass(frozen=True)
+class GapPanels(Lines):
+    """Drawn by :mod:`posattn.experiments.gap_figure`; views and columns are those of the tables."""
+
+
+@dataclass(frozen=True)
 class Computed:
     """Rows that come from no run of the store: a function of the scale, and what the page says of them."""
 
@@ -184,6 +190,7 @@ class Experiment:
     maps: bool = False  # whether rows hold attention weights, to be drawn too
     compiled: bool = False  # whether compiled programs are measured and drawn beside the trained networks
     computed: Computed | None = None  # in place of runs, whose grid is then empty
+    pictures: Callable[[pd.DataFrame], dict[str, Figure]] | None = None  # from rows, by file name, in place of lines
 
     def cells(self, scale: str) -> list[Cell]:
         return self.grid.at(scale).cells()

@@ -9,7 +9,7 @@ out/NAME.html            figure, numbers, settings and hardware on one self-cont
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,8 @@ from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.compiled import compiled_rows
-from posattn.experiments.declaration import SCALES, Cell, Experiment
+from posattn.experiments.declaration import SCALES, Cell, Experiment, GapPanels
+from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.training import RunSpec, files, train_spec
@@ -132,9 +133,12 @@ def reproduce(
 
 
 def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
-    """The figure, and attention maps where there are any."""
+    """The figure, and attention maps where there are any; or pictures of the experiment's own."""
+    if experiment.pictures is not None:
+        return figures.draw_pictures(rows, experiment, out)
     maps = figures.draw_maps(rows, experiment, out) if experiment.maps else []
-    return [figures.draw(rows, experiment, out), *maps]
+    draw = draw_gaps if isinstance(experiment.shown, GapPanels) else figures.draw
+    return [draw(rows, experiment, out), *maps]
 
 
 def held(
@@ -159,22 +163,28 @@ def _rows_computed(experiment: Experiment, scale: str) -> pd.DataFrame:
     return experiment.computed.rows(scale).assign(experiment=experiment.name)
 
 
-def report_on(store: Store, out: Path) -> list[str]:
-    """One page of what the store holds of the catalogue, at ``out``; returns what is on it.
+def reportable(
+    store: Store, share: float = 0.5
+) -> Iterator[tuple[Experiment, str, pd.DataFrame, list[dict[str, Any]]]]:
+    """The experiments of the catalogue, scale by scale, of whose runs the store has rows for at least that share."""
+    trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
+    for experiment, scale in product(trained, SCALES):
+        rows, described = held(experiment, scale, store)
+        if not rows.empty and rows["run"].nunique() >= share * len(experiment.cells(scale)):
+            yield experiment, scale, rows, described
 
-    An experiment is on it if the store has rows for at least half of its runs.
-    """
+
+def report_on(store: Store, out: Path) -> list[str]:
+    """One page of what the store holds of the catalogue, at ``out``; returns what is on it."""
     sections, names = [], []
     with tempfile.TemporaryDirectory() as folder:
-        trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
-        for experiment, scale in product(trained, SCALES):
-            rows, described = held(experiment, scale, store)
-            count, all_of_them = 0 if rows.empty else rows["run"].nunique(), len(experiment.cells(scale))
-            if count >= all_of_them / 2:
-                drawn = _draw(rows, experiment, Path(folder))
-                summary = figures.medians(rows, experiment.shown)
-                sections.append(report.section(experiment, scale, summary, drawn, described))
-                names.append(f"{experiment.name} at {scale} scale: {count} of {all_of_them} runs")
+        for experiment, scale, rows, described in reportable(store):
+            drawn = _draw(rows, experiment, Path(folder))
+            summary = figures.medians(rows, experiment.shown)
+            sections.append(report.section(experiment, scale, summary, drawn, described))
+            names.append(
+                f"{experiment.name} at {scale} scale: {rows['run'].nunique()} of {len(experiment.cells(scale))} runs"
+            )
     if not names:
         raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
     files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
@@ -213,4 +223,12 @@ def _claim(out: Path, what: dict[str, str]) -> None:
             raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
         files.write_json(described, what)
     elif (held := files.read_json(described)) != what:
-        raise UsageError(f"out is {str(out)!r}, which holds {held}; give another folder for {what}.")
+        raise UsageError(
+            f"out is {str(out)!r}, which holds {_in_words(held)}; give another folder for {_in_words(what)}."
+        )
+
+
+def _in_words(described: Any) -> str:
+    if not isinstance(described, dict) or not {"experiment", "scale"} <= set(described):
+        return "something else"
+    return f"{described['experiment']} at {described['scale']} scale"

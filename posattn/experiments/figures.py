@@ -30,14 +30,14 @@ STYLES = {
 }
 _COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn with
 _MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more marker, so that no two of 42 look alike
-_AXES = {
+AXES = {
     "scale": "scale of the numbers (1 is the training range)",
     "samples": "training lists",
     "n": "numbers in a list",
     "layers": "layers",
     "distribution": "",
 }
-_METRICS = {
+METRICS = {
     "mse": "mean squared error",
     "mse_over_c2": "mean squared error / c²",
     "movement": "total variation from c = 1",
@@ -60,7 +60,7 @@ _METRICS = {
 }
 _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
-_LOGARITHMIC = (
+LOGARITHMIC = (
     "mse",
     "mse_over_c2",
     "relative",
@@ -141,7 +141,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     known = known[known["experiment"] == experiment.published]
     for row, view in zip(panels, shown.views, strict=True):
         own = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
-        theirs = _matching_published(known, view)
+        theirs = matching_published(known, view)
         for axes, column in zip(row, columns, strict=True):
             here, there = own, theirs
             for name, value in zip(shown.columns, column, strict=True):
@@ -152,20 +152,20 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
                 _bars(axes, here, there, labels, shown.x)
             else:
                 _panel(axes, here, there, list(dict.fromkeys(own["series"])), shown.x)
-            title = ", ".join(_titled(name, value) for name, value in zip(shown.columns, column, strict=True))
+            title = ", ".join(titled(name, value) for name, value in zip(shown.columns, column, strict=True))
             axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
-            axes.set_yscale("log" if view.metric in _LOGARITHMIC else "linear")
+            axes.set_yscale("log" if view.metric in LOGARITHMIC else "linear")
             if shown.x not in ("scale", "layers") and not bars:
                 axes.set_xscale("log")
         for axes in row if bars else row[:1]:
-            axes.set_ylabel(_METRICS.get(view.metric, view.metric))
+            axes.set_ylabel(METRICS.get(view.metric, view.metric))
     handles = {
         label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
     )
-    return _save(figure, out / f"{experiment.name}.png")
+    return save(figure, out / f"{experiment.name}.png")
 
 
 def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
@@ -179,15 +179,15 @@ def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
         fine = sorted({power + step for power in levels for step in (0, math.log10(2), math.log10(5))})
         lines = axes.contour(grid.columns, grid.index, heights, levels=fine, colors="white", linestyles="solid")
         axes.clabel(lines, fmt=lambda power: f"{10**power:.0e}" if power < -3 else f"{10**power:.3g}", fontsize="small")
-        axes.set(xscale="log", yscale="log", xlabel=_AXES.get(shown.x, shown.x), title=view.title)
+        axes.set(xscale="log", yscale="log", xlabel=AXES.get(shown.x, shown.x), title=view.title)
         axes.set_xticks(grid.columns, [f"{value:g}" for value in grid.columns], minor=False)
         axes.set_yticks(grid.index, [f"{value:g}" for value in grid.index], minor=False)
         axes.minorticks_off()
-    panels[0][0].set_ylabel(_AXES.get(shown.y, shown.y))
-    return _save(figure, path)
+    panels[0][0].set_ylabel(AXES.get(shown.y, shown.y))
+    return save(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
     """Writes PNG and PDF."""
     for suffix in (".png", ".pdf"):
         image = BytesIO()
@@ -195,6 +195,12 @@ def _save(figure: Figure, path: Path) -> Path:
         files.write(path.with_suffix(suffix), image.getvalue())
     plt.close(figure)
     return path
+
+
+def draw_pictures(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
+    """An experiment's own pictures in place of lines."""
+    assert experiment.pictures is not None
+    return [save(figure, out / f"{name}.png") for name, figure in experiment.pictures(rows).items()]
 
 
 def draw_maps(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
@@ -220,7 +226,7 @@ def _maps(rows: pd.DataFrame, name: str, path: Path) -> Path:
     for axes, scale in zip(panels[0], across, strict=True):
         axes.set_title(f"c = {scale:g}", fontsize="small")
     figure.suptitle(f"{name}: attention weights on c X, queries down, keys across, 0 (dark) to 1", fontsize="medium")
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
@@ -228,7 +234,7 @@ def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFra
     known, shown = published(), experiment.shown
     known, parts = known[known["experiment"] == experiment.published], []
     for view in shown.views:
-        theirs = _matching_published(known, view)
+        theirs = matching_published(known, view)
         ours = table[(table["view"] == view.title) & (table["metric"] == view.metric)]
         by = list(dict.fromkeys([*shown.columns, "series", shown.x]))
         if len(theirs) and set(by) <= set(theirs):
@@ -241,7 +247,7 @@ def against_published(table: pd.DataFrame, experiment: Experiment) -> pd.DataFra
     return both
 
 
-def _matching_published(known: pd.DataFrame, view: View) -> pd.DataFrame:
+def matching_published(known: pd.DataFrame, view: View) -> pd.DataFrame:
     """The published medians beside a view; none where the view picks by what they do not say."""
     where = view.where if view.published is None else view.published
     if not set(where) <= set(known):
@@ -253,7 +259,7 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
     for label, own in table.groupby("series", sort=False):
         colour, marker = style(str(label), labels)
         own = own.sort_values(x)
-        if own["metric"].isin(_LOGARITHMIC).all():
+        if own["metric"].isin(LOGARITHMIC).all():
             own = own.assign(**{column: own[column].clip(lower=_LEAST) for column in ("p10", "median", "p90")})
         axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
         axes.plot(own[x], own["median"], color=colour, marker=marker, markersize=4, label=str(label))
@@ -265,11 +271,11 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         axes.plot(
             theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=_PUBLISHED.format(label)
         )
-    axes.set_xlabel(_AXES.get(x, x))
+    axes.set_xlabel(AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")
 
 
-def _titled(column: str, value: object) -> str:
+def titled(column: str, value: object) -> str:
     if value in TASKS:
         return TASKS[str(value)].title
     if column == "domain":
@@ -292,5 +298,5 @@ def _bars(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[str
             (hollow,) = axes.plot(places, theirs["median"], marker, color=colour, label=_PUBLISHED.format(label))
             hollow.set(markersize=6, markerfacecolor="none")
     axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize="small")
-    axes.set_xlabel(_AXES.get(x, x))
+    axes.set_xlabel(AXES.get(x, x))
     axes.grid(alpha=0.25, axis="y")

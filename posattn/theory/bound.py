@@ -16,18 +16,20 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, positive, whole, within
 from posattn.theory.network import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
+FROM, TO = 1e-100, 1e100  # between which caps and limits lie: squares of them are numbers that a float holds
 _LARGEST = 709.0  # of a logarithm whose number a float holds
-_MOST_SAMPLES = 300.0 * math.log(10)
+_MOST_SAMPLES = 1e300
 
 
 @dataclass(frozen=True)
 class LayerConstants:
     """Logarithms of one layer's constants in Eq. 18 and 19."""
 
+    B: float  # B_l: by how much rows of F_l are larger than those of X
     radius: float  # R_l: norm of a row of F_{l-1}
     mlp_radius: float  # of g, which W_1 reads
     hidden_radius: float  # of σ(g W_1), which W_2 reads
@@ -53,7 +55,7 @@ class Term:
         return (self.log_a + 2 * self.log_b) / 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GeneralizationBound:
     """|risk - empirical risk| <= ``gap`` with probability 1 - ``delta``, for all networks of the class at once.
 
@@ -70,6 +72,14 @@ class GeneralizationBound:
     norms: ClassNorms
     layers: tuple[LayerConstants, ...]
     terms: tuple[Term, ...]
+
+    def __repr__(self) -> str:
+        """What it is of, and what it says; ``table`` and ``constants`` have the rest."""
+        of = f"{len(self.layers)} layers of {self.attention} attention{', layer-normalised' if self.layer_norm else ''}"
+        return (
+            f"GeneralizationBound({of}, {self.samples:g} samples, delta {self.delta:g}, cap {self.cap:g}: "
+            f"gap <= {in_digits(self.log10_gap)}{', vacuous' if self.vacuous else ''})"
+        )
 
     @property
     def log_nu(self) -> float:
@@ -95,7 +105,8 @@ class GeneralizationBound:
     @property
     def confidence(self) -> float:
         """2 b sqrt(log(k/δ) / 2m): Theorem C.1, with δ/k for each of k outputs."""
-        return 2 * self.cap * math.sqrt(math.log(self.outputs / self.delta) / (2 * self.samples))
+        logarithm = math.log(self.outputs) - math.log(self.delta)
+        return 2 * self.cap * math.sqrt(logarithm / (2 * self.samples))
 
     @property
     def gap(self) -> float:
@@ -121,6 +132,15 @@ class GeneralizationBound:
             rows.append(own | {"log10 a": term.log_a / math.log(10), "log10 b": term.log_b / math.log(10)})
         return pd.DataFrame(rows)
 
+    def constants(self) -> pd.DataFrame:
+        """The constants of the proof, one row for each layer, as decimal logarithms: B_l, R_l, Λ_l, α_l, β, γ_l and η."""
+        letters = {"B": "B", "radius": "R", "lipschitz": "Λ", "alpha": "α", "beta": "β", "gamma": "γ", "eta": "η"}
+        rows = []
+        for index, own in enumerate(self.layers, start=1):
+            logs = {f"log10 {letter}": getattr(own, name) / math.log(10) for name, letter in letters.items()}
+            rows.append({"layer": index} | logs)
+        return pd.DataFrame(rows)
+
     def samples_for(self, gap: float) -> float:
         """How many samples make the bound at most ``gap``: a float, as it may be astronomic."""
         wanted = math.log(positive("gap", gap))
@@ -130,7 +150,7 @@ class GeneralizationBound:
             there = evaluate(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
             return there.log10_gap * math.log(10) <= wanted
 
-        low, high = math.log(2), _MOST_SAMPLES
+        low, high = math.log(2), math.log(_MOST_SAMPLES)
         if not enough(high):
             return math.inf
         if enough(low):
@@ -154,12 +174,13 @@ def evaluate(
     choice("attention", attention, ATTENTION)
     if not 0 < positive("delta", delta) < 0.5:
         raise UsageError(f"delta is {delta!r}; it must be above 0 and below 0.5.")
-    positive("cap", cap)
+    within("cap", cap, FROM, TO)
     if norms.L_sigma < 1:
         raise UsageError(f"L_sigma is {norms.L_sigma!r}; the proof needs a Lipschitz constant of at least 1.")
-    if positive("samples", samples) < 2:
-        raise UsageError(f"samples is {samples!r}; it must be at least 2.")
+    within("samples", samples, 2, _MOST_SAMPLES)
     whole("outputs", outputs)
+    if not all(math.isfinite(value) for value in vars(norms).values()):
+        raise UsageError(f"the norms of the class are {norms}; they must be finite numbers.")
     layers = layer_constants(norms, attention, layer_norm)
     terms = cover_terms(norms, layers, samples, attention, layer_norm)
     return GeneralizationBound(attention, layer_norm, samples, delta, cap, outputs, norms, layers, terms)
@@ -178,6 +199,7 @@ def layer_constants(norms: ClassNorms, attention: str, layer_norm: bool) -> tupl
         features = math.log(norms.B_P) if attention == "positional" else radius
         found.append(
             LayerConstants(
+                0.0 if layer_norm else _grown(norms, l + 1) - math.log(norms.B_X),
                 radius,
                 mlp,
                 hidden,
@@ -253,6 +275,15 @@ def log_sum(logs: Iterable[float]) -> float:
     values = list(logs)
     largest = max(values)
     return largest + math.log(sum(math.exp(value - largest) for value in values))
+
+
+def in_digits(log10: float) -> str:
+    """A number by its decimal logarithm, in two digits, also where no float holds it: 3.4e+15."""
+    power = math.floor(log10)
+    digits = f"{10 ** (log10 - power):.1f}"
+    if digits == "10.0":
+        power, digits = power + 1, "1.0"
+    return f"{digits}e{power:+03d}"
 
 
 def _exp(value: float) -> float:

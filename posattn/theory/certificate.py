@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posattn.errors import UsageError, choice, positive
-from posattn.theory.cones import Cones, bisect, largest_output, tighten, whole_network
+from posattn.theory.cones import Cones, Relaxed, bisect, largest_output, tighten, whole_network
 
 Matrices = list[Float[Tensor, "_ _"]]
 Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
@@ -30,7 +30,8 @@ Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
 _LONGEST = 6  # 2n · (n-1)! cells to begin with: 1440, and 80,640 at n = 8
 _MOST_CELLS = 20_000
 _ROOTS = 3000  # cones to begin with, at least: fewer are bounded too loosely to be worth it
-_TOGETHER, _ROOTS_TOGETHER = 256, 32  # cones bounded at once; whole networks are larger than what is left of them
+_TOGETHER = 256  # cones bounded at once
+_ROOTS_TOGETHER = 512  # over n²: whole networks, which are larger than what is left of them later
 _TRIED = 16  # centres of a batch, those with the largest bounds, that are tried for a worse list
 _STEP = 1e-6  # of a difference
 _ZERO = 1e-12
@@ -90,8 +91,8 @@ def certify(
 ) -> Certificate:
     """Certifies the network x ↦ K_{L+1} relu(K_L ... relu(K_1 x)) against ``target``, the task called ``name``.
 
-    Branches until the bound is at most ``ratio`` times the worst error found, or for ``seconds`` of CPU time: then the bound
-    is still right, only looser.
+    Branches until the bound is at most ``ratio`` times the worst error found, or for ``seconds`` of CPU time, give or take one
+    step of about a second: then the bound is still right, only looser.
     """
     if positive("ratio", ratio) <= 1:
         raise UsageError(f"ratio is {ratio!r}; it must be above 1.")
@@ -100,60 +101,115 @@ def certify(
     if n > _LONGEST:
         raise UsageError(f"n is {n}; the certificate is for lists of at most {_LONGEST} numbers.")
     start = time.process_time()
-    vertices = linear_cells(target, BREAKS[choice("task", name.removesuffix("-total"), BREAKS)](n))
-    search = _Search(matrices, target, worst_list(matrices, target, seed))
-    while n > 1 and len(vertices) < _ROOTS:
-        vertices = _halved(vertices)
-    complete = True
-    for roots in vertices.split(_ROOTS_TOGETHER):
-        left = seconds - (time.process_time() - start)
-        complete &= search.branch(whole_network(matrices, roots, target(roots)), ratio, left)
-    worst = tuple((search.worst / search.worst.abs().max()).tolist())
+    cells = linear_cells(target, BREAKS[choice("task", name.removesuffix("-total"), BREAKS)](n))
+    worst = worst_list(matrices, target, seed, seconds=seconds / 4)
+    search = _Search(matrices, target, worst, ratio, start + seconds)
+    search.finish(cells)
     return Certificate(
         name,
         n,
         max(search.bound, search.error),
         search.error,
-        worst,
+        tuple((search.worst / search.worst.abs().max()).tolist()),
         search.cones,
         time.process_time() - start,
-        complete,
+        search.bound <= ratio * search.error,
     )
 
 
 class _Search:
-    """Branch and bound: ``bound`` is the largest bound of a finished cone, ``error`` the largest error seen."""
+    """Branch and bound: ``bound`` is the largest bound of a finished cone, ``error`` the largest error seen.
 
-    def __init__(self, matrices: Matrices, target: Target, worst: Float[Tensor, " n"]):
+    Every cone has at any time a bound that holds: of itself, of the cone it is half of, or of the whole cube. When ``end`` of
+    CPU time is reached the cones that are open are finished with these.
+    """
+
+    def __init__(self, matrices: Matrices, target: Target, worst: Float[Tensor, " n"], ratio: int | float, end: float):
         self.matrices, self.target, self.worst = matrices, target, worst
+        self.ratio, self.end = ratio, end
         self.bound, self.error, self.cones = 0.0, 0.0, 0
         self._try(worst[None])
 
-    def branch(self, roots: Cones, ratio: int | float, seconds: float) -> bool:
-        """Finishes all that is below ``roots``; without time left their bounds count as they are, and False is returned."""
-        end, stack, complete = time.process_time() + seconds, [roots], True
+    def finish(self, cells: Float[Tensor, "cells n n"]) -> None:
+        """All cells: each bounded once, so that none is left without when time is short, and then branched."""
+        n, whole = cells.shape[1], largest_on_cube(self.matrices, self.target(cells))
+        while n > 1 and len(cells) < _ROOTS:
+            cells = _halved(cells)
+        batches = cells.split(max(1, _ROOTS_TOGETHER // n**2))
+        known = [torch.full((len(own),), whole, dtype=cells.dtype) for own in batches]
+        for index, roots in enumerate(batches):
+            if self._late():
+                break
+            known[index] = self._bounded(self._network(roots), known[index])[2]
+        for roots, bounds in zip(batches, known, strict=True):
+            open_ = self._open(bounds)
+            if bool(open_.any()):
+                self._branch(roots[open_], bounds[open_])
+
+    def _branch(self, roots: Float[Tensor, "B n n"], known: Float[Tensor, " B"]) -> None:
+        """Finishes all that is below ``roots``."""
+        stack = [] if self._late() else [(self._network(roots), known)]
+        if not stack:
+            self._settle(known)
         while stack:
-            cones, layers = tighten(stack.pop())
-            found = largest_output(cones, layers)
-            self.cones += len(cones)
-            self._try(cones.V.mean(dim=1)[found.topk(min(_TRIED, len(found))).indices])
-            open_ = found > ratio * self.error
-            if time.process_time() > end or cones.V.shape[1] == 1:
-                complete &= not bool(open_.any())
-                open_ = torch.zeros_like(open_)
-            if not bool(open_.all()):
-                self.bound = max(self.bound, float(found[~open_].max()))
+            cones, known = stack.pop()
+            if self._late():
+                self._settle(known)
+                continue
+            cones, layers, found = self._bounded(cones, known)
+            if cones.V.shape[1] == 1:  # a ray, which has no halves
+                self._settle(found)
+                continue
+            open_ = self._open(found)
             if bool(open_.any()):
                 kept = [own[open_] for own in layers]
                 units = sum((own.slope > 0).sum(dim=1) for own in kept)  # sorted, so that batches are padded little
-                halves = bisect(cones[open_], kept)[torch.as_tensor(units).repeat(2).argsort()]
-                stack += [halves[at : at + _TOGETHER] for at in range(0, len(halves), _TOGETHER)]
-        return complete
+                order = torch.as_tensor(units).repeat(2).argsort()
+                halves, bounds = bisect(cones[open_], kept)[order], found[open_].repeat(2)[order]
+                parts = [slice(at, at + _TOGETHER) for at in range(0, len(halves), _TOGETHER)]
+                stack += [(halves[part], bounds[part]) for part in parts]
+
+    def _network(self, roots: Float[Tensor, "B n n"]) -> Cones:
+        return whole_network(self.matrices, roots, self.target(roots))
+
+    def _bounded(self, cones: Cones, known: Float[Tensor, " B"]) -> tuple[Cones, list[Relaxed], Float[Tensor, " B"]]:
+        """What is left of the network on the cones, its relaxation, and a bound of each that is no worse than ``known``."""
+        cones, layers = tighten(cones)
+        found = torch.minimum(largest_output(cones, layers), known)
+        self.cones += len(cones)
+        self._try(cones.V.mean(dim=1)[found.topk(min(_TRIED, len(found))).indices])
+        return cones, layers, found
+
+    def _open(self, bounds: Float[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """Which cones must be halved; the others are finished."""
+        open_ = bounds > self.ratio * self.error
+        self._settle(bounds[~open_])
+        return open_
+
+    def _settle(self, bounds: Float[Tensor, " B"]) -> None:
+        if len(bounds):
+            self.bound = max(self.bound, float(bounds.max()))
+
+    def _late(self) -> bool:
+        return time.process_time() > self.end
 
     def _try(self, x: Float[Tensor, "b n"]) -> None:
         errors = signed_errors(self.matrices, self.target, x).amax(dim=1)
         if float(errors.max()) > self.error:
             self.error, self.worst = float(errors.max()), x[errors.argmax()]
+
+
+def largest_on_cube(matrices: Matrices, y: Float[Tensor, "cells n outputs"]) -> float:
+    """A bound on |e| over the cube by intervals, at once: where time is over before anything better is known.
+
+    ``y`` holds the answers at the vertices of cells on which they are linear, so none is larger elsewhere.
+    """
+    low, high = -torch.ones(matrices[0].shape[1], dtype=y.dtype), torch.ones(matrices[0].shape[1], dtype=y.dtype)
+    for index, k in enumerate(matrices):
+        low, high = (low.relu(), high.relu()) if index else (low, high)
+        plus, minus = k.clamp(min=0), k.clamp(max=0)
+        low, high = plus @ low + minus @ high, plus @ high + minus @ low
+    return float((torch.maximum(-low, high) + y.abs().amax(dim=(0, 1))).max())
 
 
 def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -> Float[Tensor, "b both"]:
@@ -166,13 +222,28 @@ def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -
 
 
 def worst_list(
-    matrices: Matrices, target: Target, seed: int = 0, lists: int = 100_000, climbers: int = 64, steps: int = 120
+    matrices: Matrices,
+    target: Target,
+    seed: int = 0,
+    lists: int = 100_000,
+    climbers: int = 64,
+    steps: int = 120,
+    seconds: float = math.inf,
 ) -> Float[Tensor, " n"]:
-    """The worst list that a search finds: for each output and sign the worst of many random ones, by gradient ascent."""
+    """The worst list that a search finds: for each output and sign the worst of many random ones, by gradient ascent.
+
+    After ``seconds`` of CPU time the best so far is returned.
+    """
+    end = time.process_time() + seconds
     generator = torch.Generator().manual_seed(seed)
     x = 2 * torch.rand(lists, matrices[0].shape[1], generator=generator, dtype=torch.float64) - 1
-    errors = torch.cat([signed_errors(matrices, target, part) for part in x.split(4096)])
-    top = errors.topk(min(climbers, lists), dim=0).indices.mT  # (output and sign, climber)
+    tried: list[Tensor] = []
+    for part in x.split(4096):
+        if tried and time.process_time() > end:
+            break
+        tried.append(signed_errors(matrices, target, part))
+    errors = torch.cat(tried)
+    top = errors.topk(min(climbers, len(errors)), dim=0).indices.mT  # (output and sign, climber)
     goal = torch.arange(len(top)).repeat_interleave(top.shape[1])
     x = x[top.flatten()]
     best, best_error = x[0], -torch.inf
@@ -181,6 +252,8 @@ def worst_list(
         errors = signed_errors(matrices, target, x)
         if float(errors.max()) > best_error:
             best, best_error = x[errors.amax(dim=1).argmax()], float(errors.max())
+        if time.process_time() > end:
+            break
         around = x[:, None] + _STEP * torch.eye(
             x.shape[1], dtype=x.dtype
         )  # by differences: targets need not be differentiable

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from posattn.theory.bound import GeneralizationBound
+    from posattn.training import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
@@ -47,19 +48,19 @@ def bound_command(
     from posattn.theory.bound import ATTENTION
     from posattn.theory.models import generalization_bound, network_of
     from posattn.theory.network import norm_table
-    from posattn.training import load
 
-    trained = load(run)
+    trained = _loaded(run)
     model = trained.model(member)
+    network = network_of(model)
     m = trained.spec.recipe.samples if samples is None else samples
     bounds = {kind: generalization_bound(model, m, delta, cap, layer_norm, kind) for kind in ATTENTION}
-    if as_json:
-        about = {"run": str(run), "member": member, "class": asdict(bounds["positional"].norms), "constants": "one"}
-        return _print_json(about | {kind: _described(found, gap) for kind, found in bounds.items()})
-    network = network_of(model)
     own = ATTENTION[network.self_attention]
+    if as_json:
+        about = {"run": str(run), "member": member, "attention": own, "constants": "one"}
+        about |= {"class": asdict(bounds[own].norms), "norms": norm_table(network).to_dict("records")}
+        return _print_json(about | {kind: _described(found, gap) for kind, found in bounds.items()})
     _print_norms(norm_table(network), f"norms of network {member} of {run} (M = W_Q W_Kᵀ/√d_k, W_O in W_1)")
-    letters = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P")
+    letters = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
     print_table("its class (Eq. 10)", letters, [[f"{getattr(bounds[own].norms, letter):.3g}" for letter in letters]])
     _print_bounds(bounds, own, gap)
     print("Constants that the paper leaves unnamed are set to one.")
@@ -68,12 +69,10 @@ def bound_command(
 
 
 def _described(bound: "GeneralizationBound", gap: float) -> dict[str, Any]:
-    """A bound for JSON, which has no infinity."""
-    named = ("samples", "delta", "cap", "outputs", "layer_norm", "log10_gap", "vacuous", "confidence")
-    needed = bound.samples_for(gap)
-    numbers = {"gap": bound.gap, "complexity": bound.complexity, "samples_for_gap": needed}
-    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-    return {name: getattr(bound, name) for name in named} | finite | {"terms": bound.table().to_dict("records")}
+    """A bound for JSON."""
+    named = ("samples", "delta", "cap", "outputs", "layer_norm", "gap", "complexity", "confidence", "log10_gap")
+    found = {name: getattr(bound, name) for name in (*named, "vacuous")} | {"samples_for_gap": bound.samples_for(gap)}
+    return found | {"layers": bound.constants().to_dict("records"), "terms": bound.table().to_dict("records")}
 
 
 def _print_norms(table: "pd.DataFrame", title: str) -> None:
@@ -85,7 +84,9 @@ def _print_norms(table: "pd.DataFrame", title: str) -> None:
 
 
 def _print_bounds(bounds: "dict[str, GeneralizationBound]", own: str, gap: float) -> None:
-    """The two bounds, and where in the network each comes from."""
+    """The two bounds, their constants, and where in the network each comes from."""
+    from posattn.theory.bound import in_digits
+
     any_of_them = bounds[own]
     title = f"|risk - empirical risk| with probability {1 - any_of_them.delta:g}, m = {any_of_them.samples:g}"
     title += ", layer-normalised" if any_of_them.layer_norm else ""
@@ -97,6 +98,11 @@ def _print_bounds(bounds: "dict[str, GeneralizationBound]", own: str, gap: float
         for kind, found in bounds.items()
     ]
     print_table(title, ("attention", "bound", "complexity", "confidence", f"m for a gap of {gap:g}"), rows)
+    for kind, found in bounds.items():
+        constants = found.constants()
+        letters = [name.removeprefix("log10 ") for name in constants]
+        rows = [(f"{int(layer)}", *map(in_digits, logs)) for layer, *logs in constants.itertuples(index=False)]
+        print_table(f"constants of Eq. 18, {kind}; B, R: radii, Λ: Lipschitz", letters, rows)
     shares = {kind: found.table() for kind, found in bounds.items()}
     rows = [
         (f"{term.layer or 'readout'}", term.matrix, *(f"{each['share'][index]:.2e}" for each in shares.values()))
@@ -119,9 +125,8 @@ def certify_command(
     """
     from posattn.errors import positive
     from posattn.theory.models import certify_model
-    from posattn.training import load
 
-    trained = load(run)
+    trained = _loaded(run)
     positive("limit", limit)
     found = certify_model(trained.model(member), trained.spec.members[member].task, ratio, seconds)
     if as_json:
@@ -152,9 +157,9 @@ def ood_probability_command(
 
     Example: posattn ood-probability --n 8 --c 10
     """
-    from posattn.theory.ood import ood_probability
+    from posattn.theory.ood import above_one, ood_probability
 
-    found = ood_probability(n, c, samples, seed)
+    found = ood_probability(n, above_one("c", c), samples, seed)
     tail = found.chernoff(lists, epsilon)
     if as_json:
         chernoff = asdict(tail) | {"inside": tail.inside, "probability": tail.probability}
@@ -183,8 +188,24 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
+def _loaded(folder: Path) -> "Run":
+    """A trained run or a compiled program, which the theory's functions then refuse by name."""
+    from posattn.compiler.saved import load
+
+    return load(folder, "cpu")
+
+
 def _print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=2))
+    print(json.dumps(_without_infinities(content), indent=2, allow_nan=False))
+
+
+def _without_infinities(content: Any) -> Any:
+    """The same with null for what JSON has no number for."""
+    if isinstance(content, dict):
+        return {key: _without_infinities(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_infinities(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _short(value: float) -> str:

@@ -21,6 +21,8 @@ from torch import Tensor
 from posattn import streams
 from posattn.errors import UsageError, whole
 
+HARD = 1e5  # logits this far apart make softmax a hardmax
+
 
 def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "train") -> Float[Tensor, "m n"]:
     """``m`` lists of n integers, each uniform on 0..largest."""
@@ -50,6 +52,49 @@ def tree_depth(n: int) -> int:
     if 2**layers != n:
         raise UsageError(f"n is {n}; it must be a power of two, for the tree to have log2 n layers.")
     return layers
+
+
+@dataclass(frozen=True)
+class Members:
+    """R networks of the class H itself: log2 n layers, two heads, W_V = W_O = I, four hidden units, one number a position.
+
+    A layer makes s_i = W_2ᵀ relu(W_1ᵀ [(A_1 s)_i, (A_2 s)_i, s_i]) with A_h the softmax of ``logits``, which can be anything
+    where positions are in general position. Without biases, as min and max need none; h(x) is the last position's number.
+    """
+
+    logits: Float[Tensor, "R L 2 n n"]
+    W_1: Float[Tensor, "R L 3 4"]
+    W_2: Float[Tensor, "R L 4"]
+
+    def __call__(self, x: Float[Tensor, "m n"]) -> Float[Tensor, "R m"]:
+        s = x.expand(len(self.logits), *x.shape)
+        for logits, w_1, w_2 in zip(*(w.unbind(dim=1) for w in (self.logits, self.W_1, self.W_2)), strict=True):
+            mixed = torch.einsum("rhij,rmj->rmih", logits.softmax(dim=-1), s)
+            hidden = torch.relu(torch.cat([mixed, s[..., None]], dim=-1) @ w_1[:, None])
+            s = torch.einsum("rmik,rk->rmi", hidden, w_2)
+        return s[..., -1]
+
+    def member(self, index: int) -> "Members":
+        """One of them alone."""
+        return Members(*(w[index : index + 1] for w in (self.logits, self.W_1, self.W_2)))
+
+
+def extremum(n: int, maximum: bool = False) -> Members:
+    """The min (or max) of n numbers exactly, n a power of two.
+
+    In layer l position i attends to itself and to the partner whose l-th binary digit differs, so that after the last every
+    position holds the answer.
+    """
+    positions, layers = torch.arange(n), tree_depth(n)
+    pairs = torch.stack([torch.stack([positions, positions ^ (1 << l)]) for l in range(layers)])
+    # min(a, b) = (relu(a+b) - relu(-a-b) - relu(a-b) - relu(b-a))/2, max with plus signs for the last two
+    sums = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, -1.0, -1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    last = 0.5 if maximum else -0.5
+    return Members(
+        HARD * torch.nn.functional.one_hot(pairs, n).float()[None],
+        sums.expand(1, layers, 3, 4),
+        torch.tensor([0.5, -0.5, last, last]).expand(1, layers, 4),
+    )
 
 
 @dataclass(frozen=True)

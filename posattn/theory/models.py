@@ -17,16 +17,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, whole, within
 from posattn.folding import fold, stack_layers
 from posattn.model import ARCHITECTURES, Layer, ModelConfig, Transformer, input_encoding, input_features, positions_of
 from posattn.tasks import task as find_task
-from posattn.theory.bound import GeneralizationBound, evaluate
+from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate
 from posattn.theory.certificate import Certificate, certify
-from posattn.theory.discrepancy import tree_depth
+from posattn.theory.discrepancy import HARD, Members, extremum
 from posattn.theory.network import ClassNorms, LayerWeights, Network
 
-_HARD = 1e5  # logits this far apart, over √d_k, make softmax a hardmax in float64
 TRAINING_LIMIT = 2.0  # training values lie in [-2, 2]
 
 
@@ -51,9 +50,15 @@ def generalization_bound(
         limit: the largest magnitude of a number in a list.
     """
     network = network_of(model, limit)
-    kind = attention or ("self-attention" if network.self_attention else "positional")
-    outputs = len(network.P) - 1
-    return evaluate(ClassNorms.of(network), whole("samples", samples, least=2), kind, delta, cap, outputs, layer_norm)
+    kind = attention or ATTENTION[network.self_attention]
+    return network_bound(network, whole("samples", samples, least=2), kind, delta, cap, layer_norm)
+
+
+def network_bound(
+    network: Network, samples: int, attention: str, delta: float, cap: int | float, layer_norm: bool = False
+) -> GeneralizationBound:
+    """The same for Eq. 9's matrices of a model, whose outputs are all positions but the scratchpad."""
+    return evaluate(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
 
 
 def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network:
@@ -62,6 +67,13 @@ def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network
         raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
     _check_finite(model)
     design = model.config.design
+    within("limit", limit, FROM, TO)
+    if model.config.vocabulary.words:
+        raise UsageError(
+            f"the model reads {model.config.tokens}, and the bound is for networks that read lists of numbers."
+        )
+    if model.config.compiled:
+        raise UsageError("the model is a compiled program; the bound is for networks that were trained on samples.")
     if design.rotary or design.attends == "both" or model.config.any_length:
         raise UsageError(
             f"the {model.config.arch} architecture has queries and keys of a form that the proof does not cover."
@@ -160,6 +172,9 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     Attention is constant, so a layer is one matrix on all positions and features at once: with the folded U_0, U_h of
     :mod:`posattn.folding`, K = I ⊗ U_0ᵀ + Σ_h A_h ⊗ U_hᵀ.
     """
+    if isinstance(model, Transformer) and (model.config.compiled or model.config.vocabulary.words):
+        what = "is a compiled program" if model.config.compiled else f"reads {model.config.tokens}"
+        raise UsageError(f"the model {what}; the certificate is for networks trained on lists of numbers.")
     if not isinstance(model, Transformer) or model.config.bias or model.config.design != ARCHITECTURES["scale-exact"]:
         raise UsageError("the certificate is for bias-free positional models: train with --arch scale-exact.")
     _check_finite(model)
@@ -183,30 +198,32 @@ def certify_model(model: nn.Module, task: str, ratio: int | float = 1.9, seconds
 
 
 def extremum_model(n: int, maximum: bool = False) -> Transformer:
-    """The min (or max) of n numbers exactly, n a power of two: Appendix G's network of log2 n layers, two heads, W_V = W_O = I.
+    """The min (or max) of n numbers exactly, n a power of two: a network of Appendix G's class as a model."""
+    return class_model(extremum(n, maximum))
 
-    In layer l position i attends to itself and to the partner whose l-th binary digit differs, so that after the last every
-    position holds the answer. The state has the number twice, one for each head; four hidden units make min or max of the pair.
+
+def class_model(members: Members, index: int = 0) -> Transformer:
+    """One of ``members``, networks of Appendix G's class, as a model that gives its answers, W_V = W_O = I.
+
+    The state has the number twice, once for each head. No position sees the scratchpad, which the appendix does not have.
     """
-    layers = tree_depth(n)
+    layers, n = members.logits.shape[1], members.logits.shape[-1]
     model = Transformer(ModelConfig(n, "scale-exact", layers=layers, heads=2, embed=2, width=4))
-    positions = torch.arange(n + 1)
-    # min(a, b) = (relu(a+b) - relu(-a-b) - relu(a-b) - relu(b-a))/2, max with plus signs for the last two
-    sums = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
-    last = 0.5 if maximum else -0.5
     with torch.no_grad():
         model.encoder.weight.fill_(1.0)
         model.decoder.weight.copy_(torch.tensor([[1.0, 0.0]]))
-        for l, layer in enumerate(model.layers):
+        own = (w[index] for w in (members.logits, members.W_1, members.W_2))
+        for layer, logits, w_1, w_2 in zip(model.layers, *own, strict=True):
             assert isinstance(layer, Layer)
-            partner = torch.where(positions < n, positions ^ (1 << l), n)  # the scratchpad keeps to itself
-            attends = torch.nn.functional.one_hot(
-                torch.stack([positions, partner]), n + 1
-            ).float()  # (head, query, key)
-            layer.attention.W_Q.weight.copy_(_HARD * attends.transpose(1, 2).flatten(0, 1))
+            with_scratchpad = torch.full((2, n + 1, n + 1), -HARD)  # (head, query, key)
+            with_scratchpad[:, :n, :n] = logits
+            with_scratchpad[:, n, n] = HARD
+            # With one-hot positions and W_K = I the logits are W_Q's entries over √d_k.
+            queries = math.sqrt(n + 1) * with_scratchpad.transpose(1, 2).flatten(0, 1)
+            layer.attention.W_Q.weight.copy_(queries)
             layer.attention.W_K.weight.copy_(torch.eye(n + 1).repeat(2, 1))
             layer.attention.W_V.weight.copy_(torch.eye(2))
             layer.attention.W_O.weight.copy_(torch.eye(2))
-            layer.W_1.weight.copy_(torch.cat([sums, torch.zeros(4, 2)], dim=1))
-            layer.W_2.weight.copy_(torch.tensor([[0.5, -0.5, last, last]]).repeat(2, 1))
+            layer.W_1.weight.copy_(torch.cat([w_1.mT, torch.zeros(4, 1)], dim=1))
+            layer.W_2.weight.copy_(w_2.expand(2, 4))
     return model.eval()

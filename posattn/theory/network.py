@@ -121,6 +121,12 @@ class ClassNorms:
             B_P=row_norm(network.P),
         )
 
+    def holds(self, other: "ClassNorms") -> bool:
+        """Whether this class (Eq. 10) holds every network of ``other``: the same layers and heads, and no norm larger."""
+        norms = ("B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
+        same = (self.L, self.H, self.n) == (other.L, other.H, other.n)
+        return same and all(getattr(other, name) <= getattr(self, name) for name in norms)
+
 
 def norm_table(network: Network) -> pd.DataFrame:
     """‖·‖_2 and ‖·‖_{2,1} of every matrix: one row for each layer and matrix, with M = W_Q W_Kᵀ and W_V by head."""

@@ -50,7 +50,9 @@ class OODProbability:
 
     def chernoff(self, lists: int, epsilon: float) -> "Chernoff":
         """Eq. 29: of ``lists`` test lists, how many lie inside, unless with a probability of at most exp(-2 N ε²)."""
-        return Chernoff(whole("lists", lists), positive("epsilon", epsilon), self.exact)
+        if positive("epsilon", epsilon) >= 1:
+            raise UsageError(f"epsilon is {epsilon!r}; it is a share of the lists, so it must be above 0 and below 1.")
+        return Chernoff(whole("lists", lists), float(epsilon), self.exact)
 
     def at_most(self, lists: int, power: float = 1.0) -> float:
         """A number of lists inside that N = ``lists`` exceed with a probability of at most N^-``power``.
@@ -86,7 +88,7 @@ def ood_probability(
 ) -> OODProbability:
     """The probability that a test list of ``n`` numbers at ``scale`` c > 1 lies inside the training domain."""
     whole("n", n, least=2)
-    c = _above_one(scale)
+    c = above_one("scale", scale)
     if confidence not in _Z:
         raise UsageError(f"confidence is {confidence!r}; it must be one of {', '.join(map(str, _Z))}.")
     hits = count_inside(n, c, whole("samples", samples), whole("seed", seed, least=0))
@@ -105,7 +107,7 @@ def ood_probability(
 
 def exact_probability(n: int, scale: float) -> float:
     """p_in by quadrature, to about twelve digits; also for n = 1, which the paper's formulas leave out."""
-    c = _above_one(scale)
+    c = above_one("scale", scale)
     # Eq. 23 and 25: event A has probability 2/(c+1), event B (c-1)/(c+1), and half of B is B.2.
     return (2 * event_a(whole("n", n), c) + (c - 1) / 2 * event_b2(n, c)) / (c + 1)
 
@@ -183,10 +185,11 @@ def wilson_interval(hits: int, samples: int, confidence: float = 0.99) -> tuple[
     return (0.0 if hits == 0 else low), (1.0 if hits == samples else high)
 
 
-def _above_one(scale: object) -> float:
-    c = positive("scale", scale)
+def above_one(field: str, scale: object) -> float:
+    """``scale`` as a float if it is a scale factor out of distribution."""
+    c = positive(field, scale)
     if c <= 1:
-        raise UsageError(f"scale is {scale!r}; it must be above 1, where lists are out of distribution.")
+        raise UsageError(f"{field} is {scale!r}; it must be above 1, where lists are out of distribution.")
     if c > _LARGEST:
-        raise UsageError(f"scale is {scale!r}; it must be at most {_LARGEST:g}, since lists are sampled in float32.")
+        raise UsageError(f"{field} is {scale!r}; it must be at most {_LARGEST:g}, since lists are sampled in float32.")
     return c

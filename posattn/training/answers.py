@@ -1,7 +1,5 @@
 """What a trained network says to one sequence or prompt, beside the truth, in words."""
 
-import torch
-
 from posattn.errors import UsageError
 from posattn.tasks import MixedTask, TokenTask, task
 from posattn.training.run import Run
@@ -9,14 +7,13 @@ from posattn.training.run import Run
 
 def answer_tokens(run: Run, member: int, text: str) -> str:
     """The answer of one network to a sequence (khop) or a prompt (mixed), the true one, and how far they differ."""
-    model = run.model(member)
+    run.check_member(member)
     asked = task(run.spec.members[member].task)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     x = asked.encode(text)
     truth = asked.target(x)
-    with torch.no_grad():
-        out = model(x.to(run.parameters.flat.device)).cpu()
+    out = run.answer(x, member)
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()
         return f"prompt {asked.decode(x)}\nmodel  {said:.4f}\ntrue   {right:.2f}\nerror  {said - right:+.4f}"

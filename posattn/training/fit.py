@@ -57,7 +57,9 @@ def train(
         task: a task's name, or one for each member.
         config: the network; by default the paper's positional Transformer for the task, for lists of 8 where it has lists.
             One that says nothing of tokens reads those of the task.
-        samples, epochs, batch: in place of the recipe's.
+        samples: training lists, in place of the recipe's number.
+        epochs: in place of the recipe's.
+        batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
         recipe: ``paper``, ``tuned``, ``looped`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.

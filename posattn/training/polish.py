@@ -5,8 +5,8 @@ least-squares problem in the weights of one small tied layer. Its P unknowns are
 
     (JᵀJ + λ mean(diag JᵀJ) I) δ = Jᵀ r,        J the Jacobian of the answers, r their errors,
 
-with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other training lists.
-The network that comes out is kept if it is better on the training lists than the one that went in.
+with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes
+other training lists. The network that comes out is kept if it is better on the training lists than the one that went in.
 
 Letters: P weights, L lists a step, n numbers a list, λ damping.
 """

@@ -42,9 +42,12 @@ class Run:
 
     def model(self, member: int = 0) -> nn.Module:
         """One member as a plain ``nn.Module``."""
+        self.check_member(member)
+        return self.parameters.model(member).eval()
+
+    def check_member(self, member: int) -> None:
         if not 0 <= member < len(self):
             raise UsageError(f"member is {member}; this run has members 0 to {len(self) - 1}.")
-        return self.parameters.model(member).eval()
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(member.task for member in self.spec.members))
@@ -74,6 +77,16 @@ class Run:
     def as_input(self, values: list[float]) -> Float[Tensor, " k"]:
         """A list of numbers as the networks take it."""
         return torch.tensor(values, device=self.device)
+
+    def answer(self, x: Shaped[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*answers"]:
+        """One member's answer to what its task gives."""
+        model = self.model(member)
+        with torch.no_grad():
+            return model(x.to(self.device)).cpu()
+
+    def examples(self) -> Tensor | None:
+        """Lists to check an exported network with, where random ones will not do."""
+        return None
 
     def truth(self, x: Float[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*batch k"]:
         """The right answers to the task of a member."""
@@ -105,12 +118,15 @@ class Run:
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
-        if self.task.TOKENS != "none":
-            raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
+        self._refuse_tokens()
         device = self.parameters.flat.device
         predict = predictor(self.parameters)
         table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)
         return table.assign(status=[self.status[member] for member in table["member"]])
+
+    def _refuse_tokens(self) -> None:
+        if self.task.TOKENS != "none":
+            raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
 
     def _members(self) -> list[tuple[str, int]]:
         return [(member.task, member.seed) for member in self.spec.members]

@@ -2,23 +2,28 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import posattn
 from posattn import UsageError
-from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Known, Round, compile_program
 from posattn.compiler.graph import (
     attention_graph,
     benes_graph,
-    drawing_of,
+    graph_of,
     leading_to,
     network_graph,
     program_graph,
     svg,
 )
+from posattn.compiler.graph_report import compiled_report, folder_report, trained_report
+from posattn.compiler.pcoc import IDLE
 from posattn.compiler.saved import CompiledRun, save
+from posattn.export import to_torch
 from posattn.training.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -84,6 +89,12 @@ def test_programs_of_several_inputs_are_saved_too(posattn_command):
         (("graph", "heap-sort"), "it must be one of"),
         (("graph", "prefix-sum", "--out", "picture.png"), "must end in .svg"),
         (("graph", "prefix-sum", "--machines", 100), "room for 64"),
+        (("graph",), "a graph is drawn of one thing"),
+        (("graph", "benes", "--pretrained", "sum"), "a graph is drawn of one thing"),
+        (("graph", "--pretrained", "heap"), "task is 'heap'"),
+        (("graph", "--pretrained", "sum", "--arch", "standard"), "depends on the input"),
+        (("graph", "--pretrained", "sum", "--by", "colour"), "by is 'colour'"),
+        (("graph", "--pretrained", "sum", "--samples", 1), "samples is 1"),
     ],
 )
 def test_bad_input_is_one_sentence(posattn_command, arguments, message):
@@ -126,7 +137,7 @@ def test_prefix_sum_is_drawn_as_in_figure_7():
 def test_in_orange_is_the_tree_of_the_sum_that_is_not_cumulative():
     tree = leading_to(program_graph(PROGRAMS["tree-sum"].build(4, 1.0)), 3)
     assert tree == {(0, 0, 1), (0, 1, 1), (0, 2, 3), (0, 3, 3), (1, 1, 3), (1, 3, 3)}
-    assert drawing_of("prefix-sum", 4).count("#D55E00") == len(tree)
+    assert svg(graph_of("prefix-sum", 4)).count("#D55E00") == len(tree)
 
 
 def test_odd_even_sort_is_drawn_as_in_figure_7():
@@ -161,21 +172,141 @@ def test_the_picture_is_svg_with_an_arrow_for_every_message(posattn_command, sor
 
 def test_a_trained_network_is_drawn_where_its_attention_is_strong(posattn_command, lively):
     posattn.train("sum", posattn.ModelConfig(3, embed=8, width=8), samples=20, epochs=1, batch=10, out="run")
-    code, shown, _ = posattn_command("graph", "run", "--least", 0.01, "--out", "picture.svg")
-    assert code == 0 and "picture.svg" in shown
+    asked = ("graph", "run", "--least", 0.01, "--samples", 50, "--out", "picture.svg", "--json", "edges.json")
+    code, shown, _ = posattn_command(*asked)
+    assert code == 0 and "picture.svg" in shown and "silenced" in shown
+    told = json.loads(Path("edges.json").read_text())
+    weights = posattn.load("run").model().attention()
+    listed = {
+        (layer["layer"], edge["head"], edge["to"], edge["from"]): edge
+        for layer in told["layers"]
+        for edge in layer["edges"]
+    }
+    assert len(listed) == int((weights >= 0.01).sum()) and told["nodes"] == ["1", "2", "3", "s"]
+    assert listed[2, 1, "s", "3"]["weight"] == pytest.approx(weights[1, 0, 3, 2].item())
+    assert told["settings"]["least"] == 0.01 and told["cuts"][0]["edges"] == 2 * 2 * 4 * 3
     assert posattn_command("graph", "run", "--least", 0)[0] == 2
     model = lively(n=3, heads=2, embed=8, width=8)
-    strong = attention_graph(model, "lively", 0.4)
+    strong = attention_graph(model.attention(), "lively", 0.4)
     expected = {(l, j, i) for l, h, i, j in (model.attention() >= 0.4).nonzero().tolist()}
     assert strong.arrows == expected and 0 < len(expected) < 2 * 16
-    with pytest.raises(UsageError, match="depends on the input"):
-        attention_graph(lively(n=3, arch="standard", embed=8, width=8), "standard", 0.4)
+
+
+@pytest.mark.parametrize("name", ["prefix-min", "odd-even-sort", "word-count"])
+def test_of_a_compiled_folder_the_report_has_the_edges_of_the_programs_oracle(name, tmp_path):
+    compiled = compile_program(name, 4, bound=10.0)
+    save(compiled, tmp_path / "own")
+    report = folder_report(str(tmp_path / "own"))
+    oracle = {
+        (r, position + 1, str(j + 1), str(i + 1))
+        for r, table in enumerate(compiled.program.sources, start=1)
+        for (i, position), j in np.ndenumerate(table)
+        if j != IDLE
+    }
+    listed = [(edge["layer"], edge["head"], edge["from"], edge["to"]) for edge in report.edges]
+    assert set(listed) == oracle and len(listed) == len(oracle)
+    assert all(edge["weight"] == 1 for edge in report.edges)
+
+
+def test_a_compiled_scan_is_a_scan_and_a_tree_a_tree():
+    for name, pattern in (("prefix-sum", "scan"), ("tree-sum", "tree"), ("bitonic-sort", "butterfly")):
+        model = compile_program(name, 8, epsilon=0.01, bound=4.0).model
+        for own in compiled_report(model, name).layers:
+            assert own is not None and own.patterns[pattern][0] == pytest.approx(1)
+
+
+def test_packaged_networks_are_drawn_by_attention_or_effect(posattn_command):
+    asked = ("graph", "--pretrained", "maxsub", "--arch", "scale-exact", "--samples", 200, "--json", "edges.json")
+    pictures = []
+    for by in ("attention", "effect"):
+        code, shown, _ = posattn_command(*asked, "--by", by)
+        assert code == 0 and "maxsub, scale-exact" in shown
+        pictures.append(Path("graph.svg").read_text())
+    assert pictures[0] != pictures[1]
+    told = json.loads(Path("edges.json").read_text())
+    largest = max(edge["effect"] for layer in told["layers"] for edge in layer["edges"])
+    assert all(edge["effect"] >= 0.299 * largest for layer in told["layers"] for edge in layer["edges"])
+    assert told["layers"][0]["shares"]["scan"]["share"] > 3 * told["layers"][0]["shares"]["scan"]["uniform"]
+
+
+def test_networks_that_died_or_diverged_have_a_report_or_a_sentence(lively):
+    model = lively(n=3, embed=8, width=8)
+    with torch.no_grad():
+        model.layers[0].W_1.weight.zero_()
+        model.layers[0].W_1.bias.fill_(-1.0)
+    dead = trained_report(model.float(), "sum", "dead", by="effect", samples=20)
+    assert dead.edges == [] and dead.layers == [None, None] and (dead.patterns()["scan"] == "-").all()
+    assert dead.cuts[0].allowed["the error doubles"] == dead.cuts[0].edges
+    with torch.no_grad():
+        model.decoder.bias.fill_(float("nan"))
+        model.decoder.weight.fill_(float("nan"))
+    with pytest.raises(UsageError, match="not finite"):
+        trained_report(model, "sum", "diverged", samples=20)
+
+
+def test_of_a_network_on_tokens_the_attention_is_drawn(posattn_command):
+    config = posattn.ModelConfig(**(posattn.task("mixed-min").NETWORK | {"layers": 1, "embed": 8, "width": 8}))
+    posattn.train("mixed-min", config, samples=20, epochs=1, batch=10, out="prompts")
+    code, shown, _ = posattn_command("graph", "prompts", "--least", 0.04)
+    assert code == 0 and "butterfly" in shown and "silenced" not in shown
+    assert "a task on tokens" in posattn_command("graph", "prompts", "--by", "effect")[2]
+
+
+def test_vectors_integers_and_small_bounds_are_exported(tmp_path):
+    """Machine i ends with the sum of its two inputs and its left neighbour's integer."""
+    rounds = (Round(lambda i: [(i, (0, 1)), *([(i - 1, (2,))] if i else [])], lambda m: [m[0] + m[1], m[2], 0]),)
+    inputs = (Known(0, 3, True), Known(-0.5, 0.5))
+    program = PCOC(3, 3, inputs, rounds, (0, 1), start=lambda m: [m[0], m[1], m[0]])
+    assert to_torch(compile_program(program).model, tmp_path / "own.pt2") < 1e-6
+    found = torch.export.load(tmp_path / "own.pt2").module()(torch.tensor([[[1.0, 0.5], [3.0, -0.5], [2.0, 0.25]]]))
+    assert found.tolist() == [[[1.5, 0], [2.5, 1], [2.25, 3]]]
+
+
+@pytest.mark.parametrize("name", ["word-count", "list-ranking", "prefix-sum"])
+def test_an_export_is_checked_with_inputs_that_the_program_answers(name):
+    run = CompiledRun(name, compile_program(name, 3, bound=0.25, values="lean").model)
+    x = run.examples()
+    torch.testing.assert_close(run.predict(x)[0], run.truth(x))
+    assert x.shape == (100, 3, 2)[: 2 + (name == "word-count")]
+
+
+def test_exporting_leaves_a_network_in_float64(tmp_path):
+    model = posattn.compile("prefix-sum", 3, bound=10.0)
+    assert to_torch(model, tmp_path / "sum.pt2") < 1e-5
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_what_float32_cannot_hold_is_not_exported(tmp_path):
+    """(x + 1) - x, where x is so large that float32 does not see the 1."""
+    rounds = (Round(lambda i: [(i, (0, 1))], lambda m: [m[0] - m[1], 0]),)
+    program = PCOC(2, 2, (Known(1e11, 1e12),), rounds, start=lambda m: [m[0] + 1, m[0]])
+    with pytest.raises(UsageError, match=r"in float32 the compiled program errs by .* smaller bound"):
+        to_torch(compile_program(program).model, tmp_path / "one.pt2")
+
+
+def test_lists_that_a_network_refuses_are_no_check(tmp_path):
+    with pytest.raises(UsageError, match="lists that it refuses, so give others: input 0 has numbers from 2 to 2"):
+        to_torch(posattn.compile("prefix-sum", 3, bound=1.0), tmp_path / "sum.pt2", lists=torch.full((4, 3), 2.0))
+
+
+def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_command):
+    posattn_command("compile", "khop", "--machines", 2, "--direct", "--values", "lean", "--save", "hops")
+    code, shown, error = posattn_command("evaluate", "hops", "--samples", 50)
+    assert (code, error) == (0, "") and "compiled khop" in shown and "accuracy_found" in shown
+    table = posattn.load("hops").evaluate(samples=50)
+    assert set(table["scale"]) == {1, 2} and (table["accuracy"] == 1).all() and (table["cross_entropy"] == 0).all()
+    code, shown, _ = posattn_command("predict", "hops", "0fg")  # letters out of distribution
+    assert code == 0 and "model   fg" in shown and "right  2 of 2" in shown
+    assert "takes 2" in posattn_command("predict", "hops", "0fgf")[2]
+    assert "member 0 only" in posattn_command("predict", "hops", "0fg", "--member", 1)[2]
+    with pytest.raises(UsageError, match="no lists of numbers"):
+        posattn.load("hops").evaluate_shifts()
 
 
 def test_a_compiled_program_is_exported(posattn_command):
-    posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 100, "--save", "least")
+    posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 5, "--save", "least")
     code, shown, _ = posattn_command("export", "least", "--torch", "least.pt2")
-    assert code == 0 and "least.pt2" in shown
+    assert code == 0 and "least.pt2" in shown and "within its bounds" in shown
     program = torch.export.load("least.pt2").module()
     torch.testing.assert_close(
         program(torch.tensor([[3.0, 5.0, -2.0]])), torch.tensor([[3.0, 3.0, -2.0]]), rtol=0, atol=1e-4

@@ -1,5 +1,7 @@
 """Expressions mean the same in numpy and as ReLU layers, bit for bit where nothing is added, and bounds are checked."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from posattn import UsageError
 from posattn.compiler import expressions as ex
-from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.analysis import Analysis, Known, Margins
 from posattn.compiler.expressions_to_relu import relu_layers
 
 MACHINES = 7
@@ -152,3 +154,98 @@ def test_ranges_hold(seed):
         known = analysis.known(expression)
         assert known.lo <= found.min() and found.max() <= known.hi
         assert not known.integer or (found == found.round()).all()
+
+
+@pytest.mark.parametrize("size", [2.0**49, 2.0**49 - 1])
+def test_large_integers_are_compared_exactly_up_to_the_bound(size):
+    known = [Known(-size, size, True)] * 2
+    bits = [MEMORY[0] > MEMORY[1], ex.equal(MEMORY[0], MEMORY[1])]
+    maps = relu_layers(bits, Analysis(known, MACHINES), range(3), 3)
+    pairs = np.array(
+        [[size, size - 1, 0], [size - 1, size, 0], [size, -size, 0], [-size, -size, 0], [1 - size, -size, 0]]
+    )
+    assert network(maps, pairs).tolist() == [[1, 0], [0, 0], [1, 0], [0, 1], [1, 0]]
+
+
+def test_larger_integers_are_not_compared():
+    known = [Known(0, 2.0**50, True), Known(0, 1, True)]
+    with pytest.raises(UsageError, match=r"integers of up to 1.126e\+15 and 1; .* 2\^50 = 1.126e\+15"):
+        relu_layers([MEMORY[0] > MEMORY[1]], Analysis(known, MACHINES), range(3), 3)
+    with pytest.raises(UsageError, match="integers of up to"):
+        rows = ex.sort_records([(MEMORY[0],), (MEMORY[1],)])
+        relu_layers(rows[0], Analysis(known, MACHINES), range(3), 3)
+
+
+def test_numbers_beyond_what_gates_can_hold_are_refused():
+    known = Analysis([Known(-1e308, 1e308)], MACHINES, place="here: ")
+    for node in (MEMORY[0] + MEMORY[0], MEMORY[0]):
+        with pytest.raises(
+            UsageError, match=r"^here: numbers may reach (inf|1e\+308); weights can be made for 1.07e\+301"
+        ):
+            known.known(node)
+    largest = 2.0**1000
+    analysis = Analysis([Known(-largest, largest), Known(0, 1, True)], MACHINES)
+    maps = relu_layers([ex.select(MEMORY[1], MEMORY[0], 1)], analysis, range(3), 3)
+    assert network(maps, np.array([[largest, 1, 0], [largest, 0, 0], [-largest, 1, 0]])).tolist() == [
+        [largest],
+        [1],
+        [-largest],
+    ]
+
+
+def test_a_function_of_plain_numbers_is_fitted_as_one_of_arrays_is():
+    def bump(a):
+        return 1.0 if a > 0.25 else math.cos(a)
+
+    direct, computed, _ = both_ways([ex.fitted(math.sin, A), ex.fitted(lambda a: 3.0, A), ex.fitted(bump, A)])
+    arrays, again, _ = both_ways([ex.fitted(np.sin, A)])
+    np.testing.assert_allclose(direct[..., 0], arrays[..., 0], rtol=1e-14)
+    np.testing.assert_allclose(computed[..., 0], again[..., 0], rtol=1e-9, atol=1e-12)
+    assert (direct[..., 1] == 3).all() and np.abs(computed[..., 1] - 3).max() < 1e-12
+    cells = memories()[..., 0]
+    np.testing.assert_allclose(direct[..., 2], np.where(cells > 0.25, 1, np.cos(cells)))
+
+
+def test_errors_of_fitted_functions_go_through_others_and_are_not_compared():
+    """The misfit of f(g(x)), that of f and the slope of f times that of g, is no less than measured and not ten times more."""
+    analysis = Analysis(KNOWN, MACHINES)
+    inner = ex.fitted(np.square, A, units=20)
+    outer = ex.fitted(lambda x: 5 * np.abs(x - 30), inner, units=200)
+    direct, computed, _ = both_ways([outer, inner + 2 * inner])
+    measured = np.abs(direct - computed).max(axis=(0, 1))
+    for node, found, alone in zip((outer, inner + 2 * inner), measured, (5, 3), strict=True):
+        known = analysis.known(node)
+        assert found <= known.misfit <= 10 * found
+        assert known.misfit >= alone * analysis.known(inner).misfit > 0
+    rounded = ex.Assume(inner, 0, 100, True)
+    with pytest.raises(UsageError, match="fitted numbers with an error of"):
+        analysis.known(rounded > 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ex.fitted(np.cos), "at least one expression"),
+        (lambda: ex.fitted("cos", A), "takes a function"),
+        (lambda: both_ways([ex.fitted(math.sqrt, A)]), r"fails at \(-10\): ValueError"),
+        (lambda: both_ways([ex.fitted(lambda a: 1 // int(a - a), A)]), "fails at .* ZeroDivisionError"),
+        (lambda: ex.by_machine([]), "no values"),
+        (lambda: ex.by_machine([1, float("nan")]), "nan is used as a constant"),
+        (lambda: A + "one", "'one' is no number and no expression"),
+        (lambda: A * float("inf"), "inf is used as a constant"),
+        (lambda: ex.sort_records([(I, A), (J, B)], key=2), "key is 2; .* 0 to 1"),
+        (lambda: ex.sort_records([(I, A), (J, B)], key=-1), "key is -1"),
+        (lambda: MEMORY[7], "memory position 7 is read; positions are 0 to 6"),
+    ],
+)
+def test_what_is_no_expression_is_told_in_a_sentence(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_a_gate_of_what_is_always_zero_needs_no_room_it_has_not():
+    """relu of a number that is never positive is 0, but what softmax adds to it is not."""
+    margins = Margins()
+    analysis = Analysis([Known(-5.0, 0.0, error=5.0), Known(0, 1, True)], MACHINES, margins)
+    analysis.known(ex.select(MEMORY[1], ex.relu(MEMORY[0]), 1))
+    assert 0 < margins.epsilon() < 1

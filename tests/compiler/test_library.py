@@ -8,10 +8,10 @@ import torch
 
 import posattn
 from posattn import UsageError
-from posattn.compiler import MPC, PROGRAMS, compile_program, pcoc
+from posattn.compiler import PROGRAMS, compile_program, pcoc
 from posattn.compiler.compiling import Compilation
 from posattn.compiler.library import program
-from posattn.compiler.mpc_to_pcoc import simulate
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.selection import SelectionNetwork
 
 STATIC = [
@@ -51,18 +51,17 @@ def test_programs_with_messages_agree_at_every_level(name, machines):
 )
 def test_larger_programs_agree_without_their_matrices(name, machines):
     row = PROGRAMS[name]
-    network = SelectionNetwork(fixed_communication(name, machines))
+    network = SelectionNetwork(built(name, machines))
     x = row.sample(np.random.default_rng(3), 20, machines, 50.0)
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
     np.testing.assert_allclose(found, row.answers(x)[..., 0], rtol=1e-12, atol=1e-12)
 
 
-def fixed_communication(name, machines, direct=False):
-    built = PROGRAMS[name].build(machines, 50.0)
-    return simulate(built, direct) if isinstance(built, MPC) else built
+def built(name, machines, direct=False):
+    return fixed_communication(PROGRAMS[name].build(machines, 50.0), direct)
 
 
-@pytest.mark.parametrize("name", [name for name, row in PROGRAMS.items() if row.task])
+@pytest.mark.parametrize("name", [name for name, row in PROGRAMS.items() if row.task not in (None, "khop")])
 def test_programs_solve_the_tasks_they_name(name):
     row = program(name)
     x, y = posattn.task(row.task).sample(50, n=6, scale=5.0)
@@ -93,6 +92,28 @@ def test_self_attention_needs_n_squared_machines_and_log_n_rounds():
     compiled = compile_program("self-attention", 4)
     assert compiled.program.machines == 16 and len(compiled.program.rounds) == 2 * 2 + 1
     assert 0 < compiled.lowered.misfit < 0.01
+    sizes = compiled.sizes().set_index("size")
+    # Remark 5.1: O(N²) nodes, O(L log N) layers, and as many heads as memory, which does not grow with N.
+    assert sizes.loc["nodes n"].tolist() == [17, "O(N²): N² + 1 = 17"]
+    assert sizes.loc["layers"].tolist() == [6, "O(L log N): 2⌈log N⌉ + 2 = 6, L = 1"]
+    assert sizes.loc["heads", "network"] == 8 and "sublinear" in sizes.loc["heads", "theorem"]
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "nodes", "words"),
+    [
+        ("word-count", 3, 4, 1),
+        ("list-ranking", 3, 4, 4 / 3),
+        ("list-ranking", 5, 8, 4 / 3),
+        ("bitonic-sort", 5, 8, None),
+    ],
+)
+def test_paddings_are_reported(name, machines, nodes, words):
+    """Machines to a power of two; words of a message to a multiple of 2^(k-1): 3 to 4 in list ranking."""
+    sizes = compile_program(name, machines, values="lean").sizes().set_index("size")["network"]
+    assert sizes["padding of machines"] == nodes / machines and sizes["nodes n"] == nodes + 1
+    assert sizes.get("padding of words") == words
+    assert isinstance(sizes["layers"], int)
 
 
 def test_lean_values_compute_the_same():
@@ -119,7 +140,7 @@ def test_a_compiled_sort_is_right_at_any_scale():
 
 def test_a_compiled_khop_names_letters_it_never_saw():
     """The sequence of the paper's task: a b a c with one hop answers ~ ~ b ~, for any letters."""
-    model = SelectionNetwork(fixed_communication("khop", 4, direct=True))
+    model = SelectionNetwork(built("khop", 4, direct=True))
     for a, b, c in ((0, 1, 2), (5, 9, 25)):
         letters = torch.tensor([a, b, a, c], dtype=torch.float64)
         answers = model(torch.stack([letters, torch.ones(4, dtype=torch.float64)], dim=-1))

@@ -73,10 +73,10 @@ def test_overflow_is_an_error_with_its_place_at_every_level():
     compiled, softmax = compile_program(program), compile_program(program, epsilon=1e-3)
     with pytest.raises(UsageError, match="gather, round 1: machine 1 receives 3 words; its memory holds 2"):
         mpc.run(program, x)
-    with pytest.raises(UsageError, match="gather, round 3: machine 1 overflows by 2 words"):
+    with pytest.raises(UsageError, match=r"^gather, round 3: machine 1 receives 1 word more than its memory holds\.$"):
         pcoc.run(compiled.program, x)
     for network in (compiled, softmax):
-        with pytest.raises(UsageError, match="round 3: machine 1 overflows"):
+        with pytest.raises(UsageError, match=r"^round 3: machine 1 receives 1 word more than its memory holds\.$"):
             network.run(x)
 
 
@@ -91,10 +91,9 @@ def test_sending_too_much_is_an_error_at_every_level():
     np.testing.assert_array_equal(compiled.run(fine), mpc.run(program, fine))
     with pytest.raises(UsageError, match="round 1: machine 1 sends 3 words"):
         mpc.run(program, much)
-    with pytest.raises(UsageError, match="round 0: machine 1 overflows"):
-        pcoc.run(compiled.program, much)
-    with pytest.raises(UsageError, match="round 0: machine 1 overflows"):
-        compiled.run(much)
+    for run in (lambda x: pcoc.run(compiled.program, x), compiled.run):
+        with pytest.raises(UsageError, match="round 0: machine 1 sends 1 word more than its memory holds"):
+            run(much)
 
 
 def test_the_inbox_is_in_the_order_of_senders_and_messages():
@@ -169,3 +168,36 @@ def test_an_address_must_be_a_machine():
         mpc.run(program, np.array([[[0.0], [2.0]]]))
     with pytest.raises(UsageError, match=r"takes \(..., 2, 1\)"):
         mpc.run(program, np.zeros((1, 3, 1)))
+
+
+def test_the_interpreter_checks_its_inputs():
+    for x, message in (
+        ([[4.0, 0.0]], "compiled for 0 to 3"),
+        ([[0.5, 0.0]], "whole"),
+        ([[0.0, 11.0]], "for -10 to 10"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            mpc.run(gather(4), np.array(x * 4))
+
+
+def test_an_input_must_fit_the_memory():
+    with pytest.raises(UsageError, match="has 2 inputs; it must have 1 to 1"):
+        MPC(2, 1, 2, (Known(0, 1),) * 2, (lambda m: [Message(0, (1,))],), lambda m: [m.me])
+    with pytest.raises(UsageError, match="has 0 inputs"):
+        MPC(2, 1, 2, (), (lambda m: [Message(0, (1,))],), lambda m: [m.me])
+    with pytest.raises(UsageError, match="has 2 spare machines; it has 2 in all"):
+        MPC(2, 1, 1, (Known(0, 1),), (), lambda m: [m.me], spare=2)
+
+
+def test_a_place_that_an_inbox_has_not_is_told():
+    program = MPC(2, 2, 1, (Known(0, 1),), (lambda m: [Message(0, (1,))],), lambda m: [m.inbox[2].present])
+    for run in (lambda: mpc.run(program, np.zeros((2, 1))), lambda: compile_program(program)):
+        with pytest.raises(UsageError, match="place 2 of an inbox is read; its places are 0 to 1"):
+            run()
+
+
+def test_a_round_may_be_silent():
+    program = MPC(2, 1, 1, (Known(0, 1),), (lambda m: [],), lambda m: [m.inbox[0].present + m.me], name="silent")
+    x = np.zeros((3, 2, 1))
+    for found in (mpc.run(program, x), compile_program(program).run(x), compile_program(program, direct=True).run(x)):
+        assert found[..., 0].tolist() == [[0, 1]] * 3

@@ -58,3 +58,14 @@ def test_patterns_of_lengths_must_be_unique_hardmax_patterns():
     for wrong in (torch.ones(2, 2), torch.zeros(2, 2), torch.eye(3)):
         with pytest.raises(UsageError, match="pattern 2 must be 2 by 2"):
             all_lengths([torch.eye(1), wrong], 0.1)
+
+
+def test_there_must_be_a_pattern_for_each_length():
+    with pytest.raises(UsageError, match="no patterns are given"):
+        all_lengths([], 0.1)
+    with pytest.raises(UsageError, match="pattern 1 must be 1 by 1"):
+        all_lengths([torch.tensor(1.0)], 0.1)
+    with pytest.raises(UsageError, match="epsilon is 0"):
+        all_lengths([torch.eye(1)], 0)
+    with pytest.raises(UsageError, match="length is 2; there are patterns of lengths 1 to 1"):
+        all_lengths([torch.eye(1)], 0.1).weights(2)

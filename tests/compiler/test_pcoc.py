@@ -6,6 +6,7 @@ import torch
 
 from posattn import UsageError
 from posattn.compiler import PCOC, Known, Round, compile, compile_program, pcoc, select
+from posattn.compiler.pcoc import Excess
 from posattn.compiler.pcoc_to_weights import hardmax_temperature, lower
 
 REAL = (Known(-5.0, 5.0),)
@@ -135,7 +136,7 @@ def test_inputs_outside_the_bounds_are_refused():
 
 
 def test_a_guard_stops_the_interpreter_with_its_place():
-    program = shift(rounds=(Round(lambda i: [(i, (0,))], lambda m: [m[0], m[0]], guard=lambda m: m[0] - 4),))
+    program = shift(rounds=(Round(lambda i: [(i, (0,))], lambda m: [m[0], m[0]], guard=lambda m: [Excess(m[0] - 4)]),))
     pcoc.run(program, np.full((1, 5, 1), 4.0))
     with pytest.raises(UsageError, match="round 1: machine 2 overflows by 1"):
         pcoc.run(program, np.array([[[1.0], [2.0], [5.0], [0.0], [4.0]]]))
@@ -148,7 +149,7 @@ def test_rounds_of_one_computation_but_different_guards_are_not_confused():
         return [memory[0]]
 
     stay = lambda i: [(i, (0,))]  # noqa: E731
-    rounds = (Round(stay, keep), Round(stay, keep, guard=lambda memory: memory[0] - 1))
+    rounds = (Round(stay, keep), Round(stay, keep, guard=lambda memory: [Excess(memory[0] - 1)]))
     program = PCOC(2, 1, (Known(0, 3, True),), rounds)
     model = compile(program)
     assert model(torch.tensor([0.0, 1.0])).tolist() == [0, 1]
@@ -168,3 +169,78 @@ def test_a_bit_that_softmax_moved_selects_as_if_it_had_not():
     lowered = lower(program, 0.5)
     assert (lowered.model(x) - torch.tensor([7.0, -60.0, 70.0])).abs().max() <= 0.5
     assert lower(program).model(x).tolist() == [7, -60, 70]
+
+
+@pytest.mark.parametrize("temperature", [0.0, -3.0, float("nan"), float("inf"), True])
+def test_a_temperature_is_a_number_above_zero(temperature):
+    with pytest.raises(UsageError, match=r"temperature is .*; it must be a finite number above 0"):
+        lower(shift(), temperature=temperature)
+
+
+def test_a_temperature_beyond_the_exponentials_of_float64_is_refused():
+    with pytest.raises(UsageError, match="temperature is 601; it must be at most 600"):
+        lower(shift(), temperature=601.0)
+    with pytest.raises(UsageError, match=r"epsilon is 0\.0"):
+        hardmax_temperature(5, 0.0)
+
+
+@pytest.mark.parametrize(
+    "known", [Known(5, -5), Known(-float("inf"), float("inf")), Known(float("nan"), 1), Known(-1e308, 1e308)]
+)
+def test_ranges_of_inputs_are_ranges(known):
+    with pytest.raises(UsageError, match=r"has input 0 in .*; the bounds must be numbers of at most 1.07e"):
+        shift(inputs=(known,))
+
+
+def test_interpreters_check_their_inputs():
+    whole = shift(inputs=(Known(0, 5, True),))
+    for x, message in ((6.0, "compiled for 0 to 5"), (float("nan"), "compiled for 0 to 5"), (1.5, "whole numbers")):
+        for run in (lambda x: pcoc.run(whole, x), compile_program(whole).run):
+            with pytest.raises(UsageError, match=message):
+                run(np.full((1, 5, 1), x))
+    with pytest.raises(UsageError, match=r"shape \(\)"):
+        pcoc.run(whole, 3.0)
+    with pytest.raises(UsageError, match="must be an array of numbers"):
+        pcoc.run(whole, [["a"]])
+
+
+# --- what softmax adds, at the lowest temperature that the analysis allows -----------------------------------------------
+
+
+def lowest_temperature(program):
+    """The network at the temperature where a comparison, not the answer's own error, sets the limit."""
+    return lower(program, 1e3)
+
+
+def extreme(machines, low, high):
+    """One machine has one end of the range and all others the other: what they add moves it as far as can be."""
+    x = torch.full((2, machines), high, dtype=torch.float64)
+    x[0, 0], x[1], x[1, 0] = low, low, high
+    return x
+
+
+def test_comparisons_are_exact_at_the_lowest_temperature():
+    program = PCOC(40, 1, (Known(0, 9, True),), (), start=lambda m: [select(m[0] > 4, 100, 3)])
+    lowered = lowest_temperature(program)
+    x = extreme(40, 4.0, 9.0)
+    assert lowered.model(x).tolist() == lower(program).model(x).tolist()
+    moved = lowered.model.attention()[0, 0, 0, 1:-1].sum() * 9  # how far a 0 among nines moves
+    assert 0.15 < moved <= 0.2
+    assert lower(program, temperature=lowered.temperature - 0.01).error == float("inf")
+
+
+def test_a_bit_is_made_one_again_before_it_gates():
+    program = PCOC(40, 1, (Known(0, 1, True),), (), start=lambda m: [select(m[0], 100, 3)])
+    x = extreme(40, 0.0, 1.0)
+    assert lowest_temperature(program).model(x).tolist() == lower(program).model(x).tolist()
+
+
+def test_gates_stay_shut_for_what_softmax_adds():
+    """B = 128 for numbers up to 100, so the gate leaks when softmax moves them by more than 28."""
+    program = PCOC(40, 1, (Known(-100.0, 100.0),), (), start=lambda m: [select(m.me >= 39, m[0], 7)])
+    lowered = lowest_temperature(program)
+    assert lowered.error == pytest.approx(28)
+    assert lower(program, temperature=lowered.temperature + 0.01).error < 28
+    assert lower(program, temperature=lowered.temperature - 0.01).error == float("inf")
+    x = extreme(40, -100.0, 100.0)
+    assert (lowered.model(x)[:, :39] == 7).all()

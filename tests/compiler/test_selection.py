@@ -34,3 +34,18 @@ def test_it_refuses_numbers_beyond_the_bounds():
 def test_the_transformer_of_many_machines_is_exact_too():
     x = torch.from_numpy(np.random.default_rng(0).integers(-1000, 1000, (2, 100)).astype(float))
     assert (posattn.compile("prefix-sum", machines=100)(x) == x.cumsum(dim=-1)).all()
+
+
+def test_lists_are_taken_in_tiles_that_change_nothing(monkeypatch):
+    network = SelectionNetwork(PROGRAMS["prefix-min"].build(5, 9.0))
+    x = torch.randn(2, 7, 5, dtype=torch.float64)
+    whole = network(x)
+    monkeypatch.setattr("posattn.compiler.selection._TILE", 1)
+    assert (network(x) == whole).all() and whole.shape == (2, 7, 5)
+
+
+def test_it_takes_lists_of_one_length():
+    network = SelectionNetwork(PROGRAMS["prefix-min"].build(5, 9.0))
+    for x in (torch.zeros(4), torch.tensor(1.0), torch.zeros(2, 6)):
+        with pytest.raises(UsageError, match=r"it must be \(..., 5\)"):
+            network(x)

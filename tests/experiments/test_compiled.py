@@ -25,3 +25,14 @@ def test_every_task_has_a_program():
     errors = rows[rows["metric"] == "mse_over_c2"]
     assert errors["value"].max() < 1e-12 and len(errors) == 5 * 2
     assert (rows[rows["metric"] == "rounding"]["value"] == 1).all()
+
+
+def test_a_compiled_khop_stands_beside_trained_ones_and_names_letters_that_they_cannot(tmp_path):
+    experiment = EXPERIMENTS["compiled-khop"]
+    assert (experiment.grid.n, experiment.grid.layers, experiment.compiled) == ((30,), (8,), True)
+    small = replace(experiment, grid=replace(experiment.grid, n=(5,), seeds=1))
+    outcome = reproduce(small, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
+    rows = outcome.rows[(outcome.rows["metric"] == "accuracy_found") & (outcome.rows["hops"] == "all")]
+    shares = rows.groupby(["series", "domain"])["value"].median().unstack()
+    assert shares.loc["compiled"].tolist() == [1, 1] and len(shares) == 5
+    assert (shares.drop("compiled")["ood"] < 1).all()

@@ -1,5 +1,6 @@
 """Rows of the theory's figures: gaps and bounds of real runs, and a network that learns the minimum of integers."""
 
+import itertools
 from dataclasses import replace
 
 import pandas as pd
@@ -9,7 +10,9 @@ import torch
 import posattn
 from posattn.experiments import EXPERIMENTS, Engine, Store, reproduce
 from posattn.experiments.declaration import Computed
-from posattn.experiments.theory import Gaps, discrepancy_rows, learn_minimum, ood_probability_rows
+from posattn.experiments.discrepancy import discrepancy_rows, learn_minimum
+from posattn.experiments.gap_figure import draw_gaps
+from posattn.experiments.theory import Gaps, ood_probability_rows
 from posattn.theory.discrepancy import sample_integers
 from posattn.theory.ood import exact_probability
 
@@ -39,8 +42,34 @@ def test_bounds_are_the_models_and_their_powers_are_what_the_theory_says(rows):
         found = posattn.generalization_bound(run.model(1), samples=30, cap=2.0, attention=kind)
         assert wide[f"{kind} bound"][1] == pytest.approx(found.gap)
     assert (wide["gap"] < wide["positional bound"]).all() and (wide["gap"] > 0).all()
+    x, y = posattn.task("sum").sample(3000, n=4, seed=1, split="test")
+    assert wide["capped risk"][1] == pytest.approx(
+        (run.predict(x)[1] - y).square().clamp(max=2.0).mean().item(), rel=1e-4
+    )
     assert (wide["positional power"] <= 2).all()
     assert (wide["self-attention power"] > 4).all() and (wide["self-attention power"] <= 2 * 3 + 1e-9).all()
+
+
+def test_the_figure_shows_gap_and_bounds_against_lists_and_layers_and_the_powers(monkeypatch, tmp_path):
+    """Rows of made-up numbers: each line must be the one of its series, metric and axis."""
+    made, metrics = [], ("gap", "positional bound", "self-attention bound", "positional power", "self-attention power")
+    for a, arch in enumerate(("positional", "standard")):
+        for layers, m, (k, metric) in itertools.product((1, 2, 4), (100, 300), enumerate(metrics)):
+            value = 1000.0 * (a + 1) + 100 * k + 10 * layers + m / 100
+            own = {"task": "sum", "series": arch, "arch": arch, "status": "ok", "metric": metric, "value": value}
+            made.append(own | {"layers": layers, "samples": m})
+    figures = []
+    monkeypatch.setattr("posattn.experiments.gap_figure.save", lambda figure, path: figures.append(figure) or path)
+    draw_gaps(pd.DataFrame(made), EXPERIMENTS["generalization-gap"], tmp_path)
+    by_lists, by_layers, powers = ({line.get_label(): line for line in axes.get_lines()} for axes in figures[0].axes)
+    own, other = "standard: self-attention bound, its own", "standard: positional bound for the same norms"
+    assert list(by_lists["positional: measured"].get_xydata().flat) == [100, 1041, 300, 1043]  # of the deepest
+    assert list(by_lists[own].get_ydata()) == [2241, 2243] and list(by_lists[other].get_ydata()) == [2141, 2143]
+    assert list(by_layers["standard: measured"].get_xydata().flat) == [1, 2013, 2, 2023, 4, 2043]  # of the most lists
+    assert list(by_layers["positional: positional bound, its own"].get_ydata()) == [1113, 1123, 1143]
+    assert list(powers[own].get_ydata()) == [2413, 2423, 2443] and list(powers[other].get_ydata()) == [2313, 2323, 2343]
+    assert not any("measured" in name for name in powers)
+    assert [axes.get_yscale() for axes in figures[0].axes] == ["log", "log", "linear"]
 
 
 def test_every_n_and_scale_of_figure_35_has_its_four_values():
@@ -52,14 +81,22 @@ def test_every_n_and_scale_of_figure_35_has_its_four_values():
     )
 
 
-def test_a_network_learns_the_minimum_of_integers_and_its_error_is_below_the_discrepancy():
+def test_a_network_of_the_class_learns_the_minimum_of_integers():
+    """Four hidden units a layer, W_V = W_O = I: it gets below the discrepancy, and more training helps."""
     train, test = sample_integers(300, 4, 3), sample_integers(500, 4, 4, split="test")
     errors = []
-    for steps in (1, 150):
-        model = learn_minimum(train, steps)
-        with torch.no_grad():
-            errors.append(float((model(test)[:, -1] - test.amin(dim=1)).abs().mean()))
-    assert errors[1] < 0.3 * errors[0] and errors[1] < 0.3
+    for steps in (1, 300):
+        learned = learn_minimum(train, steps, restarts=8)
+        assert learned.W_1.shape == (1, 2, 3, 4)
+        errors.append(float((learned(test) - test.amin(dim=1)).abs().mean()))
+    assert errors[1] < 0.3 * errors[0] and errors[1] < 0.2
+
+
+def test_the_restart_that_is_kept_fits_best():
+    train = sample_integers(100, 4, 3)
+    alone = learn_minimum(train, 30, restarts=1)(train)
+    best = learn_minimum(train, 30, restarts=12)(train)
+    assert (best - train.amin(dim=1)).abs().mean() < (alone - train.amin(dim=1)).abs().mean()
 
 
 def test_the_bound_of_appendix_g_is_above_its_discrepancy_whatever_m_is():

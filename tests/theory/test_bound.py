@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import posattn
-from posattn.theory.bound import evaluate, layer_constants
-from posattn.theory.models import features_of, network_of
+from posattn.theory.bound import evaluate, in_digits, layer_constants
+from posattn.theory.models import certify_model, features_of, network_of
 from posattn.theory.network import ClassNorms, norm_table, row_norm, spectral, two_one
 
 NORMS = ClassNorms(L=3, H=2, n=5, d=7, d_P=4, B_2=1.5, B_21=3.0, B_w=0.8, B_QK=2.0, B_X=1.7, B_P=1.2)
@@ -51,31 +51,89 @@ def test_the_table_has_every_matrix_of_every_layer_and_the_class_its_largest(liv
     assert (norms.d, norms.d_P) == (8, 7)  # hidden width and encodings, each with the constant
 
 
-def by_the_proof(norms, m, delta, cap, outputs):
-    """The positional bound written out plainly, without logarithms, from the displays of Appendix C as corrected."""
+@pytest.mark.parametrize("name", ["B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma"])
+def test_a_class_holds_what_has_no_larger_norm(name):
+    larger = replace(NORMS, **{name: 1.01 * getattr(NORMS, name)})
+    assert NORMS.holds(NORMS) and larger.holds(NORMS) and not NORMS.holds(larger)
+    assert not replace(larger, L=4).holds(NORMS) and not replace(larger, H=3).holds(NORMS)
+
+
+def by_the_proof(norms, m, delta, cap, outputs, kind="positional", layer_norm=False):
+    """The bound written out plainly, without logarithms and from the last layer down, from Appendix C as corrected.
+
+    Self-attention: a head's output moves by κ a unit of F, with softmax's constant 2 (Lemma C.3), logits that move by R B_QK
+    for each of their two sides, and mixed rows of norm R: κ = 1 + 2 · 2 R B_QK · R. Normalised: F and g lie in the unit ball.
+    """
     L, H, B2, B21, Bw, BX, BP = norms.L, norms.H, norms.B_2, norms.B_21, norms.B_w, norms.B_X, norms.B_P
-    lam = B2**2 * math.sqrt(1 + H * B2**2)
+    s, attends = norms.L_sigma, kind == "self-attention"
     log = math.log((H + 1) * (norms.d + norms.d_P) * m * norms.n)
-    nu = (lam ** (2 * L) * BX**2 * Bw**2 * math.log(m)) ** (1 / 3)
-    for l in range(1, L + 1):
-        alpha, below, here = lam ** (L - l), lam ** (l - 1), lam**l
+    largest = [BX]  # ‖F_l‖
+    for _ in range(L):
+        largest.append(1.0 if layer_norm else largest[-1] * s * B2 * B2 * math.sqrt(1 + H * B2**2))
+    nu, alpha = (largest[L] ** 2 * Bw**2 * math.log(m)) ** (1 / 3), 1.0
+    for l in range(L, 0, -1):
+        R, above = largest[l - 1], largest[l]
+        hidden = s * B2 if layer_norm else above
+        P = R if attends else BP
         terms = [
-            (H * B21**2 * below**2 * BX**2, math.sqrt(H) * B2**2),
-            (H * B21**2 * BP**2, 2 * B2**3 * math.sqrt(H) * below * BX * BP),
-            (B21**2 * here**2 * BX**2, B2),
-            (B21**2 * here**2 * BX**2, 1.0),
+            (H * B21**2 * R**2, s * B2 * B2 * math.sqrt(H)),  # V
+            (H * B21**2 * P**2, s * B2 * B2 * math.sqrt(H) * B2 * R * 2 * P),  # QK
+            (B21**2 * above**2, s * B2),  # W_1, which reads g
+            (B21**2 * hidden**2, 1.0),  # W_2
         ]
         nu += sum((a * log) ** (1 / 3) * (Bw * alpha * b) ** (2 / 3) for a, b in terms)
+        kappa = 1 + (2 * (R * norms.B_QK + R * norms.B_QK) * R if attends else 0)
+        alpha *= s * B2 * B2 * math.sqrt(1 + H * (B2 * kappa) ** 2)
     root = math.sqrt(nu**3 / m)
-    rademacher = root * (1 + max(0.0, math.log(Bw * lam**L * BX / root)))
+    rademacher = root * (1 + max(0.0, math.log(Bw * largest[L] / root)))
     return 4 * 2 * math.sqrt(cap) * rademacher + 2 * cap * math.sqrt(math.log(outputs / delta) / (2 * m))
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("kind", ["positional", "self-attention"])
 @pytest.mark.parametrize("m", [100, 30_000, 10**40])
-def test_the_bound_is_the_proofs_arithmetic(m):
-    found = evaluate(NORMS, m, delta=0.01, cap=2.5, outputs=4)
-    assert found.gap == pytest.approx(by_the_proof(NORMS, m, 0.01, 2.5, 4), rel=1e-9)
-    assert found.gap == pytest.approx(10**found.log10_gap) and found.gap == found.complexity + found.confidence
+def test_the_bound_is_the_proofs_arithmetic(m, kind, layer_norm):
+    for norms in (NORMS, replace(NORMS, L_sigma=1.3), replace(NORMS, L=1), replace(NORMS, B_QK=0.0)):
+        found = evaluate(norms, m, kind, delta=0.01, cap=2.5, outputs=4, layer_norm=layer_norm)
+        assert found.gap == pytest.approx(by_the_proof(norms, m, 0.01, 2.5, 4, kind, layer_norm), rel=1e-9)
+        assert found.gap == pytest.approx(10**found.log10_gap) and found.gap == found.complexity + found.confidence
+
+
+def test_outputs_share_delta():
+    """Each of k outputs is off with a probability of δ/k, so one of them with δ: the confidence is that of one at δ/k."""
+    for k in (1, 8, 50):
+        assert evaluate(NORMS, 500, delta=0.08, outputs=k).confidence == pytest.approx(
+            evaluate(NORMS, 500, delta=0.08 / k).confidence
+        )
+    model = posattn.Transformer(posattn.ModelConfig(5, embed=4, width=4))
+    assert posattn.generalization_bound(model, samples=500).outputs == 5  # not the scratchpad's
+
+
+def test_the_constants_are_shown_and_are_those_of_the_proof():
+    shown = evaluate(NORMS, 100).constants().set_index("layer")
+    growth = NORMS.B_2**2 * math.sqrt(1 + NORMS.H * NORMS.B_2**2)
+    for l in (1, 2, 3):
+        own = {name.removeprefix("log10 "): 10**value for name, value in shown.loc[l].items()}
+        assert own["B"] == pytest.approx(growth**l) and own["R"] == pytest.approx(growth ** (l - 1) * NORMS.B_X)
+        assert own["α"] == pytest.approx(growth ** (3 - l)) and own["β"] == pytest.approx(1.5)
+        assert own["γ"] == pytest.approx(2 * math.sqrt(2) * 1.5**3 * own["R"] * 1.2)
+        assert own["η"] == pytest.approx(math.sqrt(2) * 1.5**2) and own["Λ"] == pytest.approx(growth)
+    assert (evaluate(NORMS, 100, layer_norm=True).constants()["log10 B"] == 0).all()
+
+
+@pytest.mark.parametrize("layers", [3, 900])
+def test_it_prints_in_one_line(layers):
+    found = evaluate(replace(NORMS, L=layers), 30_000, layer_norm=layers == 3)
+    assert len(repr(found)) < 160 and repr(found) == str(found) and "\n" not in repr(found)
+    assert f"{layers} layers of positional" in repr(found) and "vacuous" in repr(found)
+    if layers == 3:
+        assert f"gap <= {found.gap:.1e}" in repr(found)
+
+
+@given(st.floats(-300, 300))
+def test_numbers_by_their_logarithm_are_written_as_floats_are(log10):
+    assert float(in_digits(log10)) == pytest.approx(10**log10, rel=0.051)
+    assert in_digits(400.3) == "2.0e+400" and in_digits(-0.001) == "1.0e+00"
 
 
 def test_shares_add_up_and_the_split_of_epsilon_is_feasible():
@@ -133,7 +191,8 @@ def test_samples_needed_are_enough_and_no_fewer_are(gap, kind, layer_norm):
     found = evaluate(NORMS, 100, kind, layer_norm=layer_norm)
     m = found.samples_for(gap)
     assert evaluate(NORMS, m, kind, layer_norm=layer_norm).gap <= gap * (1 + 1e-6)
-    assert m == 2 or evaluate(NORMS, m * 0.99 - 1, kind, layer_norm=layer_norm).gap > gap
+    fewer = max(2, m * 0.99 - 1)
+    assert m == 2 or evaluate(NORMS, fewer, kind, layer_norm=layer_norm).gap > gap
 
 
 def test_more_samples_and_layer_normalisation_tighten_and_more_outputs_loosen():
@@ -160,7 +219,12 @@ def test_the_model_is_told_what_it_is_and_may_be_asked_for_the_other():
     [
         ({"samples": 1}, "samples is 1; it must be a whole number of at least 2."),
         ({"samples": 10, "delta": 0.7}, "delta is 0.7; it must be above 0 and below 0.5."),
+        ({"samples": 10**320}, "samples is a number of 321 digits; it must be at most 1e308."),
+        ({"samples": 10**305}, "samples is 1e+305; it must be from 2 to 1e+300."),
         ({"samples": 10, "cap": 0.0}, "cap is 0.0; it must be a finite number above 0."),
+        ({"samples": 10, "cap": 1e-320}, "cap is 9.99989e-321; it must be from 1e-100 to 1e+100."),
+        ({"samples": 10, "limit": -2}, "limit is -2; it must be a finite number above 0."),
+        ({"samples": 10, "limit": 1e200}, "limit is 1e+200; it must be from 1e-100 to 1e+100."),
         ({"samples": 10, "attention": "none"}, "attention is 'none'; it must be one of positional, self-attention."),
     ],
 )
@@ -177,6 +241,28 @@ def test_architectures_that_the_proof_does_not_cover_are_refused(arch):
         posattn.generalization_bound(posattn.Transformer(posattn.ModelConfig(3, arch)), samples=10)
     with pytest.raises(posattn.UsageError, match="the model is a Linear"):
         posattn.generalization_bound(torch.nn.Linear(2, 2), samples=10)
+
+
+def test_networks_of_words_and_compiled_programs_are_refused():
+    reads = posattn.Transformer(posattn.ModelConfig(**posattn.task("khop").NETWORK | {"layers": 1, "embed": 6}))
+    program = posattn.compile("prefix-sum", machines=2)
+    for model, about in ((reads, "reads letters"), (program, "is a compiled program")):
+        for asked in (
+            lambda model=model: posattn.generalization_bound(model, samples=100),
+            lambda model=model: certify_model(model, "sum"),
+        ):
+            with pytest.raises(posattn.UsageError, match=f"^the model {about}.* for networks (that|trained)"):
+                asked()
+
+
+@pytest.mark.parametrize("extreme", [{"delta": 5e-324}, {"cap": 1e100}, {"cap": 1e-100}, {"limit": 1e100}])
+@pytest.mark.parametrize("kind", ["positional", "self-attention"])
+def test_extreme_settings_give_numbers(extreme, kind):
+    model = posattn.Transformer(posattn.ModelConfig(3, embed=4, width=4))
+    found = posattn.generalization_bound(model, samples=10**300, attention=kind, **extreme)
+    assert math.isfinite(found.log10_gap) and not math.isnan(found.gap) and found.confidence > 0
+    shown = found.constants().to_numpy()
+    assert (shown == shown).all() and abs(shown).max() < 1e4
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +287,36 @@ def test_the_command_says_what_the_function_finds(run, posattn_command):
     )
     assert content["self-attention"]["log10_gap"] == pytest.approx(other.log10_gap)
     assert {row["matrix"] for row in content["positional"]["terms"]} == {"w", "V", "QK", "W_1", "W_2"}
+    norms = norm_table(network_of(posattn.load(run).model(0)))
+    assert content["norms"] == norms.to_dict("records") and {row["matrix"] for row in content["norms"]} >= {
+        "M,1",
+        "M,2",
+    }
+    assert [set(row) for row in content["positional"]["layers"]] == [set(found.constants())] * 2
     for options, sentence in (
+        ("--cap 1e-320", "cap is 9.99989e-321;"),
+        (f"--samples {10**320}", "samples is a number of 321 digits;"),
         ("--delta 0", "delta is 0.0;"),
         ("--member 5", "member is 5;"),
         ("--gap 0", "gap is 0.0;"),
     ):
         code, _, said = posattn_command("bound", run, *options.split())
         assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1
+
+
+def test_json_is_json_at_the_ends_of_the_domain(run, posattn_command):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    for options in ("--delta 5e-324", "--cap 1e100 --gap 1e-300", f"--samples {10**300}"):
+        code, shown, _ = posattn_command("bound", run, "--json", *options.split())
+        content = json.loads(shown, parse_constant=refuse)
+        assert code == 0 and content["self-attention"]["samples"] >= 60
+    assert content["positional"]["log10_gap"] < -100  # of 1e300 samples
+
+
+def test_a_compiled_folder_is_named_as_what_it_is(tmp_path, posattn_command):
+    assert posattn_command("compile", "prefix-sum", "--machines", 2, "--save", "program")[0] == 0
+    for verb in ("bound", "certify"):
+        code, _, said = posattn_command(verb, "program")
+        assert code == 2 and said.startswith("posattn: the model is a compiled program; the") and said.count("\n") == 1

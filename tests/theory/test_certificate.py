@@ -1,6 +1,8 @@
 """Certificates: sound against dense sampling, exact where the worst case is known, and the law they go with."""
 
 import json
+import math
+import time
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 import posattn
 from posattn.tasks import task
-from posattn.theory.certificate import BREAKS, certify, linear_cells, signed_errors, worst_list
+from posattn.theory.certificate import BREAKS, certify, largest_on_cube, linear_cells, signed_errors, worst_list
 from posattn.theory.cones import bisect, bounds, largest_output, tighten, whole_network
 from posattn.theory.law import law_factor, law_table
 from posattn.theory.models import certify_model, relu_matrices
@@ -130,6 +132,29 @@ def test_out_of_time_it_is_still_sound_and_says_so():
     quick = certify(matrices, task("sort").target, "sort", ratio=1 + 1e-6, seconds=1e-6)
     longer = certify(matrices, task("sort").target, "sort", ratio=1.5)
     assert not quick.complete and longer.complete and quick.bound >= longer.adversarial and quick.ratio > 1 + 1e-6
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 0.4, 1.5])
+def test_the_time_is_a_hard_limit_and_what_it_leaves_open_is_bounded_all_the_same(seconds):
+    """Lists of 6, for which bounding every cone just once takes many seconds."""
+    matrices, target = random_matrices(6, (60, 60), 4), task("sort").target
+    start = time.process_time()
+    found = certify(matrices, target, "sort", ratio=1 + 1e-6, seconds=seconds)
+    assert time.process_time() - start <= seconds + 1.0 and found.seconds <= seconds + 1.0
+    assert not found.complete and math.isfinite(found.bound)
+    x = 2 * torch.rand(20_000, 6, dtype=torch.float64) - 1
+    assert signed_errors(matrices, target, x).max() <= found.bound
+
+
+def test_the_bound_on_the_whole_cube_holds_and_is_exact_for_one_linear_map():
+    matrices, target = random_matrices(3, (9, 8), 6), task("min").target
+    y = target(linear_cells(target, BREAKS["min"](3)))
+    x = 2 * torch.rand(50_000, 3, dtype=torch.float64) - 1
+    errors = signed_errors(matrices, target, x) * x.abs().amax(dim=1, keepdim=True)
+    assert errors.max() <= largest_on_cube(matrices, y)
+    alone = [torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)]
+    assert largest_on_cube(alone, torch.zeros(1, 2, 2, dtype=torch.float64)) == 3.5
+    assert largest_on_cube(alone, torch.full((1, 2, 2), -2.0, dtype=torch.float64)) == 5.5
 
 
 @pytest.fixture(scope="module")

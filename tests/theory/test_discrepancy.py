@@ -7,16 +7,18 @@ import torch
 
 import posattn
 from posattn.theory.discrepancy import (
+    Members,
     chance_of_both_ends,
     claimed_chance,
     empirical_discrepancy,
+    extremum,
     least_length,
     part_of_the_class,
     rademacher,
     sample_integers,
     tree,
 )
-from posattn.theory.models import extremum_model
+from posattn.theory.models import class_model, extremum_model
 
 
 @pytest.mark.parametrize("n", [2, 4, 16])
@@ -37,6 +39,45 @@ def test_min_and_max_are_in_the_class_exactly(n):
         assert torch.equal(layer.attention.W_V.weight, torch.eye(2)) and torch.equal(
             layer.attention.W_O.weight, torch.eye(2)
         )
+
+
+def random_members(n, count=3):
+    layers = n.bit_length() - 1
+    shapes = ((2, n, n), (3, 4), (4,))
+    return Members(*(torch.randn(count, layers, *shape) for shape in shapes))
+
+
+def test_a_member_is_the_formula_of_the_class_at_every_position_in_turn():
+    members, x = random_members(4), torch.randn(5, 4)
+    for index, (logits, w_1, w_2) in enumerate(zip(members.logits, members.W_1, members.W_2, strict=True)):
+        for row, numbers in enumerate(x.tolist()):
+            s = torch.tensor(numbers)
+            for layer in range(2):
+                attention = logits[layer].softmax(dim=-1)
+                reads = [torch.stack([attention[0, i] @ s, attention[1, i] @ s, s[i]]) for i in range(4)]
+                s = torch.stack([w_2[layer] @ torch.relu(w_1[layer].T @ g) for g in reads])
+            assert float(members(x)[index, row]) == pytest.approx(float(s[-1]), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [2, 8])
+def test_members_are_real_models_of_the_class(n):
+    """The model gives the member's answers, and has what the appendix asks for: W_V = W_O = I, width 4, log2 n layers."""
+    members, x = random_members(n), torch.randn(50, n)
+    for index, answers in enumerate(members(x)):
+        model = class_model(members, index)
+        torch.testing.assert_close(model(x)[:, -1], answers, rtol=1e-4, atol=1e-4)
+        for layer in model.layers:
+            assert torch.equal(layer.attention.W_V.weight, torch.eye(2))
+            assert torch.equal(layer.attention.W_O.weight, torch.eye(2))
+        assert model.config.width == 4 and len(model.layers) == n.bit_length() - 1
+        assert (model.attention()[..., :n, n] == 0).all()  # nobody reads the scratchpad
+    torch.testing.assert_close(members.member(1)(x)[0], members(x)[1])
+
+
+def test_the_exact_members_are_min_and_max():
+    x = torch.randn(100, 8)
+    torch.testing.assert_close(extremum(8)(x)[0], x.amin(dim=1))
+    torch.testing.assert_close(extremum(8, maximum=True)(x)[0], x.amax(dim=1))
 
 
 def test_the_sampler_is_uniform_on_the_integers_and_splits_differ():
@@ -67,6 +108,22 @@ def test_the_discrepancy_is_the_largest_over_pairs():
     assert found.largest == pytest.approx(max(ours), rel=1e-5)
     ranges = [float((x.amax(1) - x.amin(1)).mean()) for x in (test, train)]
     assert found.min_and_max == pytest.approx(ranges[0] - ranges[1], rel=1e-5) and found.min_and_max <= found.largest
+
+
+def test_the_terms_of_corollary_7_by_another_way():
+    """disc + 4 (R_test + R_train), the complexities by all 2^m signs instead of random ones."""
+    train, test = sample_integers(8, 4, 3), sample_integers(8, 4, 4, split="test")
+    found = empirical_discrepancy(train, test, signs=40_000)
+    exact = []
+    for x in (train, test):
+        values = part_of_the_class(x)
+        sups = [
+            max(float(values[g] @ torch.tensor(signs)) for g in range(len(values)))
+            for signs in itertools.product((-1.0, 1.0), repeat=8)
+        ]
+        exact.append(sum(sups) / len(sups) / 8)
+    assert (found.rademacher_train, found.rademacher_test) == pytest.approx(tuple(exact), rel=0.02)
+    assert found.terms == pytest.approx(found.largest + 4 * sum(exact), rel=0.02)
 
 
 @pytest.mark.parametrize("z", [1, 3])

@@ -166,6 +166,22 @@ def test_the_corrected_attention_lemma_survives_an_adversary(heads):
     assert ratios[0] < max(ratios) <= 1 + 1e-9 and max(ratios) > 0.5
 
 
+def test_the_attention_lemma_holds_with_the_transpose_that_the_cover_bounds_and_the_two_differ():
+    """Entries p_i ΔM p_j are at most ‖ΔMᵀ p_i‖ ‖p_j‖ as well as ‖p_i‖ ‖ΔM p_j‖. C.6 has ΔM P, the cover (ΔM)ᵀ P."""
+    p = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    moved = torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    assert largest_row((moved @ p.mT).mT) == 1 and largest_row((moved.mT @ p.mT).mT) == 0  # one may vanish alone
+    for trial in range(50):
+        torch.manual_seed(trial)
+        layer, other = random_layer(2, False), random_layer(2, False)
+        other = replace(other, W_V=layer.W_V)
+        z, p = torch.randn(N, D, dtype=torch.float64), torch.randn(N, D_P, dtype=torch.float64)
+        left = largest_row(mlp_input(layer, z, p) - mlp_input(other, z, p))
+        transposed = (p @ (layer.M - other.M)).norm(dim=-1).amax()
+        squares = torch.linalg.matrix_norm(layer.W_V, ord=2).square().sum()
+        assert left <= squares.sqrt() * 2 * largest_row(z) * largest_row(p) * transposed
+
+
 # Lemma C.7 and Eq. 18: the network's deviation from a cover's element
 
 
@@ -205,6 +221,67 @@ def test_the_deviation_of_a_network_is_within_what_the_cover_allows(self_attenti
         other = near(network, 10.0 ** (-trial / 4))
         x = torch.nn.functional.normalize(torch.randn(6, N, D, dtype=torch.float64), dim=-1)
         assert 0 < deviation(network, other, x) <= 1
+
+
+def normalised(x):
+    """Rows projected to the unit ball, as the Remark has it."""
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=1)
+
+
+def normalised_states(network, x):
+    """F_0, ..., F_L and g_1, ..., g_L of the network whose every g and F is projected."""
+    states, inputs = [x], []
+    for layer in network.layers:
+        features = states[-1] if network.self_attention else network.P
+        inputs.append(normalised(mlp_input(layer, states[-1], features)))
+        states.append(normalised(torch.relu(inputs[-1] @ layer.W_1) @ layer.W_2))
+    return states, inputs
+
+
+@pytest.mark.parametrize("self_attention", [False, True])
+@pytest.mark.parametrize(("layers", "heads"), [(1, 2), (3, 2), (4, 1)])
+def test_normalised_networks_stay_within_the_constants_of_the_remark(self_attention, layers, heads):
+    """Radii R_1 = B_X, R_l = 1, ‖g‖ <= 1, ‖σ(g W_1)‖ <= B_2, and the deviation by Eq. 18, from inputs of norm 3."""
+    for trial in range(10):
+        network = random_network(layers, heads, self_attention, size=0.3 + 0.2 * trial)
+        other = near(network, 10.0 ** (-trial / 3))
+        x = 3 * torch.nn.functional.normalize(torch.randn(6, N, D, dtype=torch.float64), dim=-1)
+        constants = layer_constants(replace(class_of(network, other), B_X=3.0), ATTENTION[self_attention], True)
+        (states, _), (states_hat, inputs_hat) = (normalised_states(each, x) for each in (network, other))
+        total = 0.0
+        for l, (own, layer, hat) in enumerate(zip(constants, network.layers, other.layers, strict=True)):
+            f, g = states_hat[l], inputs_hat[l]
+            hidden = torch.relu(g @ hat.W_1)
+            for measured, log_radius in ((f, own.radius), (g, own.mlp_radius), (hidden, own.hidden_radius)):
+                assert row_norm(measured) <= math.exp(log_radius) * (1 + 1e-9)
+            features = f if self_attention else network.P
+            parts = (
+                largest_row(hidden @ (layer.W_2 - hat.W_2)),
+                largest_row(g @ (layer.W_1 - hat.W_1)) * math.exp(own.beta),
+                (features[..., None, :, :] @ (layer.M - hat.M)).norm(dim=-1).amax() * math.exp(own.gamma),
+                (f[..., None, :, :] @ (layer.W_V - hat.W_V)).norm(dim=-1).amax() * math.exp(own.eta),
+            )
+            total += math.exp(own.alpha) * float(sum(parts))
+        assert 0 < float(largest_row(states[-1] - states_hat[-1])) <= total
+    assert row_norm(states_hat[0]) == pytest.approx(math.exp(constants[0].radius)) == pytest.approx(3)
+
+
+def test_the_value_term_reads_the_other_networks_state():
+    """Lemma C.7 prints F(X; W) there; with F(X; W) = 0 and F(X; Ŵ) = 1 the printed right side is 1 and the left about 10."""
+    one, zero = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    m = torch.zeros(1, 2, 2, dtype=torch.float64)
+    first = LayerWeights(zero[None], m, torch.tensor([[0.0], [1.0]], dtype=torch.float64), one)
+    reads = torch.tensor([[1.0], [0.0]], dtype=torch.float64)  # W_1 of the second layer takes the head's output
+    network, other = (
+        Network((replace(first, W_2=w_2), LayerWeights(w_v[None], m, reads, one)), one[0], torch.eye(2).double(), 1.0)
+        for w_2, w_v in ((zero, zero), (one, 10 * one))
+    )
+    x = torch.ones(2, 1, dtype=torch.float64)
+    (_, f, out), (_, f_hat, out_hat) = network.states(x), other.states(x)
+    left, moved = float(largest_row(out - out_hat)), float(largest_row(f - f_hat))
+    values = [float(largest_row(own @ (network.layers[1].W_V - other.layers[1].W_V)[0])) for own in (f, f_hat)]
+    assert left == 10 and moved == 1 and values == [0, 10]  # printed: 1 + 0; with Ŵ: 1 + 10
+    assert moved + values[0] < left <= moved + values[1]
 
 
 def constant_network(layers, heads):
@@ -251,10 +328,17 @@ def test_gamma_grows_with_the_input():
     assert deviation(network, replace(network, layers=(moved,)), 100 * x, radius=100.0) <= 1
 
 
-def test_the_radii_bound_the_states_and_are_reached():
-    network = constant_network(4, 2)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_radii_bound_the_states_and_are_reached(heads):
+    """At H = B_2 = 1 too, where B_l = 2^(l/2) and (H L_σ B_2)^O(L) is 1."""
+    network = constant_network(4, heads)
+    largest = class_of(network).B_2
+    assert largest == pytest.approx(1)
     x = torch.ones(2, 1, dtype=torch.float64)
     constants = layer_constants(class_of(network), "positional", False)
+    assert (
+        math.exp(constants[-1].B) == pytest.approx((heads + 1) ** 2) == pytest.approx(row_norm(network.states(x)[-1]))
+    )
     for state, own in zip(network.states(x), constants, strict=False):
         assert row_norm(state) == pytest.approx(
             math.exp(own.radius)
@@ -269,6 +353,19 @@ def test_the_printed_product_of_queries_and_keys_can_vanish_while_the_logits_do_
     assert two_one(m[0]) == 5
     layer = LayerWeights(m, m, m[0], m[0])
     assert float(attention(layer, torch.eye(2, dtype=torch.float64))[0, 0, 1]) > 0.99
+
+
+def test_the_four_of_kappa_is_two_of_softmax_and_two_of_the_logits():
+    """κ = 1 + (softmax's constant of Lemma C.3) · (how fast logits move) · R, the second found by moving both sides."""
+    radius, b_qk, step = 1.7, 0.9, 1e-6
+    aligned = torch.tensor([[radius, 0.0]], dtype=torch.float64)
+    inwards = aligned * (1 - step / radius)  # by ``step``, and still within the radius
+    logits = [float(b_qk * (f @ f.mT)) for f in (aligned, inwards)]  # M = B_QK I
+    speed = (logits[0] - logits[1]) / step
+    norms = ClassNorms(L=1, H=2, n=2, d=2, d_P=2, B_2=1.0, B_21=1.0, B_w=1.0, B_QK=b_qk, B_X=radius, B_P=1.0)
+    found = math.exp(layer_constants(norms, "self-attention", False)[0].lipschitz)
+    kappa = math.sqrt((found**2 - 1) / 2)  # Λ = sqrt(1 + H κ²)
+    assert kappa == pytest.approx(1 + 2 * speed * radius, rel=1e-5)
 
 
 def test_self_attention_multiplies_norms_of_queries_and_keys_into_its_lipschitz_constant():

@@ -1,0 +1,172 @@
+"""What the site has beside the pages of docs/, and how links between files of the repository become links between its pages.
+
+quickstart.md, contributing.md     README.md and CONTRIBUTING.md
+gpu.md, ray.md                     sections of other pages, which keep their heading and a link
+results/NAME/README.md             results/NAME/README.md with its figures, for whatever results/ holds
+results/index.md                   the experiments of the catalogue, figure by figure
+tutorials/NAME.md                  docs/tutorials/NAME.py, a percent script
+
+Texts stay where they are: nothing is copied, and every page is written for the repository first.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from posattn.experiments import EXPERIMENTS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {"quickstart.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+SECTIONS = {
+    "gpu.md": ("docs/training.md", "On a GPU"),
+    "ray.md": ("docs/experiments.md", "On a Ray cluster"),
+}
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+IMAGES = (".png", ".svg")
+
+
+def on_config(config: Any) -> Any:
+    """Fills in the results of the navigation."""
+    for entry in config.nav:
+        if "Results" in entry:
+            entry["Results"] = ["results/index.md", *({name: f"results/{name}/README.md"} for name in result_names())]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for page, text in generated_pages().items():
+        files.append(File.generated(config, page, content=text))
+    for image in (path for name in result_names() for path in sorted((ROOT / "results" / name).iterdir())):
+        if image.suffix in IMAGES:
+            files.append(File.generated(config, str(image.relative_to(ROOT)), abs_src_path=str(image)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links as the site has them; sections that have a page of their own become a link to it."""
+    here = page.file.src_uri
+    for own, (source, heading) in SECTIONS.items():
+        if source == f"docs/{here}":
+            markdown = markdown.replace(section(markdown, heading), f"## {heading}\n\n[{heading}]({own})\n\n")
+    return relinked(markdown, source_of(here), here)
+
+
+def generated_pages() -> dict[str, str]:
+    """Every page that docs/ does not have, by its place on the site; links are still those of the repository."""
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in PAGES.items()}
+    for page, (source, heading) in SECTIONS.items():
+        text = section((ROOT / source).read_text(encoding="utf-8"), heading)
+        pages[page] = text.removeprefix("#").replace("\n### ", "\n## ")
+    for name in result_names():
+        pages[f"results/{name}/README.md"] = (ROOT / "results" / name / "README.md").read_text(encoding="utf-8")
+    pages["results/index.md"] = results_page()
+    for script in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        pages[f"tutorials/{script.stem}.md"] = tutorial(script.read_text(encoding="utf-8"), script.name)
+    return pages
+
+
+def result_names() -> list[str]:
+    """The folders of results/ that say what they are: in the order of the catalogue, then the others."""
+    found = sorted(path.parent.name for path in (ROOT / "results").glob("*/README.md"))
+    return [*(name for name in EXPERIMENTS if name in found), *(name for name in found if name not in EXPERIMENTS)]
+
+
+def results_page() -> str:
+    parts = [
+        "# Results",
+        "What full-scale runs measured, figure by figure; each page has the settings and the words to it.",
+    ]
+    for name in result_names():
+        folder = ROOT / "results" / name
+        known = EXPERIMENTS.get(name)
+        title = f"{known.reference}: {known.title}" if known else (folder / "README.md").read_text().splitlines()[0][2:]
+        parts.append(f"## {name}\n\n{title}. [More]({name}/README.md)")
+        parts += [f"![{name}]({name}/{image.name})" for image in sorted(folder.iterdir()) if image.suffix in IMAGES]
+    missing = [row for row in EXPERIMENTS.values() if row.name not in result_names()]
+    if missing:
+        lines = [f"- `posattn reproduce {row.name}`: {row.reference}, {row.title}" for row in missing]
+        parts.append("## Not run at full scale yet\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def tutorial(script: str, name: str) -> str:
+    """A percent script as a page: cells of comments become text, the others Python blocks."""
+    cells = re.split(r"^# %%", script, flags=re.MULTILINE)[1:]
+    parts = []
+    for cell in cells:
+        head, _, body = cell.partition("\n")
+        if "[markdown]" in head:
+            parts.append("\n".join(line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines()))
+        else:
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join(parts) + f"\n\nThis page is `docs/tutorials/{name}`, which runs as it is.\n"
+
+
+def section(markdown: str, heading: str) -> str:
+    """From its heading of two # to the next one."""
+    found = re.search(rf"^## {re.escape(heading)}$.*?(?=^## |\Z)", markdown, flags=re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"docs/hooks.py: there is no section {heading!r}.")
+    return found[0]
+
+
+def source_of(page: str) -> str:
+    """The file of the repository that a page of the site comes from."""
+    if page in PAGES:
+        return PAGES[page]
+    if page in SECTIONS:
+        return SECTIONS[page][0]
+    return page if page.startswith("results/") else f"docs/{page}"
+
+
+def page_of(source: str) -> str | None:
+    """The page or image of the site that a file of the repository became, if any."""
+    for page, own in PAGES.items():
+        if own == source:
+            return page
+    if source.startswith("docs/tutorials/"):
+        return source.removeprefix("docs/").removesuffix(".py") + ".md"
+    if source.startswith("docs/"):
+        return source.removeprefix("docs/")
+    if source.startswith("results/"):
+        return source if source.endswith((".md", *IMAGES)) else None
+    return None
+
+
+def moved(source: str, anchor: str) -> str | None:
+    """The page that the heading ``anchor`` of a file went to with its section, if it did."""
+    for page, (own, heading) in SECTIONS.items():
+        if own == source:
+            text = section((ROOT / own).read_text(encoding="utf-8"), heading)
+            below = re.findall(r"^###+ (.+)$", text, flags=re.MULTILINE)
+            if anchor in (re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in below):
+                return page
+    return None
+
+
+def relinked(markdown: str, source: str, page: str) -> str:
+    """``markdown`` with its links, written at ``source``, as links from ``page``; those to code become plain text."""
+
+    def link(found: re.Match[str]) -> str:
+        mark, text, target = found.groups()
+        if "://" in target:
+            return found[0]
+        path, hash_mark, anchor = target.partition("#")
+        place = os.path.normpath(os.path.join(os.path.dirname(source), path)) if path else source
+        there = path if path in SECTIONS else moved(place, anchor) or page_of(place)
+        if there is None:
+            return text
+        if there == page and not mark:
+            return f"[{text}](#{anchor})" if anchor else text
+        return f"{mark}[{text}]({os.path.relpath(there, os.path.dirname(page) or '.')}{hash_mark}{anchor})"
+
+    # Every second part is a fenced block, which stays. What belongs to an item of a list stands two spaces in, for mkdocs four.
+    parts = FENCED.split(markdown)
+    return "".join(
+        part if index % 2 else LINK.sub(link, re.sub(r"^  (?=\S)", "    ", part, flags=re.MULTILINE))
+        for index, part in enumerate(parts)
+    )

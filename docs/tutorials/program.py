@@ -1,0 +1,129 @@
+# %% [markdown]
+# # Write, compile and inspect a parallel program
+#
+# We write a parallel program, watch it run round by round, compile it to the weights of a positional Transformer, and
+# look inside: its attention *is* the program's communication. The program is the moving maximum: y_i is the largest of
+# x_i and the three numbers before it. Runs in seconds.
+
+# %%
+import numpy as np
+import torch
+
+import posattn
+from posattn.compiler import PCOC, Known, Round, compile_program, maximum, pcoc, select
+from posattn.compiler.graph import network_graph, program_graph, svg
+from posattn.compiler.graph_report import compiled_report
+
+N = 8
+
+# %% [markdown]
+# ## Write
+#
+# Eight machines hold one number each. A window of four is two windows of two side by side, and that is two windows of
+# one: so in round 1 machine i hears machine i - 1, in round 2 machine i - 2, and each time keeps the larger number.
+#
+# A round says who is heard, which may depend on the machine's number and never on a value, and what is computed then.
+# What is received keeps its memory position, so a machine has its number twice: position 0 to keep, position 1 to send.
+# Machines at the beginning hear nobody; what they then find is 0, and `select` ignores it.
+
+
+# %%
+def listening_back(reach: int) -> Round:
+    def receive(i: int) -> list[tuple[int, tuple[int, ...]]]:
+        return [(i, (0,)), *([(i - reach, (1,))] if i >= reach else [])]
+
+    def compute(memory):
+        larger = select(memory.me >= reach, maximum(memory[0], memory[1]), memory[0])
+        return [larger, larger]
+
+    return Round(receive, compute)
+
+
+moving_maximum = PCOC(
+    machines=N,
+    memory=2,
+    inputs=(Known(-1000, 1000),),  # what may come in; the network will refuse anything else
+    start=lambda memory: [memory[0], memory[0]],
+    rounds=(listening_back(1), listening_back(2)),
+    name="moving-maximum",
+)
+
+# %% [markdown]
+# ## Watch
+#
+# `pcoc.states` interprets the program without any network: the memory of all machines after every round.
+
+# %%
+x = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, -6.0])
+for r, memory in enumerate(pcoc.states(moving_maximum, x[:, None])):
+    print(f"round {r}:", *(f"{kept:4g}" for kept in memory[:, 0]))
+
+expected = [max(x[max(0, i - 3) : i + 1]) for i in range(N)]
+assert pcoc.run(moving_maximum, x[:, None])[:, 0].tolist() == expected
+
+# %% [markdown]
+# ## Compile
+#
+# One layer a round and one for the start, one head a memory position (Lemma B.2). The result is a `posattn.Transformer`
+# like a trained one. It answers in float64, without error on these integers, at any scale up to its bound.
+
+# %%
+compiled = compile_program(moving_maximum)
+print(compiled.sizes().to_string(index=False))
+model = compiled.model
+assert model(torch.tensor(x)).tolist() == expected
+assert model(torch.tensor(100 * x)).tolist() == [100 * value for value in expected]
+
+random = np.random.default_rng(0).uniform(-1000, 1000, (500, N))
+slow = np.array([[max(row[max(0, i - 3) : i + 1]) for i in range(N)] for row in random])
+assert np.abs(model(torch.from_numpy(random)).numpy() - slow).max() < 1e-9
+
+# %% [markdown]
+# Beyond the bound it says so instead of answering wrongly:
+
+# %%
+try:
+    model(torch.tensor(1000 * x))
+except posattn.UsageError as error:
+    print(error)
+else:
+    raise AssertionError("an input outside the bounds was taken")
+
+# %% [markdown]
+# ## Inspect
+#
+# Attention does not see the numbers: it is the oracle of the program, written in W_Q. Reading it back gives the
+# program's graph, and says that each layer is one round of a scan. Position N is the sink, which machines hear that
+# hear nobody.
+
+# %%
+attention = model.attention()  # (layers, heads, receiver, sender)
+print("layer 2, head 2: machine 1 to 8 hears", (attention[1, 1].argmax(dim=-1)[:N] + 1).tolist())
+assert attention[1, 1].argmax(dim=-1)[:N].tolist() == [N, 0, 1, 2, 3, 4, 5, 6]
+
+graph = network_graph(model, "moving-maximum")
+assert graph.arrows == program_graph(moving_maximum).arrows
+picture = svg(graph)  # text, to be written to a file and opened in a browser
+report = compiled_report(model, "moving-maximum")
+print(report.patterns().to_string(index=False))
+assert [layer.patterns["scan"] for layer in report.layers] == [(1.0, 1), (1.0, 2)]
+
+# %% [markdown]
+# ## With softmax
+#
+# Trained networks have softmax in place of hardmax. Ask for an error and the compiler finds the temperature (Lemma
+# B.3); it is a guarantee, so real errors are smaller.
+
+# %%
+soft = compile_program(moving_maximum, epsilon=0.01)
+with torch.no_grad():
+    moved = (soft.model(torch.from_numpy(random)) - torch.from_numpy(slow)).abs().max()
+print(f"temperature {soft.lowered.temperature:.1f}: answers move by {moved:.1e}, at most {soft.lowered.error:.1e}")
+assert 0 < moved <= soft.lowered.error <= 0.01 * (1 + 1e-6)
+
+# %% [markdown]
+# ## Further
+#
+# Programs whose messages go where the data say (MPC) are routed over a Beneš network and compile too, and `posattn
+# compile --list` shows those of the library: [the compiler](../compiler.md). What *trained* networks communicate, which
+# is something else, is in [the communication graph](../communication-graph.md).

@@ -1,0 +1,241 @@
+"""What a trained positional network communicates: which edges its answers need, and which known pattern a layer resembles.
+
+Attention is constant, so the network is a static graph: an edge (ℓ, h, i, j) with the weight A_ij of head h in layer ℓ lets
+position i hear position j. A large weight means little if the value it carries is small, the same for all lists, or unused
+later. The *effect* of an edge is how far the answers move, to first order, when i hears only what j says on average:
+
+    effect(ℓ, h, i, j) = A_ij · rms_x ‖ ∂y/∂a_i · W_Oᵀ (v_j - v̄_j) ‖,        v = X W_V of head h,  a = (⊕_h A v) W_O.
+
+Letters: L layers, H heads, n numbers in a list, N = n + 1 positions with the scratchpad, B lists, d width, x lists, y answers.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from posattn.attention import merge_heads, split_heads
+from posattn.errors import UsageError
+from posattn.model import Layer, Transformer
+
+Weights = Float[Tensor, "L H N N"]
+
+STEPS = 32  # how finely cutting looks for the step in which the error grows too large
+ALLOWED = {"the error doubles": 2.0, "1% of the answers' variance": 0.01}  # the second of the variance, not the error
+
+
+def graph_weights(model: nn.Module) -> Weights:
+    """A of a positional network; other networks have none without an input."""
+    if not isinstance(model, Transformer):
+        raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
+    if model.config.design.attends != "position":
+        raise UsageError(
+            f"the attention of the {model.config.arch} architecture depends on the input; it has no one graph."
+        )
+    return model.attention().detach()
+
+
+def edges_between(weights: Weights) -> Bool[Tensor, "L H N N"]:
+    """Where a position hears another one: what a position keeps for itself is no communication."""
+    return (weights > 0) & ~torch.eye(weights.shape[-1], dtype=torch.bool, device=weights.device)
+
+
+# --- effects -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A network's pass over some lists: every layer's values (B, H, N, d_V), and what its positions heard (B, N, d)."""
+
+    answers: Float[Tensor, "B n"]
+    values: list[Float[Tensor, "B H N d_V"]]
+    heard: list[Float[Tensor, "B N d"]]
+
+
+def trace(model: Transformer, x: Float[Tensor, "B n"], weights: Weights) -> Trace:
+    values: list[Tensor] = []
+    heard: list[Tensor] = []
+
+    def mix(index: int, z: Tensor) -> Tensor:
+        attention = _layer(model, index).attention
+        values.append(split_heads(attention.W_V(z), attention.heads))
+        heard.append(attention.W_O(merge_heads(weights[index] @ values[-1])))
+        return heard[-1]
+
+    answers = model.rewired(x, mix)
+    return Trace(answers, values, heard)
+
+
+def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
+    """The effect of every edge on the answers to ``x``."""
+    weights = graph_weights(model)
+    with torch.enable_grad():
+        passed = trace(model, x.detach().requires_grad_(), weights)  # also where the weights are frozen
+    spoken = [_beyond_the_mean(values.detach()) for values in passed.values]
+    squared = torch.zeros_like(weights)
+    for answer in passed.answers.unbind(dim=-1):
+        # The lists do not meet, so the gradient of a sum over them is each list's own.
+        slopes = torch.autograd.grad(answer.sum(), passed.heard, retain_graph=True)
+        for index, (slope, own) in enumerate(zip(slopes, spoken, strict=True)):
+            heads = split_heads(_layer(model, index).attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
+            # (B, H, N, N): how far this answer moves per unit of weight that i gives to j in head h.
+            squared[index] += ((slope[:, None] @ heads) @ own.mT).square().mean(dim=0)
+    return weights * squared.sqrt()
+
+
+def _beyond_the_mean(values: Float[Tensor, "B H N d_V"]) -> Float[Tensor, "B H N d_V"]:
+    """v - v̄, and 0 where that is only rounding."""
+    mean = values.mean(dim=0)
+    own = values - mean
+    return own * (own.abs() > 16 * torch.finfo(own.dtype).eps * mean.abs())
+
+
+def _layer(model: Transformer, index: int) -> Layer:
+    layer = model.layers[index]
+    assert isinstance(layer, Layer)
+    return layer
+
+
+# --- cutting -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How many edges, weakest first, go before the error grows too large; ``curve`` has (edges cut, error)."""
+
+    how: str
+    edges: int
+    error: float
+    allowed: dict[str, int]
+    curve: tuple[tuple[int, float], ...]
+
+
+def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
+    """The answers if over edges that are not ``kept`` the receiver hears the sender's mean message over ``x``."""
+    weights = graph_weights(model)
+    means = [value.mean(dim=0) for value in trace(model, x, weights).values]
+
+    def mix(index: int, z: Tensor) -> Tensor:
+        attention = _layer(model, index).attention
+        spoken = split_heads(attention.W_V(z), attention.heads)
+        own, lost = weights[index] * kept[index], weights[index] * ~kept[index]
+        return attention.W_O(merge_heads(own @ spoken + lost @ means[index]))
+
+    return model.rewired(x, mix)
+
+
+def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
+    """The answers if edges that are not ``kept`` have no weight, and the others of a row grow to sum to one."""
+    weights = graph_weights(model) * kept
+    return trace(model, x, weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)).answers
+
+
+def cuts(model: Transformer, x: Float[Tensor, "B n"], y: Float[Tensor, "B n"], strength: Weights) -> list[Cut]:
+    """Both ways of cutting, weakest edge first: *silenced* by ``strength``, *renormalised* by attention."""
+    weights = graph_weights(model)
+    ways = ((silenced, strength), (renormalised, weights))
+    with torch.no_grad():
+        variance = float((y - y.mean(dim=0)).square().mean())
+        return [_cut(way, model, x, y, order, variance) for way, order in ways]
+
+
+def _cut(
+    way: Callable[[Transformer, Tensor, Tensor], Tensor],
+    model: Transformer,
+    x: Float[Tensor, "B n"],
+    y: Float[Tensor, "B n"],
+    strength: Weights,
+    variance: float,
+) -> Cut:
+    edges = edges_between(graph_weights(model)).nonzero()
+    edges = edges[strength[tuple(edges.T)].argsort(stable=True)]
+    known: dict[int, float] = {}
+
+    def error(count: int) -> float:
+        if count not in known:
+            kept = torch.ones_like(strength, dtype=torch.bool)
+            kept[tuple(edges[:count].T)] = False
+            known[count] = float((way(model, x, kept) - y).square().mean())
+        return known[count]
+
+    step = -(-len(edges) // STEPS)
+    steps = [*range(0, len(edges), step), len(edges)]
+    limits = (ALLOWED["the error doubles"] * error(0), ALLOWED["1% of the answers' variance"] * variance)
+    allowed = {name: _most(error, steps, limit) for name, limit in zip(ALLOWED, limits, strict=True)}
+    curve = tuple((count, error(count)) for count in steps)
+    return Cut(way.__name__, len(edges), error(0), allowed, curve)
+
+
+def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:
+    """The largest number of edges within ``limit``: the first of ``steps`` above it, and then halving the one before it."""
+    for before, after in pairwise(steps):
+        if error(after) > limit:
+            while after - before > 1:
+                middle = (before + after) // 2
+                before, after = (before, middle) if error(middle) > limit else (middle, after)
+            return before
+    return steps[-1]
+
+
+# --- patterns ------------------------------------------------------------------------------------------------------------
+
+
+def scan(n: int, offset: int) -> Iterator[tuple[int, int]]:
+    """(i, j): every position hears the one ``offset`` before it, as in a round of a parallel prefix."""
+    return ((i, i - offset) for i in range(offset, n))
+
+
+def tree(n: int, offset: int) -> Iterator[tuple[int, int]]:
+    """Of these the ones that a binary tree with its root at the end has (the orange arrows of Figure 7)."""
+    return ((i, j) for i, j in scan(n, offset) if (n - 1 - i) % (2 * offset) == 0)
+
+
+def butterfly(n: int, offset: int) -> Iterator[tuple[int, int]]:
+    """Partners hear each other, as in bitonic sort and the Beneš network: j = i xor offset."""
+    return ((i, i ^ offset) for i in range(n) if i ^ offset < n)
+
+
+PATTERNS = {"scan": scan, "tree": tree, "butterfly": butterfly}
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How a layer divides what it communicates, in shares of 1.
+
+    ``earlier``, ``later`` and ``scratchpad``: from positions before and after the receiver, and from or to the scratchpad.
+    ``patterns``: for each pattern the largest share that lies on its edges, over offsets 1, 2, 4, ..., and that offset.
+    ``uniform``: the same shares of a layer in which all edges between two positions are equally strong.
+    """
+
+    earlier: float
+    later: float
+    scratchpad: float
+    patterns: dict[str, tuple[float, int]]
+    uniform: dict[str, float]
+
+
+def likeness(strength: Float[Tensor, "H N N"], n: int) -> Likeness | None:
+    """Shares of the strength of all edges between different positions, heads added up; None where nothing is sent."""
+    size = strength.shape[-1]
+    mass = strength.sum(dim=0) * ~torch.eye(size, dtype=torch.bool, device=strength.device)
+    total = float(mass.sum())
+    if not total > 0:
+        return None
+    among = mass[:n, :n]
+    offsets = [1 << k for k in range(max(1, (n - 1).bit_length()))]
+    patterns, uniform = {}, {}
+    for name, pattern in PATTERNS.items():
+        shares = {offset: _on(among, list(pattern(n, offset))) / total for offset in offsets}
+        best = max(shares, key=lambda offset: shares[offset])
+        patterns[name] = (shares[best], best)
+        uniform[name] = len(list(pattern(n, best))) / (size * (size - 1))
+    earlier, later = float(among.tril(-1).sum()) / total, float(among.triu(1).sum()) / total
+    return Likeness(earlier, later, max(0.0, 1 - earlier - later), patterns, uniform)
+
+
+def _on(mass: Float[Tensor, "n n"], edges: list[tuple[int, int]]) -> float:
+    where: Int64[Tensor, "edges two"] = torch.tensor(edges, dtype=torch.int64, device=mass.device).view(-1, 2)
+    return float(mass[where[:, 0], where[:, 1]].sum())

@@ -1,0 +1,195 @@
+"""A graph with its numbers: what ``posattn graph`` draws, prints and writes as JSON.
+
+Of a program or a compiled network every edge is a message. Of a trained network there are edges of every weight: those of at
+least ``least`` are drawn and listed, and the report (how a layer resembles a scan or a tree, how many edges can be cut)
+counts them all.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from posattn import offsets
+from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
+from posattn.compiler.graph import Graph, attention_graph, graph_of, network_edges, network_graph, numbered
+from posattn.compiler.saved import CompiledRun, load
+from posattn.errors import UsageError, choice, whole
+from posattn.model import Transformer
+from posattn.pretrained import pretrained
+from posattn.tasks import task
+
+BY = ("attention", "effect")
+
+
+@dataclass(frozen=True)
+class Report:
+    """``edges`` are dictionaries with layer, from, to and weight, of networks also head; ``cuts`` are of trained networks."""
+
+    graph: Graph
+    edges: list[dict[str, Any]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    layers: list[Likeness | None] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        by_layer: list[list[dict[str, Any]]] = [[] for _ in range(self.graph.rounds)]
+        for edge in self.edges:
+            by_layer[edge["layer"] - 1].append({key: value for key, value in edge.items() if key != "layer"})
+        patterns = [None if own is None else _likeness(own) for own in self.layers] or [None] * self.graph.rounds
+        return {
+            "title": self.graph.title,
+            "settings": self.settings,
+            "nodes": list(self.graph.names),
+            "layers": [
+                {"layer": number, "edges": edges, "shares": shares}
+                for number, (edges, shares) in enumerate(zip(by_layer, patterns, strict=True), start=1)
+            ],
+            "cuts": [asdict(cut) for cut in self.cuts],
+        }
+
+    def patterns(self) -> pd.DataFrame:
+        """A row a layer; a pattern's share with the offset that fits best, and in brackets that of a uniform layer."""
+        rows = []
+        for number, own in enumerate(self.layers, start=1):
+            shares = {
+                "layer": number,
+                **dict.fromkeys(("earlier", "later", "scratchpad", "scan", "tree", "butterfly"), "-"),
+            }
+            if own is not None:
+                shares |= {name: f"{getattr(own, name):.2f}" for name in ("earlier", "later", "scratchpad")}
+                for name, (share, offset) in own.patterns.items():
+                    shares[name] = f"{share:.2f} by {offset} ({own.uniform[name]:.2f})"
+            rows.append(shares)
+        return pd.DataFrame(rows)
+
+    def cutting(self) -> pd.DataFrame:
+        """A row a way of cutting: how many of the edges may go until something happens."""
+        return pd.DataFrame(
+            {"cut": cut.how, "edges": cut.edges, "error": cut.error}
+            | {f"until {name}": count for name, count in cut.allowed.items()}
+            for cut in self.cuts
+        )
+
+
+def _likeness(own: Likeness) -> dict[str, Any]:
+    shares = {"earlier": own.earlier, "later": own.later, "scratchpad": own.scratchpad}
+    return shares | {
+        name: {"share": share, "offset": offset, "uniform": own.uniform[name]}
+        for name, (share, offset) in own.patterns.items()
+    }
+
+
+def program_report(name: str, machines: int) -> Report:
+    """Of a program of the library, or of ``benes``."""
+    graph = graph_of(name, machines)
+    found = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
+    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
+    return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
+
+
+def folder_report(
+    folder: str, member: int = 0, least: float = 0.3, by: str = "attention", samples: int = 1000, machines: int = 8
+) -> Report:
+    """Of a trained run, or of a compiled program in a folder. A looped network is drawn for lists of ``machines`` numbers."""
+    run = load(folder)
+    if isinstance(run, CompiledRun):
+        return compiled_report(run.network, run.spec.program)
+    model, name = run.model(member), run.spec.members[member].task
+    title = f"{name} by {folder}"
+    if isinstance(model, Transformer) and model.config.family is not None:
+        report = looped_report(model, title, least, whole("machines", machines))
+    else:
+        report = trained_report(model, name, title, least, by, samples)
+    return replace(report, settings={"folder": folder, "member": member, **report.settings})
+
+
+def pretrained_report(
+    name: str, arch: str = "positional", least: float = 0.3, by: str = "attention", samples: int = 1000
+) -> Report:
+    """Of a network that comes with the package."""
+    return trained_report(pretrained(name, arch), name, f"{name}, {arch}, with the package", least, by, samples)
+
+
+def compiled_report(model: Transformer, program: str) -> Report:
+    """The program's graph, from the weights alone; a layer here is a round of the program."""
+    graph, found = network_graph(model, program), network_edges(model)
+    edges = [_edge(graph, r, j, i, weight, head=h + 1) for r, h, j, i, weight in found]
+    settings = {"compiled": program, "machines": model.config.n, "hardmax": model.config.hardmax}
+    return Report(graph, edges, settings, _rounds(graph, model.config.heads, found))
+
+
+def trained_report(
+    model: torch.nn.Module, name: str, title: str, least: float = 0.3, by: str = "attention", samples: int = 1000
+) -> Report:
+    """``least`` is an attention weight, or a share of the largest effect. Tasks on tokens have attention only."""
+    _check_share(least)
+    choice("by", by, BY)
+    weights = graph_weights(model)
+    assert isinstance(model, Transformer)
+    settings = {"task": name, "arch": model.config.arch, "n": model.config.n, "by": by, "least": least}
+    if task(name).TOKENS != "none":
+        if by == "effect":
+            raise UsageError(f"by is 'effect'; {name} is a task on tokens, of which only the attention is known.")
+        graph = attention_graph(weights, title, least)
+        return Report(graph, _listed(graph, weights, weights, None, least), settings, _layers(weights, model.config.n))
+    x, y = task(name).sample(whole("samples", samples, 2), n=model.config.n, split="test", device=model.P.device)
+    effect = effects(model, x)
+    if not bool(effect.isfinite().all()):
+        raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
+    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has none
+    graph = attention_graph(strength, title, least)
+    return Report(
+        graph,
+        _listed(graph, strength, weights, effect, least),
+        {**settings, "lists": samples},
+        _layers(effect, model.config.n),
+        cuts(model, x, y, effect),
+    )
+
+
+def looped_report(model: Transformer, title: str, least: float, machines: int) -> Report:
+    """Of a looped network, loops in place of layers; a position that hears nobody looks at the sink, or out of the list."""
+    _check_share(least)
+    loops = offsets.edges(model.offset_attention(), machines, least)
+    found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
+    arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
+    graph = Graph(title, numbered(machines), len(loops), arrows)
+    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
+    return Report(graph, edges, {"arch": "looped", "n": machines, "least": least}, _rounds(graph, 1, found))
+
+
+def _check_share(least: float) -> None:
+    if not 0 < least <= 1:
+        raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
+
+
+def _rounds(graph: Graph, heads: int, edges: Iterable[tuple[int, int, int, int, float]]) -> list[Likeness | None]:
+    """Of edges (round, head, sender, receiver, weight) among machines alone."""
+    machines = len(graph.names)
+    heard = torch.zeros(graph.rounds, heads, machines, machines, dtype=torch.float64)
+    for r, h, j, i, weight in edges:
+        heard[r, h, i, j] = weight
+    return _layers(heard, machines)
+
+
+def _layers(strength: Tensor, n: int) -> list[Likeness | None]:
+    return [likeness(layer, n) for layer in strength]
+
+
+def _listed(
+    graph: Graph, strength: Tensor, weights: Tensor, effect: Tensor | None, least: float
+) -> list[dict[str, Any]]:
+    places: Iterable[list[int]] = (strength >= least).nonzero().tolist()
+    edges = []
+    for r, h, i, j in places:
+        more = {} if effect is None else {"effect": float(effect[r, h, i, j])}
+        edges.append(_edge(graph, r, j, i, float(weights[r, h, i, j]), head=h + 1, **more))
+    return edges
+
+
+def _edge(graph: Graph, r: int, j: int, i: int, weight: float, **more: float) -> dict[str, Any]:
+    return {"layer": r + 1, **more, "from": graph.names[j], "to": graph.names[i], "weight": weight}

@@ -1,0 +1,221 @@
+"""Figures 1, 7 and 8: the two attentions side by side, graphs of parallel programs, a Beneš network.
+
+Nothing is drawn from memory. Rows are asked of the package's own objects: which inputs move the queries, keys and values of a
+layer (its derivatives), the attention of trained networks, who hears whom in a program, the edges of the network that routing
+uses. Pictures are drawn from the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
+"""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from posattn.compiler.graph import Graph, graph_of
+from posattn.experiments.attention import LISTS
+from posattn.experiments.theory import computed_rows
+from posattn.model import Layer, ModelConfig, Transformer, input_features
+from posattn.pretrained import pretrained
+
+Row = dict[str, Any]
+
+ATTENTIONS = {"standard": "self-attention", "positional": "positional attention"}
+_FACTORS = (1.0, 3.0)
+_LAYER = 1  # whose attention is shown, from 0 on
+GRAPHS = {
+    "7": (("cumulative sum or minimum", "prefix-sum", 4), ("odd-even sort", "odd-even-sort", 4)),
+    "8": (("Beneš network", "benes", 8),),
+}
+
+
+def diagram_rows(scale: str) -> pd.DataFrame:
+    """Edges of the three figures, attention weights for the first, and messages a round for the others."""
+    rows = []
+    for arch, title in ATTENTIONS.items():
+        rows += [_edge("1", title, 0, *ends) for ends in [*depends(arch), *_FLOW]]
+        rows += _maps(arch, title)
+    for number, panels in GRAPHS.items():
+        for title, name, machines in panels:
+            rows += _of_graph(number, title, graph_of(name, machines))
+    return computed_rows(rows)
+
+
+# --- Figure 1 ------------------------------------------------------------------------------------------------------------
+
+# Eq. 1 to 3 from queries, keys and values on, in which the two attentions do not differ.
+_FLOW = [
+    ("Q", "Mul"),
+    ("K", "Mul"),
+    ("Mul", "softmax"),
+    ("softmax", "A"),
+    ("A", "Mul "),
+    ("V", "Mul "),
+    ("Mul ", "O"),
+    ("O", "MLP"),
+    ("X", "MLP"),
+]
+
+
+def depends(arch: str) -> list[tuple[str, str]]:
+    """(input, what it moves) of a layer with this attention: P and X against X itself, queries, keys and values."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Transformer(ModelConfig(4, arch, encoding_dim=5)).double()
+        p, x = (torch.randn(5, width, dtype=torch.float64, requires_grad=True) for width in (5, model.config.embed))
+        numbers = torch.randn(4, dtype=torch.float64)
+    layer = model.layers[0]
+    assert isinstance(layer, Layer)
+    attention, positions = layer.attention, torch.arange(5)
+    read: dict[str, Tensor] = {}
+
+    def remember(name: str) -> Any:
+        return lambda module, given, made: read.__setitem__(name, made)
+
+    hooks = [getattr(attention, f"W_{name}").register_forward_hook(remember(name)) for name in "QKV"]
+    layer(x, p, positions)
+    for hook in hooks:
+        hook.remove()
+    first = input_features(numbers, p, positions, model.config)
+    found = [("P", "X")] if first.requires_grad else []
+    for made, value in read.items():
+        for given, source in (("P", p), ("X", x)):
+            (slope,) = torch.autograd.grad(value.square().sum(), source, retain_graph=True, allow_unused=True)
+            if slope is not None and bool(slope.abs().max() > 0):
+                found.append((given, made))
+    return found
+
+
+def _maps(arch: str, title: str) -> list[Row]:
+    model, numbers = pretrained("sort", arch), torch.tensor(LISTS["Figure 36"])
+    rows = []
+    for factor in _FACTORS:
+        with torch.no_grad():
+            weights = model.attention(factor * numbers)[_LAYER, 0]
+        for i, row in enumerate(weights.tolist()):
+            place = {"figure": "1", "series": title, "scale": factor, "query": i + 1, "metric": "attention"}
+            rows += [place | {"key": j + 1, "value": value} for j, value in enumerate(row)]
+    return rows
+
+
+_PLACES = {
+    "P": (0.6, 0.0),
+    "X": (3.0, 0.0),
+    "Q": (0.0, 1.2),
+    "K": (1.2, 1.2),
+    "V": (3.0, 1.2),
+    "Mul": (0.6, 2.4),
+    "softmax": (0.6, 3.4),
+    "A": (0.6, 5.2),
+    "Mul ": (2.0, 6.8),
+    "O": (2.0, 7.8),
+    "MLP": (2.0, 8.8),
+}
+_TEXTS = {
+    "P": "P",
+    "X": r"$X^{(\ell-1)}$",
+    "Q": r"$Q^{(\ell)}$",
+    "K": r"$K^{(\ell)}$",
+    "V": r"$V^{(\ell)}$",
+    "Mul": "Mul",
+    "Mul ": "Mul",
+    "A": r"$A^{(\ell)}$",
+    "O": r"$O^{(\ell)}$",
+}
+
+
+def _draw_attentions(rows: pd.DataFrame) -> Figure:
+    figure, panels = plt.subplots(1, len(ATTENTIONS), figsize=(9.6, 8.2), layout="constrained")
+    for axes, title in zip(panels, ATTENTIONS.values(), strict=True):
+        own = rows[rows["series"] == title]
+        axes.set(xlim=(-1.5, 4.2), ylim=(-0.6, 9.4), title=title, aspect="equal")
+        axes.axis("off")
+        for sender, receiver in own[own["metric"] == "edge"][["from", "to"]].itertuples(index=False):
+            _flow(axes, str(sender), str(receiver))
+        for name, place in _PLACES.items():
+            if name != "A":
+                box = {"boxstyle": "round,pad=0.35", "facecolor": "#e8f1fa" if name in "PX" else "white"}
+                axes.text(*place, _TEXTS.get(name, name), ha="center", va="center", bbox=box)
+        _inset_maps(axes, own[own["metric"] == "attention"])
+    return figure
+
+
+def _flow(axes: Axes, sender: str, receiver: str) -> None:
+    (x0, y0), (x1, y1) = _PLACES[sender], _PLACES[receiver]
+    style = {"arrowstyle": "-|>", "color": "#0072B2" if receiver in "QKVX" else "#555", "shrinkA": 12, "shrinkB": 12}
+    if (sender, receiver) == ("X", "MLP"):  # around the others
+        style["connectionstyle"] = "arc3,rad=0.35"
+    if receiver == "X":  # the encodings are appended to the input of the first layer alone
+        style["shrinkB"] = 27
+        axes.text((x0 + x1) / 2, y0 - 0.25, r"$\ell = 1$", ha="center", va="top", fontsize="small")
+    if "A" in (sender, receiver):  # the maps take more room than a word
+        y0, y1 = y0 + 0.75 * (sender == "A"), y1 - 0.85 * (receiver == "A")
+    axes.annotate("", (x1, y1), (x0, y0), arrowprops=style)
+
+
+def _inset_maps(axes: Axes, weights: pd.DataFrame) -> None:
+    """A for the list and for its multiple, where the diagram says A."""
+    x, y = _PLACES["A"]
+    for place, (factor, own) in enumerate(weights.groupby("scale")):
+        inset = axes.inset_axes((x - 1.45 + 1.55 * place, y - 0.7, 1.35, 1.35), transform=axes.transData)
+        inset.imshow(own.pivot(index="query", columns="key", values="value"), vmin=0, cmap="Blues")
+        inset.set(xticks=[], yticks=[])
+        inset.set_title(rf"$A^{{(\ell)}}$ of {'' if factor == 1 else f'{factor:g}'}X", fontsize="small", pad=2)
+
+
+# --- Figures 7 and 8 -----------------------------------------------------------------------------------------------------
+
+
+def _of_graph(number: str, title: str, graph: Graph) -> list[Row]:
+    rows = [
+        _edge(number, title, r + 1, graph.names[j], graph.names[i]) | {"orange": (r, j, i) in graph.orange}
+        for r, j, i in sorted(graph.arrows)
+    ]
+    for r in range(graph.rounds):
+        sent = sum(q == r and i != j for q, j, i in graph.arrows)
+        rows.append({"figure": number, "series": title, "round": r + 1, "metric": "messages", "value": sent})
+    return rows
+
+
+def _edge(figure: str, title: str, r: int, sender: str, receiver: str) -> Row:
+    place = {"figure": figure, "series": title, "round": r, "from": sender, "to": receiver}
+    return place | {"metric": "edge", "value": 1.0}
+
+
+def _draw_graphs(rows: pd.DataFrame) -> Figure:
+    rows = rows[rows["metric"] == "edge"]
+    titles = list(dict.fromkeys(rows["series"]))
+    rounds = [int(rows[rows["series"] == title]["round"].max()) for title in titles]
+    machines = rows["to"].nunique()
+    size = (1.0 + 1.15 * (sum(rounds) + len(rounds)), 0.8 + 0.75 * machines)
+    figure = plt.figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(titles), width_ratios=[count + 1 for count in rounds], squeeze=False)
+    for axes, title in zip(panels[0], titles, strict=True):
+        _graph_panel(axes, rows[rows["series"] == title], title)
+    return figure
+
+
+def _graph_panel(axes: Axes, rows: pd.DataFrame, title: str) -> None:
+    names = sorted(set(rows["to"].astype(int)))
+    rounds = int(rows["round"].max())
+    axes.set(xlim=(-0.4, rounds + 0.4), ylim=(max(names) + 0.5, min(names) - 0.5), title=title)
+    axes.axis("off")
+    for row in rows.to_dict("records"):
+        orange = str(row["orange"]) == "True"  # it has been a file
+        style = {"arrowstyle": "-|>", "color": "#D55E00" if orange else "black", "shrinkA": 13, "shrinkB": 13}
+        axes.annotate("", (row["round"], int(row["to"])), (row["round"] - 1, int(row["from"])), arrowprops=style)
+    for r in range(rounds + 1):
+        for name in names:
+            text = rf"${name}^{{({r})}}$" if min(names) else f"{name}"  # Figure 8 numbers machines alone
+            circle = {"boxstyle": "circle,pad=0.25", "facecolor": "white"}
+            axes.text(r, name, text, ha="center", va="center", fontsize="small", bbox=circle)
+
+
+def draw_diagrams(rows: pd.DataFrame) -> dict[str, Figure]:
+    """``diagrams`` is Figure 1, ``diagrams-7`` and ``diagrams-8`` the others."""
+    of = dict(list(rows.astype({"figure": str}).groupby("figure")))
+    return {"diagrams": _draw_attentions(of["1"])} | {
+        f"diagrams-{number}": _draw_graphs(of[number]) for number in GRAPHS
+    }

@@ -1,0 +1,177 @@
+"""What is on the page: for every task the networks that answer it, and the compiled programs that can be stepped through.
+
+A *subject* is a task with lists of one length; its *models* are what is compared on it, each with one network or several to
+choose from (the members of a run). A *program* is a compiled network and inputs to try it on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler.compiling import BOUND
+from posattn.compiler.expressions import Array
+from posattn.compiler.saved import CompiledRun, load
+from posattn.errors import UsageError, whole
+from posattn.explorer.networks import Packed, pack
+from posattn.model import ModelConfig
+from posattn.pretrained import pretrained
+from posattn.tasks import TASKS
+from posattn.training import Run
+
+FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
+THREE = ("positional", "scale-exact", "standard")
+_EXAMPLES = 12  # inputs of a program to try
+_LARGEST_EXAMPLE = 8.0
+# Programs to step through, and their machines (or tokens): those whose messages go where the data says need many rounds.
+STEPPED = {
+    "prefix-sum": 8,
+    "prefix-min": 8,
+    "tree-sum": 8,
+    "tree-min": 8,
+    "max-subarray": 8,
+    "odd-even-sort": 8,
+    "bitonic-sort": 8,
+    "median": 8,
+    "word-count": 4,
+    "list-ranking": 4,
+    "khop": 4,
+    "self-attention": 3,
+}
+_SOLVING = {
+    row.task: row.name for row in PROGRAMS.values() if row.task is not None
+}  # of several the last of the library
+
+
+@dataclass
+class Content:
+    """What the page is told: ``networks`` by number, and the rest as JSON."""
+
+    networks: list[Packed] = field(default_factory=list)
+    subjects: list[dict[str, Any]] = field(default_factory=list)
+    programs: list[dict[str, Any]] = field(default_factory=list)
+    note: str = ""  # what was left out
+
+    def add(self, model: nn.Module) -> int:
+        """The network's number."""
+        self.networks.append(pack(model))
+        return len(self.networks) - 1
+
+    def subject(self, task: str, lengths: Sequence[int]) -> dict[str, Any]:
+        """The subject of a task and its lengths, made if it is new."""
+        for found in self.subjects:
+            if found["task"] == task and found["lengths"] == list(lengths):
+                return found
+        title = TASKS[task].title if task in TASKS else task
+        made: dict[str, Any] = {"task": task, "title": title, "lengths": list(lengths), "models": []}
+        self.subjects.append(made)
+        return made
+
+    def program(self, name: str, machines: int) -> int:
+        """The number of the network that a program of the library compiles to; from then on it can be stepped through."""
+        for found in self.programs:
+            if (found["name"], found["machines"], found["label"]) == (name, machines, name):
+                return int(found["network"])
+        number = self.add(compile_program(name, machines, values="lean", direct=True).model)
+        self.programs.append(_described(name, machines, number, name))
+        return number
+
+    def add_compiled(self) -> None:
+        """To every subject the compiled program that solves it, where there is one."""
+        for subject in self.subjects:
+            task, lengths = subject["task"], subject["lengths"]
+            if task in _SOLVING and len(lengths) == 1:
+                choices = [{"network": self.program(_SOLVING[task], lengths[0]), "name": _SOLVING[task]}]
+                subject["models"].append(_model("compiled", "compiled", f"{_SOLVING[task]}, no training", choices))
+
+
+def of_package() -> Content:
+    """The networks that come with the package, and the programs of the library."""
+    content = Content()
+    for name in FIVE_TASKS:
+        for arch in THREE:
+            model = pretrained(name, arch)
+            choices = [{"network": content.add(model), "name": "median of ten runs"}]
+            subject = content.subject(name, [model.config.n])
+            subject["models"].append(_model(arch, arch, "trained, the median of ten runs", choices))
+    for name, machines in STEPPED.items():
+        content.program(name, machines)
+    content.add_compiled()
+    return content
+
+
+def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
+    """The user's own runs: trained ones with their first ``members`` networks (all by default), and compiled ones."""
+    content = Content()
+    most = None if members is None else whole("members", members)
+    for path in paths:
+        run = load(path)
+        if isinstance(run, CompiledRun):
+            _add_compiled_run(content, run, str(path))
+        else:
+            _add_trained_run(content, run, str(path), most)
+    content.add_compiled()
+    return content
+
+
+def _add_trained_run(content: Content, run: Run, label: str, most: int | None) -> None:
+    if run.reads_tokens:
+        raise UsageError(f"{label} reads tokens ({run.task.name}); the explorer shows networks of lists of numbers.")
+    model = run.spec.model
+    arch = model.arch if isinstance(model, ModelConfig) else "other"
+    by_task: dict[str, list[int]] = {}
+    for number, member in enumerate(run.spec.members):
+        by_task.setdefault(member.task, []).append(number)
+    for task, numbers in by_task.items():
+        choices = []
+        for number in numbers[:most]:
+            seed, status = run.spec.members[number].seed, run.status[number]
+            name = f"member {number}, seed {seed}" + ("" if status == "ok" else f", {status}")
+            choices.append({"network": content.add(run.model(number)), "name": name})
+        subject = content.subject(task, list(run.spec.lengths))
+        subject["models"].append(_model(label, arch, f"{arch}, n = {model.n}", choices))
+
+
+def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
+    config, name = run.network.config, run.spec.program
+    number = content.add(run.network)
+    content.programs.append(_described(name, config.n, number, label, config))
+    task = run.spec.members[0].task
+    if task in TASKS and config.inputs == config.outputs == 1:
+        subject = content.subject(task, [config.n])
+        choices = [{"network": number, "name": name}]
+        subject["models"].append(_model(label, "compiled", f"{name}, saved", choices))
+
+
+def _model(label: str, kind: str, detail: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"label": label, "kind": kind, "detail": detail, "choices": choices}
+
+
+def _described(name: str, machines: int, network: int, label: str, config: ModelConfig | None = None) -> dict[str, Any]:
+    """A program and inputs for it, machine by machine; one that the library does not have is given small numbers."""
+    row, random = PROGRAMS.get(name), np.random.default_rng(0)
+    examples: Array
+    if row is not None:
+        built = row.build(machines, BOUND)
+        ranges = [[known.lo, known.hi, known.integer] for known in built.inputs]
+        examples = row.sample(random, _EXAMPLES, machines, _LARGEST_EXAMPLE)
+    else:
+        assert config is not None and config.bounds is not None
+        ranges = [[low, high, False] for low, high in config.bounds]
+        ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in config.bounds]
+        examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)
+    examples = examples.round(1)
+    return {
+        "name": name,
+        "title": "" if row is None else row.title,
+        "label": label,
+        "machines": machines,
+        "network": network,
+        "ranges": ranges,
+        "examples": examples.tolist(),
+        "answers": [] if row is None else row.answers(examples).tolist(),
+    }

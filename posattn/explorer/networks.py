@@ -1,0 +1,130 @@
+"""A network as the page holds it: what its forward pass has to know, and its weights as text, without loss.
+
+Weights keep their names of the state dict. A tensor is stored in float32 where that changes nothing, else in float64; one that
+is mostly 0, as in compiled programs, by its other entries alone. Bytes of equal significance stand together, which lets deflate
+shorten the exponents, and the result is written in 85 characters of ASCII: five of them for four bytes.
+"""
+
+import base64
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from posattn.errors import UsageError
+from posattn.model import Layer, Transformer
+
+_SPARSE = 0.25  # of the entries not 0, below which only these are stored
+_KINDS = ("f8", "f4", "i4")  # in this order each begins where its numbers may
+# What Python's base85 uses of characters that mean something in HTML, and what stands for them here.
+_PLAIN = str.maketrans("<>&", ",.:")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """``described`` is JSON for the page, ``weights`` text without any character that HTML or JSON would read otherwise."""
+
+    described: dict[str, Any]
+    weights: str
+
+
+def pack(model: nn.Module) -> Packed:
+    """A network of lists of numbers, trained or compiled."""
+    if not isinstance(model, Transformer):
+        raise UsageError(f"the network is a {type(model).__name__}; the explorer shows posattn.Transformers.")
+    config, design = model.config, model.config.design
+    if config.vocabulary.words:
+        raise UsageError(f"tokens is {config.tokens!r}; the explorer shows networks of lists of numbers.")
+    entries, content = _stored(_tensors(model))
+    described = {
+        "arch": config.arch,
+        "n": config.n,
+        "positions": config.positions,
+        "layers": config.layers,
+        "heads": config.heads,
+        "embed": config.embed,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "attends": design.attends,
+        "encoded": design.encoded_input,
+        "diagonal": design.diagonal_input,
+        "rotary": design.rotary,
+        "hardmax": config.hardmax,
+        "causal": config.causal,
+        "compiled": config.compiled,
+        "numbered": config.numbered,
+        "spare": config.spare,
+        "inputs": config.inputs,
+        "outputs": config.outputs,
+        "bounds": config.bounds,
+        "tensors": entries,
+    }
+    return Packed(described, base64.b85encode(content).decode("ascii").translate(_PLAIN))
+
+
+def _tensors(model: Transformer) -> dict[str, Tensor]:
+    """The weights by name. Positional attention is given by its logits, which are the same for every list."""
+    with torch.no_grad():
+        found = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+        found["P"] = model.P.cpu()
+        if model.config.design.attends == "position":
+            for index, layer in enumerate(model.layers):
+                assert isinstance(layer, Layer)
+                found[f"layers.{index}.logits"] = _logits(layer, model.P)
+                for name in ("W_Q", "W_K"):
+                    found.pop(f"layers.{index}.attention.{name}.weight")
+                    found.pop(f"layers.{index}.attention.{name}.bias", None)
+    return found
+
+
+def _logits(layer: Layer, p: Tensor) -> Tensor:
+    """(H, N, N): Q K^T / sqrt(d_k) in float64, of all positions."""
+    p = p.double().cpu()
+    queries, keys = (
+        nn.functional.linear(
+            p, linear.weight.double().cpu(), None if linear.bias is None else linear.bias.double().cpu()
+        )
+        .unflatten(-1, (layer.attention.heads, -1))
+        .transpose(0, 1)
+        for linear in (layer.attention.W_Q, layer.attention.W_K)
+    )
+    return queries @ keys.mT / queries.shape[-1] ** 0.5
+
+
+def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:
+    """For every name the shape and place of its numbers; and all numbers, kind by kind. Equal tensors share a place."""
+    parts: dict[str, list[NDArray[Any]]] = {kind: [] for kind in _KINDS}
+    places: list[list[Any]] = []
+    known: dict[bytes, int] = {}
+    named: dict[str, int] = {}
+
+    def add(kind: str, values: NDArray[Any]) -> int:
+        start = sum(len(part) for part in parts[kind])
+        parts[kind].append(values.astype(f"<{kind}"))
+        return start
+
+    for name, tensor in tensors.items():
+        values = tensor.double().numpy().ravel()
+        shape = list(tensor.shape)
+        key = repr(shape).encode() + values.tobytes()
+        if key not in known:
+            (filled,) = np.nonzero(values)
+            sparse = len(filled) < _SPARSE * len(values)
+            own = values[filled] if sparse else values
+            kind = "f4" if np.array_equal(own.astype(np.float32), own, equal_nan=True) else "f8"
+            steps = add("i4", np.diff(filled, prepend=0)) if sparse else -1
+            known[key] = len(places)
+            places.append([shape, kind, add(kind, own), len(own), steps])
+        named[name] = known[key]
+    joined = {kind: np.concatenate(own) if own else np.empty(0, f"<{kind}") for kind, own in parts.items()}
+    content = b"".join(_by_significance(joined[kind]) for kind in _KINDS)
+    counts = [len(joined[kind]) for kind in _KINDS]
+    return {"counts": counts, "places": places, "named": named}, zlib.compress(content, 9)
+
+
+def _by_significance(values: NDArray[Any]) -> bytes:
+    """The first bytes of all numbers, then their second bytes, and so on."""
+    return values.view(np.uint8).reshape(-1, values.itemsize).T.tobytes()

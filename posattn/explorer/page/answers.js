@@ -1,0 +1,183 @@
+// First view: a task, a list and a scale; every model's answer, error, attention and graph, at once.
+
+const START = [1.44, -0.56, 1.26, 0.65, -0.15, 0.02, -0.1, -0.61]; // drawn by the sampler of the training
+
+class AnswersView {
+  constructor(content, networkAt) {
+    this.content = content;
+    this.networkAt = networkAt; // number to a promise of a Network
+    this.editor = new ListEditor(byId("list"), () => this.update());
+    const names = content.subjects.map(({ task, title, lengths }) => {
+      const alike = content.subjects.filter((other) => other.task === task).length > 1;
+      const range = lengths.length > 1 ? `${lengths[0]} to ${lengths.at(-1)}` : lengths[0];
+      return alike ? `${title}, n = ${range}` : title;
+    });
+    pills(byId("tasks"), "task", names, (k) => this.pick(k));
+    byId("scale").addEventListener("input", () => this.update());
+    byId("random").addEventListener("click", () => this.refill(randomList(this.length)));
+    byId("length").addEventListener("change", () => {
+      this.length = Number(byId("length").value);
+      this.refill(randomList(this.length));
+    });
+    byId("graph-model").addEventListener("change", () => this.showGraph());
+    byId("threshold").addEventListener("input", () => this.showGraph());
+    byId("stretch").addEventListener("change", () => this.update());
+    this.editor.set(START);
+  }
+
+  refill(numbers) {
+    this.editor.set(numbers);
+    this.update();
+  }
+
+  async pick(number) {
+    this.wanted = number;
+    const { lengths, models } = this.content.subjects[number];
+    const colours = coloursOf(models.map(({ kind }) => kind));
+    const shown = models.map((model, k) => this.entryOf(model, colours[k]));
+    await Promise.all(shown.map((entry) => this.choose(entry, 0)));
+    if (this.wanted !== number) return; // another task was picked while the weights were read
+    this.picked = number;
+    this.entries = shown;
+    this.length = lengths.at(-1);
+    byId("length-choice").hidden = lengths.length === 1;
+    byId("length").replaceChildren(...lengths.map((n) => make("option", { value: n, selected: n === this.length }, n)));
+    this.editor.resize(this.length);
+    byId("scores").replaceChildren(...shown.map(({ card }) => card));
+    byId("maps").replaceChildren(...shown.map(({ grid }) => grid.element));
+    options(byId("graph-model"), shown.map(({ model }) => model.label));
+    this.update();
+  }
+
+  entryOf(model, colour) {
+    const entry = { model, colour, grid: new MapGrid(model.label, colour) };
+    entry.error = make("strong", {});
+    entry.relative = make("span", { class: "quiet" });
+    entry.bar = make("span", { class: "bar" });
+    const choice = make("select", { "aria-label": `network of ${model.label}` });
+    options(choice, model.choices.map(({ name }) => name));
+    choice.addEventListener("change", async () => {
+      await this.choose(entry, Number(choice.value));
+      this.update();
+    });
+    entry.card = make(
+      "div",
+      { class: "score", style: { "--colour": colour } },
+      make("h3", {}, make("span", { class: "swatch" }), model.label),
+      make("p", { class: "quiet" }, model.detail),
+      model.choices.length > 1 ? choice : null,
+      make("p", { class: "figure" }, entry.error, entry.relative),
+      make("div", { class: "gauge", "aria-hidden": "true" }, entry.bar),
+    );
+    return entry;
+  }
+
+  async choose(entry, choice) {
+    entry.wanted = choice;
+    const network = await this.networkAt(entry.model.choices[choice].network);
+    if (entry.wanted === choice) entry.network = network;
+  }
+
+  update() {
+    const scale = Number(byId("scale").value);
+    byId("scale-now").textContent = scale.toFixed(1);
+    if (!this.entries) return;
+    const { task } = this.content.subjects[this.picked];
+    const base = this.editor.numbers;
+    const x = base.map((value) => value * scale);
+    const valid = x.every(Number.isFinite);
+    byId("given").textContent = valid ? x.map(decimal).join("  ") : "every box must hold a number";
+    byId("given").classList.toggle("wrong", !valid);
+    this.truth = valid ? truthOf(TASKS, task, x) : null;
+    this.entries.forEach((entry) => this.answer(entry, x, base, scale, valid));
+    this.showTable(x, valid);
+    this.showChart();
+    this.showGraph();
+  }
+
+  answer(entry, x, base, scale, valid) {
+    const { network } = entry;
+    entry.result = entry.problem = null;
+    try {
+      if (valid) entry.result = network.run(x);
+    } catch (error) {
+      entry.problem = error.message;
+    }
+    entry.rms = entry.result && this.truth ? rootMeanSquare(entry.result.answer, this.truth) : null;
+    entry.error.textContent = entry.problem ?? (entry.rms === null ? "–" : short(entry.rms));
+    entry.relative.textContent = entry.rms === null ? "" : `root mean square error; ${short(entry.rms / scale)} × c`;
+    // Six decades of error: from 0.00001 (empty) to 10 (full).
+    const filled = entry.rms ? (Math.log10(entry.rms) + 5) / 6 : 0;
+    entry.bar.style.setProperty("width", `${100 * Math.min(1, Math.max(0, filled))}%`);
+    if (!entry.result) return entry.grid.clear();
+    const constant = network.attends === "position";
+    const before = constant || scale === 1 ? entry.result : network.run(base);
+    entry.grid.show(entry.result, movement(entry.result.maps, before.maps, entry.result.rows), constant);
+  }
+
+  showTable(x, valid) {
+    const positions = x.map((_, i) => make("th", { scope: "col" }, i + 1));
+    const [first, last] = ["position", "largest error"].map((name) => make("th", { scope: "col" }, name));
+    const head = make("tr", {}, first, ...positions, last);
+    const line = (name, numbers, last, style = {}, cell = () => ({})) =>
+      make(
+        "tr",
+        { style },
+        make("th", { scope: "row" }, name),
+        ...x.map((_, i) => make("td", cell(i), numbers ? decimal(numbers[i]) : "–")),
+        make("td", {}, last),
+      );
+    const rows = this.entries.map(({ model, colour, result }) => {
+      const errors = result && this.truth ? result.answer.map((value, i) => Math.abs(value - this.truth[i])) : null;
+      // A cell's shade is its error, relative to the size of the true answers: full from a tenth on.
+      const size = this.truth ? Math.max(1e-9, ...this.truth.map(Math.abs)) : 1;
+      const shade = (i) => (errors ? { style: { "--off": `${Math.min(100, (errors[i] / size) * 1000).toFixed(0)}%` } } : {});
+      const name = make("span", {}, make("span", { class: "swatch" }), model.label);
+      return line(name, result?.answer, errors ? short(Math.max(...errors)) : "–", { "--colour": colour }, shade);
+    });
+    const given = line("input", valid ? x : null, "");
+    const truth = line("true answer", this.truth, "");
+    truth.classList.add("truth");
+    byId("answer-table").replaceChildren(make("thead", {}, head), make("tbody", {}, given, truth, ...rows));
+  }
+
+  showChart() {
+    const line = (numbers) => numbers.map((value, i) => [i + 1, Number.isFinite(value) ? value : null]);
+    const markers = Object.keys(MARKERS);
+    const series = this.entries
+      .filter(({ result }) => result)
+      .map(({ model, colour, result }, k) => {
+        return { label: model.label, colour, marker: markers[k % markers.length], points: line(result.answer) };
+      });
+    if (this.truth) series.unshift({ label: "true answer", colour: "var(--truth)", thick: true, points: line(this.truth) });
+    const whole = Array.from({ length: this.editor.numbers.length }, (_, i) => i + 1);
+    const room = Math.min(760, Math.max(300, byId("answer-chart").clientWidth));
+    byId("answer-chart").replaceChildren(
+      chartPicture({
+        series, xlabel: "position", ylabel: "answer", xticks: whole, width: room, height: 260, title: "Answers by position",
+      }),
+    );
+  }
+
+  showGraph() {
+    const entry = this.entries?.[Number(byId("graph-model").value)];
+    const least = Number(byId("threshold").value);
+    byId("threshold-now").textContent = least.toFixed(2);
+    if (!entry?.result) return byId("graph").replaceChildren();
+    const { maps, rows } = entry.result;
+    const label = `communication graph of ${entry.model.label}`;
+    const { edges, picture } = attentionPicture(maps, rows, least, label, byId("graph").clientWidth);
+    const fixed = entry.network.attends === "position";
+    const kept = edges.filter(({ from, to }) => from === to).length;
+    byId("graph-about").textContent =
+      `${edges.length} arrows of weight ${least.toFixed(2)} or more, ${kept} of them from a position to itself (grey). ` +
+      (fixed
+        ? "The same for every list: this network is a fixed communication graph."
+        : "For this list only: the graph changes with the input.");
+    byId("graph").replaceChildren(picture);
+  }
+}
+
+function rootMeanSquare(answer, truth) {
+  return Math.sqrt(sum(answer.map((value, i) => (value - truth[i]) ** 2)) / truth.length);
+}

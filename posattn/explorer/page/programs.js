@@ -1,0 +1,239 @@
+// Second view: a compiled program round by round. The network itself runs: a layer is a round, a head a memory position, and
+// the state's row i is the memory of machine i, with the machine's number in the last column.
+
+const PAUSE = 900; // milliseconds between steps that play by themselves
+
+class ProgramsView {
+  constructor(content, networkAt) {
+    this.programs = content.programs;
+    this.networkAt = networkAt;
+    this.step = 0;
+    this.timer = null;
+    const name = ({ name: own, label, network }) => {
+      const machines = content.networks[network].positions - 1; // the last position is the sink
+      return `${label === own ? "" : `${label}: `}${own} on ${machines} machines`;
+    };
+    options(byId("program"), this.programs.map(name));
+    byId("program").addEventListener("change", () => this.pick(Number(byId("program").value)));
+    byId("example").addEventListener("click", () => this.example(this.exampleNow + 1));
+    byId("first").addEventListener("click", () => this.go(0));
+    byId("back").addEventListener("click", () => this.go(this.step - 1));
+    byId("forward").addEventListener("click", () => this.go(this.step + 1));
+    byId("last").addEventListener("click", () => this.go(Infinity));
+    byId("play").addEventListener("click", () => this.play());
+    byId("step").addEventListener("input", () => this.go(Number(byId("step").value)));
+  }
+
+  async pick(number) {
+    this.stop();
+    const program = this.programs[number];
+    this.wanted = number;
+    const network = await this.networkAt(program.network);
+    if (this.wanted !== number) return; // another program was picked while the weights were read
+    Object.assign(this, { program, network, step: 0 });
+    byId("program-title").textContent = program.title ? `Computes: ${program.title}.` : "";
+    byId("program-size").textContent =
+      `Compiled, not trained: ${network.layers} layers, ${network.heads} heads, ` +
+      `${network.parameters.toLocaleString("en")} weights.`;
+    this.example(0);
+  }
+
+  example(number) {
+    const { examples } = this.program;
+    this.exampleNow = number % examples.length;
+    this.x = examples[this.exampleNow].flat();
+    this.known = this.program.answers[this.exampleNow]?.flat(); // until a number is changed
+    this.showInputs();
+    this.restart();
+  }
+
+  showInputs() {
+    const { ranges, machines } = this.program;
+    const box = (machine, place) => {
+      const [low, high, integer] = ranges[place];
+      const k = machine * ranges.length + place;
+      const input = make("input", {
+        type: "number", min: low, max: high, step: integer ? 1 : 0.1, value: this.x[k],
+        "aria-label": `machine ${machine + 1}${ranges.length > 1 ? `, input ${place + 1}` : ""}`,
+      });
+      input.addEventListener("input", () => {
+        const value = input.value.trim() === "" ? NaN : Number(input.value);
+        const fits = value >= low && value <= high && (!integer || Number.isInteger(value));
+        input.setAttribute("aria-invalid", String(!fits));
+        this.x[k] = fits ? value : NaN;
+        this.known = null;
+        this.restart();
+      });
+      return input;
+    };
+    const entry = (_, machine) => {
+      const number = make("span", { class: "quiet", "aria-hidden": "true" }, machine + 1);
+      return make("div", { class: "entry" }, ...ranges.map((_, place) => box(machine, place)), number);
+    };
+    byId("program-input").replaceChildren(...Array.from({ length: machines }, entry));
+    const whole = ranges.some(([, , integer]) => integer);
+    const said = ranges.map(([low, high, integer]) => {
+      const [first, last] = [low, high].map((end) => end.toLocaleString("en"));
+      return `${integer ? "a whole number" : "a number"} from ${first} to ${last}`;
+    });
+    const count = ranges.length === 1 ? "a number" : `${ranges.length} numbers`;
+    byId("program-range").textContent = `Each machine is given ${whole ? said.join(" and ") : count}.`;
+  }
+
+  restart() {
+    this.steps = null;
+    let problem = "";
+    try {
+      if (!this.x.every(Number.isFinite)) throw new Error("every machine needs a number in its range");
+      this.steps = stepsOf(this.network, this.x);
+    } catch (error) {
+      problem = `${error.message}.`;
+      this.stop();
+    }
+    byId("program-problem").textContent = problem;
+    byId("program-run").hidden = !this.steps;
+    if (this.steps) {
+      byId("step").max = this.steps.length - 1;
+      this.go(Math.min(this.step, this.steps.length - 1));
+    }
+  }
+
+  play() {
+    if (this.timer !== null) return this.stop();
+    if (this.step >= this.steps.length - 1) this.go(0);
+    byId("play").textContent = "Pause";
+    this.timer = setInterval(() => {
+      this.go(this.step + 1, true);
+      if (this.step >= this.steps.length - 1) this.stop();
+    }, PAUSE);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = null;
+    byId("play").textContent = "Play";
+  }
+
+  go(step, playing = false) {
+    if (!playing) this.stop();
+    this.step = Math.min(Math.max(0, step), this.steps.length - 1);
+    const now = this.steps[this.step];
+    byId("step").value = this.step;
+    byId("step").setAttribute("aria-valuetext", now.title);
+    byId("step-title").textContent = now.title;
+    byId("step-about").textContent = now.about;
+    for (const id of ["first", "back"]) byId(id).disabled = this.step === 0;
+    for (const id of ["forward", "last"]) byId(id).disabled = this.step === this.steps.length - 1;
+    this.showMemory(now);
+    this.showRounds(now);
+    this.showAnswer();
+  }
+
+  showMemory(now) {
+    const { embed, positions } = this.network;
+    const cells = embed - 1, machines = positions - 1;
+    const ends = this.step === this.steps.length - 1 ? outputCells(this.network) : [];
+    const answers = (i, c) => ends.includes(c) && i < this.network.n; // spare machines have none
+    const before = this.steps[Math.max(0, this.step - 1)].memory;
+    const heading = (_, c) => {
+      const answer = ends.includes(c);
+      return make("th", { scope: "col", class: answer ? "output" : "" }, answer ? "answer" : c + 1);
+    };
+    const cell = (i) => (_, c) => {
+      const value = now.memory[i * embed + c];
+      const changed = value !== before[i * embed + c];
+      const source = now.sources?.[c]?.[i];
+      const kinds = [changed && (value === 0 ? "cleared" : "changed"), value === 0 && "blank", answers(i, c) && "output"];
+      const title = source === undefined ? null : `from machine ${source + 1}`;
+      return make("td", { class: kinds.filter(Boolean).join(" "), title }, short(value, 6));
+    };
+    const row = (_, i) => make("tr", {}, make("th", { scope: "row" }, i + 1), ...Array.from({ length: cells }, cell(i)));
+    const head = make("tr", {}, make("th", { scope: "col" }, "machine"), ...Array.from({ length: cells }, heading));
+    byId("memory").replaceChildren(make("thead", {}, head), make("tbody", {}, ...Array.from({ length: machines }, row)));
+  }
+
+  showRounds(now) {
+    const rounds = this.network.layers - 1;
+    const names = Array.from({ length: this.network.positions - 1 }, (_, i) => String(i + 1));
+    const edges = this.steps.filter(({ phase }) => phase === "communicate").flatMap(({ edges: own }) => own);
+    const active = ({ layer }) => now.phase === "communicate" && layer === now.round - 1;
+    const look = (edge) => ({
+      colour: active(edge) ? "var(--standard)" : edge.from === edge.to ? "var(--quiet)" : "var(--positional)",
+      stroke: active(edge) ? 2.4 : edge.from === edge.to ? 0.8 : 1.4,
+      opacity: active(edge) ? 1 : edge.layer < now.round ? 0.85 : 0.3,
+      active: active(edge),
+    });
+    const columns = Array.from({ length: rounds + 1 }, (_, r) => (r ? `round ${r}` : "start"));
+    const box = byId("rounds");
+    const label = `messages of ${this.program.name}, round by round`;
+    const picture = graphPicture({ edges, names, columns, look, label, room: box.clientWidth });
+    box.replaceChildren(picture);
+    box.scrollLeft = picture.dataset.across * now.round - box.clientWidth / 2;
+  }
+
+  showAnswer() {
+    const done = this.step === this.steps.length - 1;
+    byId("program-answer").hidden = !done;
+    if (!done) return;
+    const { answer } = this.network.run(this.x);
+    const truth = truthOf(PROGRAMS, this.program.name, this.x) ?? this.known;
+    const off = truth ? Math.max(...truth.map((value, i) => Math.abs(value - answer[i]))) : null;
+    const same = off ? `the same to within ${short(off, 2)}` : "exactly the same";
+    byId("program-answer").textContent =
+      `Answer: ${answer.map((value) => short(value, 6)).join("  ")}. ` +
+      (truth ? `The obvious way gives ${same}.` : "Nothing on this page says what it should be.");
+  }
+}
+
+/** The memory positions that hold the answer. */
+function outputCells(network) {
+  const { rows, cols, data, starts, columns } = network.weights["decoder.weight"];
+  const cellOf = (_, row) =>
+    data ? data.subarray(row * cols, (row + 1) * cols).findIndex((value) => value !== 0) : columns[starts[row]];
+  return Array.from({ length: rows }, cellOf);
+}
+
+/** What happens, step by step: memories, and for a communication who receives from whom. */
+function stepsOf(network, x) {
+  const { maps, states, received, rows } = network.run(x);
+  const steps = [
+    {
+      title: "Given", phase: "start", round: 0, memory: states[0],
+      about: "Every machine holds its input; the rest of its memory is blank.",
+    },
+    { title: "Start", phase: "compute", round: 0, memory: states[1], about: "Every machine computes on its own memory." },
+  ];
+  for (let round = 1; round < network.layers; round++) {
+    const sources = maps[round].map((map) => Array.from({ length: rows - 1 }, (_, i) => heardFrom(map, i, rows)));
+    const words = sources.flat().filter((from) => from !== undefined).length;
+    const title = `Round ${round} of ${network.layers - 1}`;
+    steps.push({
+      title: `${title}: communicate`, phase: "communicate", round, memory: received[round], sources,
+      edges: messages(sources, round - 1),
+      about: `Layer ${round + 1}'s attention brings ${words} words; each keeps its position, and what receives none is blank.`,
+    });
+    steps.push({
+      title: `${title}: compute`, phase: "compute", round, memory: states[round + 1],
+      about: `Layer ${round + 1}'s MLP computes the new memory, at every machine.`,
+    });
+  }
+  return steps;
+}
+
+/** An arrow for every pair of machines of which one hears from the other, at any memory position. */
+function messages(sources, layer) {
+  const pairs = new Map();
+  sources.forEach((own) =>
+    own.forEach((from, to) => {
+      if (from !== undefined) pairs.set(`${from} ${to}`, { layer, from, to });
+    }),
+  );
+  return [...pairs.values()];
+}
+
+/** The machine that a row attends to; none where it is the sink, which is the last position and blank. */
+function heardFrom(map, to, rows) {
+  let best = 0;
+  for (let from = 1; from < rows; from++) if (map[to * rows + from] > map[to * rows + best]) best = from;
+  return best === rows - 1 ? undefined : best;
+}

@@ -1,0 +1,84 @@
+// Third view: the figures of the result store, ours against the published.
+
+// The figures' colours, as this page has them in light and in dark.
+const THEMED = {
+  "#0072B2": "var(--positional)", "#009E73": "var(--scale-exact)", "#D55E00": "var(--standard)", "#CC79A7": "var(--compiled)",
+  "#E69F00": "var(--other-0)", "#56B4E9": "var(--other-1)", "#000000": "var(--other-2)", "#999999": "var(--other-3)",
+  "#7F3C00": "var(--other-4)",
+};
+const themed = (series) => ({ ...series, colour: THEMED[series.colour] ?? series.colour });
+
+class ResultsView {
+  constructor(content) {
+    this.figures = content.results;
+    this.hidden = new Set();
+    const called = ({ name, title, scale }) => `${name}: ${title}${scale === "paper" ? "" : ` (${scale})`}`;
+    options(byId("figure"), this.figures.map(called));
+    byId("figure").addEventListener("change", () => this.pick(Number(byId("figure").value)));
+  }
+
+  pick(number) {
+    this.hidden.clear();
+    this.figure = this.figures[number];
+    const { reference, scale, runs } = this.figure;
+    const alone = scale === "published";
+    byId("figure-about").textContent =
+      `${reference}. ${alone ? "Published medians alone: the store has no runs of it." : `${runs}, at ${scale} scale.`}`;
+    byId("figure-key").textContent = this.figure.bars
+      ? "Filled markers: our medians, with bars from the 10th to the 90th percentile. Hollow: published medians."
+      : "Lines: our medians, with bands from the 10th to the 90th percentile. Dotted: published medians.";
+    this.show();
+  }
+
+  series() {
+    return [...new Map(this.figure.panels.flatMap(({ series }) => series).map((own) => [own.label, own])).values()];
+  }
+
+  show() {
+    byId("legend").replaceChildren(...this.series().map((own) => this.legendKey(themed(own))));
+    byId("panels").classList.toggle("wide", this.figure.bars);
+    byId("panels").replaceChildren(...this.figure.panels.map((panel) => this.panel(panel)));
+    this.showTable();
+  }
+
+  legendKey({ label, colour, marker: shape }) {
+    const shown = !this.hidden.has(label);
+    const toggle = () => {
+      if (shown) this.hidden.add(label);
+      else this.hidden.delete(label);
+      this.show();
+      [...byId("legend").children].find((key) => key.dataset.label === label).focus();
+    };
+    const mark = draw("path", { d: MARKERS[shape] ?? MARKERS.o, fill: colour });
+    const picture = draw("svg", { viewBox: "-5 -5 10 10", width: 12, height: 12, "aria-hidden": "true" }, mark);
+    const attributes = { class: "key", "aria-pressed": String(shown), "data-label": label, onclick: toggle };
+    return make("button", attributes, picture, label);
+  }
+
+  panel({ title, ylabel, ylog, series }) {
+    const shown = series.filter(({ label }) => !this.hidden.has(label)).map(themed);
+    const { bars, xlabel, xlog } = this.figure;
+    const places = series.flatMap(({ points, published }) => [...points, ...published]).map(([x]) => x);
+    const named = bars ? { names: [...new Set(places)], width: 620, height: 340 } : {};
+    const chart = chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, title, ...named });
+    return make("figure", {}, make("figcaption", {}, title), chart);
+  }
+
+  /** Ours beside the published, where both are known. */
+  showTable() {
+    const rows = this.figure.panels.flatMap(({ title, series }) =>
+      series.flatMap(({ label, points, published }) =>
+        points.flatMap(([x, ours]) => {
+          const theirs = published.find(([place]) => place === x);
+          if (!theirs || ours === null) return [];
+          const place = typeof x === "number" ? short(x, 6) : x;
+          const cells = [title, label, place, short(ours), short(theirs[1]), (ours / theirs[1]).toFixed(2)];
+          return [make("tr", {}, ...cells.map((cell) => make("td", {}, cell)))];
+        }),
+      ),
+    );
+    const heads = ["panel", "series", "x", "ours", "published", "ratio"].map((name) => make("th", { scope: "col" }, name));
+    byId("against").hidden = rows.length === 0;
+    byId("against-table").replaceChildren(make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
+  }
+}

@@ -1,0 +1,38 @@
+"""The compiled khop on sequences of tokens: the task's own answers, for letters of either alphabet."""
+
+import pytest
+import torch
+
+import posattn
+from posattn import UsageError
+from posattn.compiler import PROGRAMS
+from posattn.compiler.letters import as_logits, machine_inputs
+from posattn.compiler.mpc_to_pcoc import fixed_communication
+from posattn.compiler.saved import CompiledRun
+from posattn.compiler.selection import SelectionNetwork
+
+KHOP = posattn.task("khop")
+
+
+def test_tokens_are_letters_and_hops_and_answers_are_tokens_again():
+    x = KHOP.encode("2abj")
+    assert machine_inputs(x).tolist() == [[0, 2], [1, 2], [9, 2]]
+    assert KHOP.decode(as_logits(torch.tensor([-1.0, 9.0, 0.0])).argmax(dim=-1)) == " ~ja"
+
+
+def test_it_answers_letters_in_and_out_of_distribution():
+    run = CompiledRun("khop", SelectionNetwork(fixed_communication(PROGRAMS["khop"].build(4, 1.0), direct=True)))
+    for domain in ("id", "ood"):
+        x, y = KHOP.sample(40, n=5, domain=domain, seed=3)
+        assert (run.predict(x)[0].argmax(dim=-1) == y).all()
+    rows = run.rows(run.evaluate(samples=30))
+    assert set(rows["hops"]) == {"all", "0", "1", "2", "3"} and set(rows["domain"]) == {"id", "ood"}
+    assert (rows["n"] == 5).all() and (rows.loc[rows["metric"] == "accuracy", "value"] == 1).all()
+    with pytest.raises(UsageError, match="it is no Transformer"):
+        run.model()
+
+
+def test_what_is_no_sequence_is_refused():
+    for tokens in ([5, 5, 6], [0, 1, 5], [0, 5, 14]):
+        with pytest.raises(UsageError, match="a hop count, 0 to 3, and then letters, a to j"):
+            machine_inputs(torch.tensor(tokens))

@@ -1,0 +1,72 @@
+"""Sizes are counted before a network is built, and one that no memory holds is refused in a sentence."""
+
+import re
+
+import pytest
+
+from posattn import UsageError
+from posattn.compiler import PROGRAMS, compile_program, room
+from posattn.compiler.mpc_to_pcoc import CELLS, layout
+from posattn.compiler.room import attention_parameters, free_memory, mlp_parameters, parameters
+
+
+@pytest.mark.parametrize("values", ["proved", "lean"])
+@pytest.mark.parametrize(
+    ("name", "machines"), [("prefix-min", 5), ("median", 3), ("word-count", 3), ("self-attention", 2)]
+)
+def test_the_count_is_that_of_the_network(name, machines, values):
+    model = compile_program(name, machines, values=values).model
+    assert parameters(model.config) == sum(p.numel() for p in model.parameters())
+    layer, config = model.layers[0], model.config
+    own = attention_parameters(config.positions, config.heads, config.embed, config.d_v)
+    assert own == sum(p.numel() for p in layer.attention.parameters())
+    mlp = [p.numel() for part in (layer.W_1, *layer.between, layer.W_2) for p in part.parameters()]
+    assert mlp_parameters(config.embed, config.mlp[0]) == sum(mlp)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("machines", [1, 2, 3, 5, 8])
+def test_the_least_that_a_program_takes_is_no_more_than_it_takes(name, machines):
+    if machines == 1 and name == "self-attention":
+        return
+    row = PROGRAMS[name]
+    nodes, heads = row.least(machines)
+    built = row.build(machines, 9.0)
+    memory = layout(built).memory if row.least(7)[1] > 1 else built.memory
+    assert nodes <= built.machines and heads <= memory
+    assert heads == 1 or memory == 2 * CELLS * layout(built).tuples
+
+
+def test_what_does_not_fit_is_refused_before_it_is_built(posattn_command):
+    for name in PROGRAMS:
+        code, _, told = posattn_command("compile", name, "--machines", 100_000)
+        assert code == 2 and told.count("\n") == 1
+        assert told.startswith(f"posattn: {name} on 100000 machines would hold at least ") and "GiB are free" in told
+
+
+def test_what_does_not_fit_is_refused_as_soon_as_that_is_known(monkeypatch):
+    config = compile_program("median", 4).model.config
+    one = attention_parameters(config.positions, 1, 2, 1)
+    attention = config.layers * attention_parameters(config.positions, config.heads, config.embed, config.d_v)
+    every = parameters(config)
+    for free, told in (
+        (one - 1, "median on 4 machines would hold at least "),
+        (attention - 1, "median would hold at least "),
+        (every - 1, f"median would hold {every:.3g} numbers"),
+    ):
+        monkeypatch.setattr(room, "free_memory", lambda free=free: 8 * free / 0.95)
+        with pytest.raises(UsageError, match="^" + re.escape(told)):
+            compile_program("median", 4)
+    monkeypatch.setattr(room, "free_memory", lambda: 8 * (every + 1) / 0.95)
+    assert compile_program("median", 4).model.config == config
+
+
+def test_a_limit_on_the_process_counts(monkeypatch):
+    free = free_memory()
+    assert 0 < free < float("inf")
+    for reader in ("_machine", "_address_space"):
+        with monkeypatch.context() as patch:
+            patch.setattr(room, reader, lambda: 1234.0)
+            assert free_memory() == 1234
+    monkeypatch.setattr(room, "_read", lambda path: 5000.0 if path.endswith(("max", "in_bytes")) else 1000.0)
+    assert free_memory() <= 4000

@@ -1,0 +1,110 @@
+"""Figures from rows alone: medians and percentiles by hand, and the published numbers beside ours."""
+
+import pandas as pd
+import pytest
+
+from posattn.experiments import EXPERIMENTS
+from posattn.experiments.figures import STYLES, against_published, draw, medians, published
+
+FIX_SCALE = EXPERIMENTS["fix-scale"]
+
+
+def rows(values, metric="mse", series="positional", status="ok"):
+    own = pd.DataFrame({"value": values})
+    return own.assign(metric=metric, series=series, task="sum", split="test", scale=2.0, status=status)
+
+
+def test_medians_are_midpoints_and_percentiles_by_hand():
+    four = rows([4.0, 1.0, 2.0, 10.0])
+    five = rows([5.0, 1.0, 2.0, 9.0, 30.0], series="standard")
+    four.loc[3, "status"] = "diverged"
+    table = medians(pd.concat([four, five, rows([99.0], metric="rounding")]), FIX_SCALE.shown).set_index("series")
+    # 1 2 4 10: (2 + 4) / 2; the 10th percentile lies 0.3 of the way from 1 to 2, the 90th 0.7 of it from 4 to 10.
+    assert table.loc["positional", ["median", "p10", "p90"]].tolist() == pytest.approx([3.0, 1.3, 8.2])
+    # 1 2 5 9 30: 0.4 of the way from 1 to 2, 0.6 from 9 to 30.
+    assert table.loc["standard", ["median", "p10", "p90"]].tolist() == pytest.approx([5.0, 1.4, 21.6])
+    assert table["runs"].tolist() == [4, 5] and table["ok"].tolist() == [3, 5]
+
+
+def test_published_medians_come_with_the_package():
+    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    assert set(known["task"]) == {"sum", "min", "median", "sort", "maxsub"}
+    assert (known["p10"] <= known["median"]).all() and (known["median"] <= known["p90"]).all()
+
+
+def test_ours_against_the_published_medians():
+    """Rows made up of the published medians themselves, one of them three times the 90th percentile."""
+    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
+    first = (made["task"] == "sum") & (made["scale"] == 10) & (made["series"] == "positional")
+    made.loc[first, "value"] = 3 * made.loc[first, "p90"]
+    both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
+    assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
+    assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("fine-tune", 18), ("gnn", 48)])
+def test_published_tables_belong_to_the_series_and_conditions_of_their_experiments(name, numbers):
+    experiment = EXPERIMENTS[name]
+    known = published().query("experiment == @name")
+    assert set(known["series"]) <= {cell.label for cell in experiment.cells("paper")}
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
+    both = against_published(medians(made, experiment.shown), experiment)
+    assert len(both) == numbers and both["ratio"].eq(1).all()
+    assert name != "fine-tune" or tuple(dict.fromkeys(known["stage"])) == experiment.measure.STAGES
+
+
+def drawn(experiment, made, monkeypatch, tmp_path):
+    """The figure, before it is closed."""
+    figures = []
+    monkeypatch.setattr("posattn.experiments.figures.save", lambda figure, path: figures.append(figure) or path)
+    draw(made, experiment, tmp_path)
+    return figures[0]
+
+
+def test_published_numbers_are_drawn_hollow_and_columns_of_numbers_in_order(monkeypatch, tmp_path):
+    known = published().query("experiment == 'fine-tune'")
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
+    panel = drawn(EXPERIMENTS["fine-tune"], made, monkeypatch, tmp_path).axes[0]
+    lines = {line.get_label(): line for line in panel.get_lines()}
+    hollow = lines["standard, published (full recipe)"]
+    assert hollow.get_markerfacecolor() == "none" and hollow.get_linestyle() == "None"
+    assert sorted(hollow.get_ydata()) == sorted(lines["standard"].get_ydata())
+
+    study = EXPERIMENTS["attention-maps"]
+    rows = [
+        {
+            "series": "standard",
+            "layer": layer,
+            "scale": 1,
+            "metric": "probe",
+            "value": 0.5,
+            "split": "test",
+            "status": "ok",
+        }
+        for layer in (2, 0, 1)
+    ]
+    titles = [
+        axes.get_title() for axes in drawn(study, pd.DataFrame(rows), monkeypatch, tmp_path).axes if axes.get_visible()
+    ]
+    assert [title.split(":")[0] for title in titles] == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_runs_without_a_number_make_a_median_infinite_and_not_undefined():
+    table = medians(rows([float("nan")] * 6 + [1.0, 2.0, 3.0, 4.0]), FIX_SCALE.shown)
+    assert table["p10"].tolist() == pytest.approx([1.9]) and table["median"].tolist() == [float("inf")]
+    assert table["p90"].tolist() == [float("inf")]
+
+
+def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypatch, tmp_path):
+    """Binary and sinusoidal networks have panels of their own, so six lines have the colours of three architectures."""
+    labels = [f"{arch}, {encoding}" for encoding in ("binary", "sinusoidal") for arch in STYLES]
+    rows = pd.DataFrame(
+        {"task": "sum", "series": label, "encoding": label.split(", ")[1], "split": "test", "scale": scale}
+        | {"metric": "mse", "value": 1.0, "status": "ok"}
+        for label in labels
+        for scale in (1, 2)
+    )
+    panels = drawn(EXPERIMENTS["encodings"], rows, monkeypatch, tmp_path).axes[:2]
+    colours = [line.get_color() for panel in panels for line in panel.get_lines()]
+    assert colours == 2 * [colour for colour, _ in STYLES.values()]

@@ -1,0 +1,139 @@
+"""Networks in the page, in Chromium, against PyTorch: every architecture, and everything that the package's page carries.
+
+The reference is PyTorch in float64, on the same weights: an answer y may be off by 1e-6 + 1e-4 |y|, each number by itself. In
+float32 PyTorch misses that itself (self-attention far from the training range magnifies the last digits), so it cannot judge.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from posattn import ARCHITECTURES, UsageError, compile, pretrained, task
+from posattn.compiler import PROGRAMS, compile_program
+from posattn.explorer.content import FIVE_TASKS, STEPPED, THREE, Content
+from posattn.explorer.networks import pack
+from posattn.tasks.sampling import sample_lists
+
+pytestmark = pytest.mark.xdist_group("chromium")
+SCALES = range(1, 11)
+
+
+@pytest.fixture(scope="module")
+def package_page(visit, package):
+    return visit(package)
+
+
+def in_page(page, number, lists):
+    return np.array(page.evaluate("([number, lists]) => posattn.answers(number, lists)", [number, lists]))
+
+
+def agree(found, right):
+    """The promise, and what is true: the page computes the same in another order, so far less than allowed may be lost."""
+    assert np.isfinite(right).all()
+    assert (np.abs(found - right) <= 1e-6 + 1e-4 * np.abs(right)).all()
+    assert np.abs(found - right).max() <= 1e-8 * np.abs(right).max()
+
+
+def thousand_lists(n):
+    return torch.cat([sample_lists(100, n, float(scale), seed=71, split="test") for scale in SCALES]).double()
+
+
+def number_of(content, task, label):
+    (subject,) = (subject for subject in content.subjects if subject["task"] == task)
+    (model,) = (model for model in subject["models"] if model["label"] == label)
+    return model["choices"][0]["network"]
+
+
+@pytest.mark.parametrize("arch", THREE)
+@pytest.mark.parametrize("name", FIVE_TASKS)
+def test_pretrained_networks_on_a_thousand_lists(package_page, package, name, arch):
+    x = thousand_lists(8)
+    found = in_page(package_page, number_of(package, name, arch), x.tolist())
+    with torch.no_grad():
+        agree(found, pretrained(name, arch).double()(x).numpy())
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_programs_and_their_direct_answers(package_page, package, name):
+    """The network in the page, and what the page says the answer should be, against the library's direct answers."""
+    (program,) = (program for program in package.programs if program["name"] == name)
+    # The networks of many rounds take a while in the page.
+    count = 1000 if program["machines"] == 8 else 40
+    x = PROGRAMS[name].sample(np.random.default_rng(5), count, program["machines"], 20.0)  # scale 10 is up to 20
+    right, lists = PROGRAMS[name].answers(x).reshape(count, -1), x.reshape(count, -1).tolist()
+    found = in_page(package_page, program["network"], lists)
+    said = package_page.evaluate("([name, lists]) => lists.map((x) => posattn.programTruth(name, x))", [name, lists])
+    if name == "self-attention":  # fitted functions; and the page knows the answers to its examples alone
+        agree(found, compile_program(name, 3, values="lean", direct=True).run(x).reshape(count, -1))
+        assert said == [None] * count
+        right, said = PROGRAMS[name].answers(np.array(program["examples"])), program["answers"]
+    else:
+        agree(found, right)
+    np.testing.assert_allclose(np.array(said, dtype=float), right, rtol=1e-12, atol=1e-12)
+
+
+def test_true_answers_of_tasks(package_page):
+    x = thousand_lists(7)[::10]
+    for name in [*FIVE_TASKS, "sum-total", "min-total", "median-total", "maxsub-total"]:
+        said = package_page.evaluate("([name, lists]) => lists.map((x) => posattn.truth(name, x))", [name, x.tolist()])
+        np.testing.assert_allclose(said, task(name).target(x).numpy(), rtol=1e-12, atol=1e-12)
+    assert package_page.evaluate("posattn.truth('constructor', [1, 2])") is None
+
+
+SHAPES = {"n": 6, "layers": 3, "heads": 3, "embed": 15, "width": 11, "d_k": 7}
+VARIANTS = {
+    **{arch: {"arch": arch} for arch in ARCHITECTURES},
+    "causal": {"causal": True},
+    "causal standard": {"arch": "standard", "causal": True},
+    "binary": {"encoding": "binary", "arch": "misaligned"},
+    "sinusoidal": {"encoding": "sinusoidal", "arch": "input-regularized"},
+    "standard without biases": {"arch": "standard", "bias": False},
+}
+
+
+MAPS = """([number, x]) => posattn.run(number, x).then(
+    ({ maps }) => maps.map((layer) => layer.map((map) => Array.from(map))))"""
+
+
+def test_every_architecture_and_length(visit, lively):
+    """Answers and attention of networks with lively weights, on full and shorter lists."""
+    models = {name: lively(**SHAPES | fields) for name, fields in VARIANTS.items()}
+    content = Content()
+    numbers = {name: content.add(model) for name, model in models.items()}
+    page = visit(content)
+    for name, model in models.items():
+        for length in (6, 4, 1):
+            x = sample_lists(20, length, 3.0, seed=3).double()
+            with torch.no_grad():
+                agree(in_page(page, numbers[name], x.tolist()), model(x).numpy())
+                maps = model.attention(x[0]).numpy()
+            found = page.evaluate(MAPS, [numbers[name], x[0].tolist()])
+            np.testing.assert_allclose(np.array(found).reshape(maps.shape), maps, atol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"values": "proved"}, {"epsilon": 1e-3}], ids=str)
+def test_compiled_with_softmax_and_as_proved(visit, settings):
+    model = compile("median", machines=5, **settings)
+    content = Content()
+    number = content.add(model)
+    x = sample_lists(30, 5, 10.0, seed=1).double()
+    agree(in_page(visit(content), number, x.tolist()), model(x).numpy())
+
+
+def test_the_page_refuses_what_pytorch_refuses(package_page, package):
+    number = number_of(package, "sum", "compiled")
+    refused = {"takes 8": [1.0] * 7, "from -1000000 to 1000000": [2e6] * 8, "finite": [float("inf")] * 8}
+    for said, x in refused.items():
+        with pytest.raises(Exception, match=said):
+            package_page.evaluate("([number, x]) => posattn.answers(number, [x])", [number, x])
+
+
+def test_weights_are_kept_to_the_last_bit(lively):
+    """What cannot be said in float32 is kept in float64, so the two texts differ."""
+    model = lively(**SHAPES)
+    assert pack(model).described["tensors"]["counts"][0] > pack(model.float()).described["tensors"]["counts"][0]
+
+
+def test_other_networks_are_refused():
+    with pytest.raises(UsageError, match="Linear; the explorer shows"):
+        pack(torch.nn.Linear(2, 2))

@@ -1,0 +1,268 @@
+"""The page as a person uses it, in Chromium: it answers at once, by keyboard too, on a small screen, in light and in dark."""
+
+import pytest
+import torch
+
+import posattn
+from posattn.explorer import document, of_runs
+from posattn.explorer.content import Content
+from posattn.explorer.results import figures_of
+from posattn.tasks import TASKS
+from posattn.tasks.numeric import Task, cumulative_sum, register
+
+pytestmark = pytest.mark.xdist_group("chromium")
+SMALL = {"layers": 2, "embed": 8, "width": 8}
+
+
+@pytest.fixture(scope="module")
+def page(visit, package):
+    return visit(package, figures_of(None))
+
+
+@pytest.fixture(autouse=True)
+def fresh(request):
+    """Every test of the shared page begins with the first task at scale 1."""
+    if "page" in request.fixturenames:
+        shown = request.getfixturevalue("page")
+        shown.set_viewport_size({"width": 1280, "height": 800})
+        shown.reload()
+        shown.wait_for_selector("html[data-ready]")
+
+
+def errors(page):
+    return [float(text.replace("−", "-")) for text in page.locator(".score strong").all_inner_texts()]
+
+
+def pixels(page):
+    """The pictures of all attention maps, by model."""
+    return page.evaluate(
+        "[...document.querySelectorAll('.map-model')].map((model) => "
+        "[...model.querySelectorAll('canvas')].map((canvas) => canvas.toDataURL()).join())"
+    )
+
+
+def move(page, selector, value):
+    page.locator(selector).evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', {bubbles: true})); }", value
+    )
+
+
+def test_page_is_one_small_file_without_links(package):
+    html = document(package, figures_of(None), "a test")
+    assert len(html.encode()) < 7_500_000  # half a megabyte is left for the figures of a full store
+    assert "default-src 'none'" in html and "unsafe" not in html
+    assert "src=" not in html and "href=" not in html and "@import" not in html and "url(" not in html
+
+
+def test_scale_moves_standard_attention_and_errors_but_not_positional_maps(page):
+    page.get_by_role("radio", name="sorting").check()
+    page.locator(".score", has_text="bitonic-sort").wait_for()
+    before, at_one = pixels(page), errors(page)
+    move(page, "#scale", "10")
+    after, at_ten = pixels(page), errors(page)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, True]
+    assert "stands still" in page.locator(".moved").nth(0).inner_text()
+    assert float(page.locator(".moved").nth(2).inner_text().split("moved ")[1].split()[0]) > 0.1
+    positional, exact, standard, compiled = at_ten
+    assert standard > 10 * positional and standard > 10 * at_one[2]
+    assert exact == pytest.approx(10 * at_one[1], rel=0.01)  # f(c x) = c f(x)
+    assert compiled < 1e-12
+
+
+def test_typing_and_dragging_change_answers_at_once(page):
+    boxes = page.locator("#list input[type=number]")
+    for place in range(8):
+        boxes.nth(place).fill("1")
+    truth = page.locator("#answer-table tr.truth td").all_inner_texts()[:8]
+    assert truth == [f"{k}.00" for k in range(1, 9)]
+    boxes.nth(0).fill("-0.5")
+    assert page.locator("#answer-table tr.truth td").nth(7).inner_text() == "6.50"
+    move(page, "#list input[type=range] >> nth=0", "2")
+    assert page.locator("#answer-table tr.truth td").nth(0).inner_text() == "2.00"
+    boxes.nth(3).fill("")
+    assert page.locator("#given").inner_text() == "every box must hold a number"
+    assert boxes.nth(3).get_attribute("aria-invalid") == "true"
+    boxes.nth(3).fill("1e7")  # beyond what the program was compiled for: it says so, and the others answer
+    assert "compiled for these" in page.locator(".score strong").nth(3).inner_text()
+    assert "–" not in page.locator(".score strong").nth(0).inner_text()
+
+
+def test_graph_has_an_arrow_for_every_weight_above_the_threshold(page):
+    for label, number in (("positional", 0), ("compiled", 3)):
+        page.select_option("#graph-model", label=label)
+        for least in (0.1, 0.55):
+            move(page, "#threshold", str(least))
+            maps = (posattn.pretrained("sum") if number == 0 else posattn.compile("prefix-sum", machines=8)).attention()
+            arrows = int((maps.amax(dim=1) >= least).sum())
+            assert page.locator("#graph svg line").count() == arrows
+            assert page.locator("#graph-about").inner_text().startswith(f"{arrows} arrows")
+    page.select_option("#graph-model", label="standard")
+    assert "changes with the input" in page.locator("#graph-about").inner_text()
+
+
+def test_program_is_stepped_through_with_its_memory(page):
+    page.get_by_role("tab", name="Programs").click()
+    page.select_option("#program", label="prefix-sum on 8 machines")
+    boxes = page.locator("#program-input input")
+    for place in range(8):
+        boxes.nth(place).fill(str(place + 1))
+    # After r rounds machine i holds the sum of its last 2^r numbers, or of all it has.
+    for r in range(4):
+        title = "Start" if r == 0 else f"Round {r} of 3: compute"
+        while page.locator("#step-title").inner_text() != title:
+            page.get_by_role("button", name="Forward").click()
+        held = [row.locator("td").nth(0).inner_text() for row in page.locator("#memory tbody tr").all()]
+        assert held == [str(sum(range(max(1, i - 2**r + 1), i + 1))) for i in range(1, 9)]
+    assert "36" in page.locator("#program-answer").inner_text()
+    assert "gives exactly the same" in page.locator("#program-answer").inner_text()
+    assert page.get_by_role("button", name="Forward").is_disabled()
+    page.get_by_role("button", name="Play").click()  # from the beginning, as it was at the end
+    assert page.locator("#step-title").inner_text() == "Given"
+    page.locator("#step-title", has_text="Start").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    boxes.nth(0).fill("")
+    assert "needs a number" in page.locator("#program-problem").inner_text()
+
+
+def test_programs_refuse_numbers_out_of_range(page):
+    page.get_by_role("tab", name="Programs").click()
+    page.select_option("#program", label="word-count on 4 machines")
+    page.locator("#program-input input").nth(0).fill("1.5")  # a key is a whole number
+    assert "in its range" in page.locator("#program-problem").inner_text()
+    page.get_by_role("button", name="Another input").click()
+    assert page.locator("#program-problem").inner_text() == ""
+    page.get_by_role("button", name="Last").click()
+    assert "the same" in page.locator("#program-answer").inner_text()
+
+
+def test_keyboard_alone(page):
+    page.get_by_role("tab", name="Answers").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("tab", name="Programs").get_attribute("aria-selected") == "true"
+    assert page.locator("#programs").is_visible() and not page.locator("#answers").is_visible()
+    page.keyboard.press("End")
+    assert page.locator("#results").is_visible()
+    page.keyboard.press("Home")
+    page.keyboard.press("Tab")  # into the tasks
+    page.keyboard.press("ArrowRight")
+    page.locator(".score", has_text="prefix-min").wait_for()
+    page.locator("#scale").focus()
+    page.keyboard.press("End")
+    assert page.locator("#scale-now").inner_text() == "10.0"
+    width = page.locator("#scale").evaluate("(element) => getComputedStyle(element).outlineWidth")
+    assert float(width.removesuffix("px")) >= 2
+    page.locator(".map").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#numbers").is_visible()
+    assert page.locator("#numbers-table td").count() == 81
+    page.keyboard.press("Escape")
+    assert not page.locator("#numbers").is_visible()
+    assert page.evaluate("document.activeElement.className") == "map"
+
+
+def test_nothing_is_wider_than_a_small_screen_and_all_is_named(visit, package):
+    small = visit(package, figures_of(None), width=360, height=640, scheme="dark")
+    for tab in ("Answers", "Programs", "Results"):
+        small.get_by_role("tab", name=tab).click()
+        assert small.evaluate("document.documentElement.scrollWidth") <= 360, tab
+    for name in small.evaluate("[...document.querySelectorAll('#program option')].map((option) => option.value)"):
+        small.get_by_role("tab", name="Programs").click()
+        small.select_option("#program", name)
+        assert small.evaluate("document.documentElement.scrollWidth") <= 360
+    unnamed = small.evaluate(
+        "[...document.querySelectorAll('input, select, button')].filter((element) => !(element.innerText || "
+        "element.ariaLabel || element.labels?.length)).map((element) => element.outerHTML)"
+    )
+    assert unnamed == []
+
+
+def test_light_and_dark_have_contrast(page):
+    """Text on its ground, in both themes: at least 4.5 to 1, the usual demand; the colours of models 3 to 1."""
+    script = """() => {
+      const style = getComputedStyle(document.documentElement);
+      const light = (name) => {
+        const channels = style.getPropertyValue(name).trim().replace(/^#(.)(.)(.)$/, "#$1$1$2$2$3$3").match(/\\w\\w/g);
+        const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        const [r, g, b] = channels.map((x) => linear(parseInt(x, 16) / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+      };
+      const ratio = (name) => Math.max(light(name), light("--card")) / Math.min(light(name), light("--card"));
+      const models = ["--positional", "--scale-exact", "--standard", "--compiled", "--other-0", "--other-1", "--other-5"];
+      return { text: ["--text", "--quiet", "--wrong"].map(ratio), models: models.map(ratio) };
+    }"""
+    for theme in ("light", "dark"):
+        found = page.evaluate(script)
+        assert min(found["text"]) >= 4.5 and min(found["models"]) >= 3, theme
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.locator("#theme").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+
+
+def test_published_lines_are_drawn_where_there_are_no_runs(page):
+    page.get_by_role("tab", name="Results").click()
+    page.select_option("#figure", index=0)
+    assert page.locator("#panels svg").count() == 5
+    dotted = page.locator("#panels svg path[stroke-dasharray]")
+    assert dotted.count() == 10  # two published architectures of five tasks
+    page.locator("#legend button").first.click()
+    assert dotted.count() == 5
+    assert page.locator("#legend button").first.get_attribute("aria-pressed") == "false"
+
+
+HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>{{SCRIPT}}"
+
+
+@pytest.fixture
+def hostile_task():
+    name = HOSTILE.replace("/", "\\")
+    register(Task(name, HOSTILE, cumulative_sum))
+    yield name
+    del TASKS[name]
+
+
+def test_names_are_text_and_nothing_else(visit, tmp_path, hostile_task, unchecked):
+    """A run whose folder and task are called like markup: they are shown as they are, and nothing runs or loads."""
+    folder = tmp_path / HOSTILE.replace("/", "\\")
+    config = posattn.ModelConfig(n=3, **SMALL)
+    posattn.train(hostile_task, config, members=2, samples=20, epochs=1, batch=10, out=folder, progress=False)
+    content = of_runs([folder])
+    shown = visit(content)  # an alert, an error or a request would fail the test
+    assert shown.get_by_text(HOSTILE, exact=True).count() == 1  # the task, as a pill
+    assert folder.name in shown.locator(".score h3").inner_text()
+    assert shown.locator("img").count() == 0
+    shown.locator(".score select").select_option("1")
+    assert shown.locator(".score strong").inner_text() == "–"  # nobody told the page what the task's answer is
+    assert len(shown.locator("#answer-table td").all()) > 8
+
+
+def test_own_runs_of_several_lengths_and_members(visit, tmp_path, unchecked):
+    config = posattn.ModelConfig(n=5, arch="rope-only", **SMALL)
+    small = {"samples": 50, "epochs": 1, "batch": 10, "progress": False}
+    run = posattn.train("sum", config, members=3, variable_length=True, out=tmp_path / "own", **small)
+    shown = visit(of_runs([tmp_path / "own"]))
+    assert shown.locator(".score select option").all_inner_texts() == [f"member {k}, seed {k}" for k in range(3)]
+    shown.locator(".score select").select_option("2")
+    shown.select_option("#length", "4")
+    for place, value in enumerate(x := [0.5, -1.0, 2.0, 1.5]):
+        shown.locator("#list input[type=number]").nth(place).fill(str(value))
+    said = [float(text.replace("−", "-")) for text in shown.locator("#answer-table tr:last-child td").all_inner_texts()]
+    assert said[:4] == pytest.approx(run.predict([x])[2, 0].tolist(), abs=0.0051)
+    assert not shown.get_by_role("tab", name="Results").is_visible()  # none were given
+
+
+def test_a_network_without_numbers_is_shown_as_such(visit, lively):
+    """Training may diverge: weights that are no numbers give answers that are none, and no error in the page."""
+    content = Content()
+    model = lively(torch.float32, n=3)
+    with torch.no_grad():
+        model.layers[0].attention.W_Q.weight.fill_(float("nan"))
+    choices = [{"network": content.add(model), "name": "member 0, seed 0, diverged"}]
+    made = {"label": "mine", "kind": "positional", "detail": "", "choices": choices}
+    content.subject("sum", [3])["models"].append(made)
+    shown = visit(content)
+    assert shown.locator(".score strong").inner_text() == "–"
+    assert shown.locator("#answer-table tr:last-child td").all_inner_texts() == ["–"] * 4
+
+
+def test_an_empty_page_opens(visit):
+    assert visit(Content()).get_by_role("tab", name="Answers").is_hidden()
