@@ -166,7 +166,7 @@ class ModelConfig:
                 ("heads", family.heads),
             ):
                 self._fill(field, value)
-            for field, value in (("width", 32), ("d_v", self.embed)):
+            for field, value in (("width", 24), ("d_v", self.embed)):
                 self._fill(field, value)
             self._fill("mlp", ((self.width, self.width),))
             if not isinstance(self.stay, bool):

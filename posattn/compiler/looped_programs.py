@@ -12,7 +12,6 @@ The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``;
 Letters: w words of a state, H heads, K classes of positions, C candidates.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from posattn.model import LoopedLayer, ModelConfig, Transformer
 from posattn.offsets import FAMILIES
 
 _CERTAIN = 1000.0  # logits this far apart make softmax hardmax, in float64 too
+_ANY = 1e200  # no weight depends on how large the numbers are
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def looped_program(task: str) -> Transformer:
     row = LOOPED_PROGRAMS[choice("task", task, LOOPED_PROGRAMS)]
     brought = sum(len(words) for words in row.reads)
     cells = [Cell(index) for index in range(brought + row.words)]
-    anything = Analysis([Known(-math.inf, math.inf)] * len(cells), 0)
+    anything = Analysis([Known(-_ANY, _ANY)] * len(cells), 0)
     # The machine's number, which the analysis has a place for, is in no expression.
     maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, [*range(len(cells)), 0], len(cells))
     config = ModelConfig(

@@ -303,7 +303,7 @@ _LIST = (
             ("sum", "min", "maxsub"),
             EVERY_LENGTH,
             n=(16,),
-            samples=(50_000,),
+            samples=(20_000,),
             seeds=5,
             recipe=recipe("looped"),
             variable_length=(2, 4, 8, 16),

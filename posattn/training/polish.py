@@ -14,16 +14,16 @@ Letters: P weights, L lists a step, n numbers a list, λ damping.
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
 from posattn.config import ModelConfig
-from posattn.looped import looped_forward
 from posattn.training.program import LOGITS, Parameters
+from posattn.training.workers import Workers
 
-_LISTS = 600  # of a step: of 16 numbers, more equations than there are weights
+_LISTS = 400  # of a step: of 16 numbers, more equations than there are weights
 _WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
-_ENTRIES = 40_000_000  # of the Jacobian at once
+_ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
 _CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
 _LEAST, _MOST = 1e-16, 1e8  # λ
 
@@ -37,14 +37,17 @@ def polish(
     """
     if parameters.flat.shape[1] > _WEIGHTS:
         return parameters, [False] * len(parameters.flat)
-    rows, better = [], []
-    for old, lists, answers in zip(parameters.flat, x.double(), y.double(), strict=True):
+
+    def one(member: int) -> tuple[Tensor, bool]:
+        old, lists, answers = parameters.flat[member], x[member].double(), y[member].double()
         fit = _Fit(parameters)
         new = fit.run(fit.hardened(old.double()), lists, answers, steps).to(old.dtype)
         before, after = (fit.error(row.double(), lists[-_LISTS:], answers[-_LISTS:]) for row in (old, new))
-        better.append(after < before)
-        rows.append(new if after < before else old)
-    return Parameters(parameters.config, torch.stack(rows)), better
+        return (new, True) if after < before else (old, False)
+
+    with Workers() as workers:
+        rows, better = zip(*workers.map(one, range(len(parameters.flat))), strict=True)
+    return Parameters(parameters.config, torch.stack(rows)), list(better)
 
 
 class _Fit:
@@ -52,12 +55,16 @@ class _Fit:
 
     def __init__(self, parameters: Parameters):
         assert isinstance(parameters.config, ModelConfig) and parameters.config.sharpness is not None
-        self.parameters, self.config, self.sharpness = parameters, parameters.config, parameters.config.sharpness
+        self.parameters, self.sharpness = parameters, parameters.config.sharpness
+        self.network = parameters.model(0).double()
         self.jacobian = vmap(jacrev(lambda row, x: self.answers(row, x[None])[0]), in_dims=(None, 0))
 
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]) -> Float[Tensor, "L n"]:
-        return looped_forward(self.parameters.by_name(row[None]), x[None], self.config)[0]
+        own = {name: value[0] for name, value in self.parameters.by_name(row[None]).items()}
+        out: Tensor = functional_call(self.network, own, (x,))
+        return out
 
+    @torch.no_grad()
     def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], y: Float[Tensor, "L n"]) -> float:
         return (self.answers(row, x) - y).square().mean().item()
 
@@ -95,7 +102,7 @@ class _Fit:
     ) -> tuple[Float[Tensor, "P P"], Float[Tensor, " P"]]:
         """JᵀJ and Jᵀ r."""
         squares, slope = row.new_zeros(len(row), len(row)), row.new_zeros(len(row))
-        at_once = max(1, _ENTRIES // (x.shape[1] * len(row)))
+        at_once = max(1, _ENTRIES[row.device.type] // (x.shape[1] * len(row)))
         for some, wanted in zip(x.split(at_once), y.split(at_once), strict=True):
             jacobian = self.jacobian(row, some).flatten(0, 1)
             squares.addmm_(jacobian.mT, jacobian)

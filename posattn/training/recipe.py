@@ -87,8 +87,8 @@ RECIPES: dict[str, Recipe] = {
     "paper": Recipe(),
     "tuned": Recipe(name="tuned", schedule="cosine", lr=1.5e-3, epochs=3001, warmup=0.05, clip=1.0),
     "looped": Recipe(
-        name="looped", schedule="cosine", lr=1.5e-3, epochs=200, batch=500, samples=50_000, warmup=0.02, clip=1.0,
-        sharpen_from=0.2, sharpen_to=0.6, polish=60,
+        name="looped", schedule="cosine", lr=3e-3, epochs=80, batch=200, samples=20_000, warmup=0.02, clip=1.0,
+        sharpen_from=0.2, sharpen_to=0.6, polish=100,
     ),
 }  # fmt: skip
 

