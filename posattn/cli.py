@@ -197,9 +197,9 @@ def evaluate(
     """
     factors = None if scales is None else parse_scales(scales)
     trained = load(run, device)
-    score = scores_of(trained.task.name)
     if lengths is None:
         table = trained.evaluate(factors, samples)
+        score = scores_of(trained.task.name)
     else:
         table = trained.evaluate_lengths(parse_lengths(lengths), factors or (1, 10), samples)
         score = LENGTH_SCORES

@@ -77,13 +77,13 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Folded | Tran
     return Folded(model, length) if folds(model.config) else model, length
 
 
-def to_onnx(model: nn.Module, path: Path, length: int | None = None, lists: Tensor | None = None) -> float:
+def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
     """Writes an ONNX file, once ONNX Runtime gives the network's answers with it; returns how far it is from float64 at most.
 
     The input ``numbers`` and the output ``answers`` are (batch, length), with one axis more for a compiled program of vectors.
     ``lists`` are those that it is checked with, by default random ones.
     """
-    runtime = _needed("onnxruntime")
+    path, runtime = Path(path), _needed("onnxruntime")
     _needed("onnx"), _needed("onnxscript")
     program, length = simplest(model, length)
     for name in ("torch.onnx", "onnxscript"):  # they tell of what they do not optimise
@@ -108,8 +108,9 @@ def to_onnx(model: nn.Module, path: Path, length: int | None = None, lists: Tens
     return difference
 
 
-def to_torch(model: nn.Module, path: Path, length: int | None = None, lists: Tensor | None = None) -> float:
+def to_torch(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
     """Writes a program that ``torch.export.load`` reads, checked in the same way."""
+    path = Path(path)
     program, length = simplest(model, length)
     lists_of_zeros = torch.zeros(3, *_shape(program.config, length))
     with torch.no_grad():

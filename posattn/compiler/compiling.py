@@ -91,8 +91,12 @@ class Compilation:
         k = plan.network.k
         heads = 2 * written.memory
         return [
-            ("nodes n", config.positions, f"N + 1 = {n + 1}, N = 2^{k}"),
-            ("layers", config.layers, f"at most 2R⌈log N⌉ = {2 * rounds * k}; all routed {(2 * k - 1) * rounds + 1}"),
+            ("nodes n", config.positions, f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines"),
+            (
+                "layers",
+                config.layers,
+                f"at most 2R⌈log N⌉ + 1 = {2 * rounds * k + 1}; all routed {(2 * k - 1) * rounds + 1}",
+            ),
             ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers a tuple"),
         ]
 

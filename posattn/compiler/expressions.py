@@ -61,6 +61,20 @@ class Expression:
     def __le__(self, other: "Expression | float") -> "Expression":
         return 1 - (self > other)
 
+    def __eq__(self, other: "Expression | float") -> "Expression":  # type: ignore[override]
+        return equal(self, other)
+
+    def __ne__(self, other: "Expression | float") -> "Expression":  # type: ignore[override]
+        return 1 - equal(self, other)
+
+    __hash__ = object.__hash__  # expressions are told apart by identity
+
+    def __truediv__(self, divisor: float) -> "Expression":
+        return self * (1 / _divisor(divisor))
+
+    def __abs__(self) -> "Expression":
+        return absolute(self)
+
     def __bool__(self) -> bool:
         raise UsageError("an expression has no truth value while a program is built; use select, both or either.")
 
@@ -177,6 +191,14 @@ def _number(value: Any) -> float:
     return found
 
 
+def _divisor(value: Any) -> float:
+    if isinstance(value, Expression):
+        raise UsageError("two expressions are divided; only a constant divisor is linear, so use fitted.")
+    if not _number(value):
+        raise UsageError("an expression is divided by 0.")
+    return _number(value)
+
+
 def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:
     """Σ coefficient · term + constant, with sums inside sums multiplied out."""
     total: dict[Expression, float] = {}
@@ -212,19 +234,19 @@ def equal(a: Expression | float, b: Expression | float) -> Expression:
     return Assume(1 - (a > b) - (a < b), 0.0, 1.0, True)  # not both comparisons hold
 
 
-def both(*bits: Expression) -> Expression:
+def both(*bits: Expression | float) -> Expression:
     """1 if all bits are 1."""
-    return relu(linear(*((bit, 1.0) for bit in bits), constant=1.0 - len(bits)))
+    return relu(linear(*((as_expression(bit), 1.0) for bit in bits), constant=1.0 - len(bits)))
 
 
-def either(*bits: Expression) -> Expression:
+def either(*bits: Expression | float) -> Expression:
     """1 if any bit is 1."""
-    return 1 - relu(linear(*((bit, -1.0) for bit in bits), constant=1.0))
+    return 1 - relu(linear(*((as_expression(bit), -1.0) for bit in bits), constant=1.0))
 
 
-def select(chosen: Expression, a: Expression | float, b: Expression | float) -> Expression:
+def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
     """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
-    return Select(chosen, as_expression(a), as_expression(b))
+    return Select(as_expression(chosen), as_expression(a), as_expression(b))
 
 
 def by_machine(values: Iterable[float]) -> Expression:

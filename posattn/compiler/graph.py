@@ -117,10 +117,15 @@ def numbered(machines: int) -> tuple[str, ...]:
     return tuple(str(i + 1) for i in range(machines))
 
 
+def check_room(machines: int) -> None:
+    """Raises if a picture would show nothing."""
+    if machines > _LARGEST:
+        raise UsageError(f"machines is {machines}; a picture has room for {_LARGEST}.")
+
+
 def svg(graph: Graph) -> str:
     count = len(graph.names)
-    if count > _LARGEST:
-        raise UsageError(f"machines is {count}; a picture has room for {_LARGEST}.")
+    check_room(count)
     width, height = 2 * _MARGIN + _ACROSS * graph.rounds, 2 * _MARGIN + _DOWN * (count - 1) + 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

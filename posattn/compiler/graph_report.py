@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn import offsets
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
-from posattn.compiler.graph import Graph, attention_graph, graph_of, network_edges, network_graph, numbered
+from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, choice, whole
 from posattn.model import Transformer
@@ -85,6 +85,7 @@ def _likeness(own: Likeness) -> dict[str, Any]:
 
 def program_report(name: str, machines: int) -> Report:
     """Of a program of the library, or of ``benes``."""
+    check_room(machines)
     graph = graph_of(name, machines)
     found = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
     edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
@@ -154,6 +155,7 @@ def trained_report(
 def looped_report(model: Transformer, title: str, least: float, machines: int) -> Report:
     """Of a looped network, loops in place of layers; a position that hears nobody looks at the sink, or out of the list."""
     _check_share(least)
+    check_room(machines)
     loops = offsets.edges(model.offset_attention(), machines, least)
     found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)

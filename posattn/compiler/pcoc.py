@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,8 +144,8 @@ class PCOC:
 
 
 def _check(number: int, count: int, where: str) -> None:
-    if not 0 <= number < count:
-        raise UsageError(f"{where}; it must be 0 to {count - 1}.")
+    if not isinstance(number, Integral) or not 0 <= number < count:
+        raise UsageError(f"{where}; it must be a whole number from 0 to {count - 1}.")
 
 
 def run(program: PCOC, x: Array) -> Array:

@@ -181,6 +181,12 @@ def evaluate(
     whole("outputs", outputs)
     if not all(math.isfinite(value) for value in vars(norms).values()):
         raise UsageError(f"the norms of the class are {norms}; they must be finite numbers.")
+    for field in ("B_2", "B_21"):
+        if not getattr(norms, field) >= 1:
+            raise UsageError(f"{field} is {getattr(norms, field)!r}; the proof's products need a norm of at least 1.")
+    whole("L", norms.L)
+    for field in ("B_X", "B_P"):
+        positive(field, getattr(norms, field))
     layers = layer_constants(norms, attention, layer_norm)
     terms = cover_terms(norms, layers, samples, attention, layer_norm)
     return GeneralizationBound(attention, layer_norm, samples, delta, cap, outputs, norms, layers, terms)

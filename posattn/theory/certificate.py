@@ -209,7 +209,10 @@ def largest_on_cube(matrices: Matrices, y: Float[Tensor, "cells n outputs"]) -> 
         low, high = (low.relu(), high.relu()) if index else (low, high)
         plus, minus = k.clamp(min=0), k.clamp(max=0)
         low, high = plus @ low + minus @ high, plus @ high + minus @ low
-    return float((torch.maximum(-low, high) + y.abs().amax(dim=(0, 1))).max())
+    largest = float((torch.maximum(-low, high) + y.abs().amax(dim=(0, 1))).max())
+    if not math.isfinite(largest):
+        raise UsageError("the network's answers may exceed what float64 holds; no bound on them can be certified.")
+    return largest
 
 
 def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -> Float[Tensor, "b both"]:

@@ -150,15 +150,15 @@ def train_spec(
             for _ in trainer.steps():
                 shown.update()
                 due = time.monotonic() - saved >= save_every
-                polishes = trainer.epoch == spec.recipe.epochs and spec.recipe.polish > 0
-                if folder is not None and (due or stop.asked or polishes):
-                    spent = {"seconds": torch.tensor(time.monotonic() - started)}
-                    checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
+                if folder is not None and (due or stop.asked):
+                    _checkpoint(folder, spec, trainer, started)
                     saved = time.monotonic()
                     stop.leave(
                         f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
                     )
             shown.update()
+            if folder is not None and spec.recipe.polish:
+                _checkpoint(folder, spec, trainer, started)
             about = _polish(trainer, spec.recipe.polish)
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
@@ -227,13 +227,19 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
     return f"its {path} is {before}, not {now}"
 
 
+def _checkpoint(folder: Path, spec: RunSpec, trainer: Trainer, started: float) -> None:
+    spent = {"seconds": torch.tensor(time.monotonic() - started)}
+    checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
+
+
 def _polish(trainer: Trainer, steps: int) -> dict[str, Any]:
     """The last steps of looped networks, if the recipe has any; returns what the run says of them."""
     if not steps or not serves(trainer.config):
         return {}
-    longest = trainer.blocks[-1]
-    trainer.parameters, better = polish(trainer.parameters, longest.x, longest.y, steps)
-    return {"polished": better}
+    x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
+    trainer.parameters, better = polish(trainer.parameters, x, y, steps)
+    errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
+    return {"polished": better, "train_loss": _finite(errors.tolist())}
 
 
 def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, Any]) -> Run:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
+from posattn.free_memory import check_fits
 from posattn.tasks import Task, sample_shift, task
 
 Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
@@ -116,7 +117,11 @@ def evaluate_lengths(
     rows, factors = [], [positive("scale", scale) for scale in scales]
     for n in lengths:
         for scale in factors:
-            x, y = _draw_by_task(members, whole("samples", samples), whole("n", n), scale, split, device)
+            place = torch.device("cpu") if device is None else device
+            check_fits(
+                len(members) * whole("samples", samples), whole("n", n), 4, 4, place
+            )  # lists, answers, and as much again
+            x, y = _draw_by_task(members, samples, n, scale, split, device)
             out = predict(x)
             for index, (name, seed) in enumerate(members):
                 own = {"member": index, "task": name, "seed": seed, "n": n, "scale": scale}

@@ -27,8 +27,9 @@ class Recipe:
             over the fraction ``warmup`` of all steps, then falls to zero along half a cosine.
         lr: the initial (plateau) or highest (cosine) learning rate.
         clip: the largest norm of a member's gradient; None for no clipping.
-        sharpen_from, sharpen_to: the fractions of all steps between which the factor on the attention logits of a looped
-            network grows geometrically from 1 to the network's sharpness, which it has from the first step if both are 0.
+        sharpen_from: the fraction of all steps after which the factor on the attention logits of a looped network grows,
+            geometrically from 1 to the network's sharpness, which it has from the first step if both fractions are 0.
+        sharpen_to: the fraction of all steps by which it has grown.
         exact: the fraction of all epochs, at the end, whose matrix products are in full float32 where the run's precision is
             tf32: what the last digits of a small error need.
         polish: steps of Levenberg and Marquardt after the last epoch, for looped networks (:mod:`posattn.training.polish`).
