@@ -257,7 +257,7 @@ def test_a_network_without_numbers_is_shown_as_such(visit, lively):
     with torch.no_grad():
         model.layers[0].attention.W_Q.weight.fill_(float("nan"))
     choices = [{"network": content.add(model), "name": "member 0, seed 0, diverged"}]
-    made = {"label": "mine", "kind": "positional", "detail": "", "choices": choices}
+    made = {"label": "mine", "kind": "positional", "detail": "", "choices": choices, "lengths": [3]}
     content.subject("sum", [3])["models"].append(made)
     shown = visit(content)
     assert shown.locator(".score strong").inner_text() == "–"
