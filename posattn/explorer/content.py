@@ -1,7 +1,8 @@
 """What is on the page: for every task the networks that answer it, and the compiled programs that can be stepped through.
 
 A *subject* is a task with lists of one length, or of every length if a model takes them; its *models* are what is compared on
-it, each with one network or several to choose from (the members of a run). A *program* is a compiled network and inputs to try it on.
+it, each with one network or several to choose from (the members of a run). A *program* is a compiled network and inputs to
+try it on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -94,7 +95,7 @@ class Content:
                 )
 
     def place_every_length(self) -> None:
-        """Models of every length beside the others of their task, or alone; and the exact looped program, where there is one."""
+        """Models of every length beside the others of their task, or alone; and the exact looped program, if there is one."""
         for task, models in self.every_length.items():
             exact = []
             if task in LOOPED_PROGRAMS:

@@ -182,15 +182,22 @@ class AnswersView {
     byId("threshold-now").textContent = least.toFixed(2);
     if (!entry?.result) {
       byId("graph-about").textContent = entry?.problem ?? "";
+      this.drawn = null;
       return byId("graph").replaceChildren();
     }
+    const room = byId("graph").clientWidth;
+    // Maps that no list changes are the same arrays: their picture stays.
+    const drawn = [entry, least, room, entry.result.rows, ...entry.result.maps];
+    if (this.drawn?.length === drawn.length && drawn.every((part, k) => part === this.drawn[k])) return;
+    this.drawn = drawn;
     const label = `communication graph of ${entry.model.label}`;
-    const { pass } = entry.network.words;
-    const { edges, picture } = attentionPicture(entry.result, pass, least, label, byId("graph").clientWidth);
+    const { words, fixed } = entry.network;
+    const { edges, picture } = attentionPicture(entry.result, words, least, label, room);
     const kept = edges.filter(({ from, to }) => from === to).length;
     byId("graph-about").textContent =
       `${edges.length} arrows of weight ${least.toFixed(2)} or more, ${kept} of them from a position to itself (grey). ` +
-      (entry.network.fixed
+      (words.blank ? `${words.last[0].toUpperCase()}${words.last.slice(1)}, is left out. ` : "") +
+      (fixed
         ? `The same for every list${entry.model.lengths ? "" : " of this length"}: this network is a fixed communication graph.`
         : "For this list only: the graph changes with the input.");
     byId("graph").replaceChildren(picture);

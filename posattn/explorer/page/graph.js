@@ -2,12 +2,15 @@
 
 const GRAPH = { margin: 26, foot: 22, narrow: 62, wide: 120, many: 20 };
 
-/** Edges {layer, from, to, head, weight} of attention maps: at every place the largest weight of the layer's heads. */
-function edgesOf(maps, rows, least) {
+/**
+ * Edges {layer, from, to, head, weight} of attention maps, among the first `shown` of their rows: at every place the largest
+ * weight of the layer's heads.
+ */
+function edgesOf(maps, rows, shown, least) {
   const edges = [];
   maps.forEach((heads, layer) => {
-    for (let to = 0; to < rows; to++) {
-      for (let from = 0; from < rows; from++) {
+    for (let to = 0; to < shown; to++) {
+      for (let from = 0; from < shown; from++) {
         const weights = heads.map((map) => map[to * rows + from]);
         const weight = Math.max(...weights);
         if (weight >= least) edges.push({ layer, from, to, head: weights.indexOf(weight), weight });
@@ -73,9 +76,10 @@ function graphPicture({ edges, names, columns, look, label, room }) {
 
 const HEAD_COLOURS = ["var(--positional)", "var(--standard)", "var(--scale-exact)", "var(--compiled)"];
 
-/** The graph of a network's run at a threshold. */
-function attentionPicture({ maps, names }, pass, least, label, room) {
-  const edges = edgesOf(maps, names.length, least);
+/** The graph of a network's run at a threshold. A sink that is always blank sends nothing, and is left out. */
+function attentionPicture({ maps, rows, names: all }, { pass, blank }, least, label, room) {
+  const names = all.slice(0, rows - Number(blank));
+  const edges = edgesOf(maps, rows, names.length, least);
   const columns = ["input", ...maps.map((_, l) => `${pass} ${l + 1}`)];
   const heads = maps[0]?.length ?? 0;
   const look = ({ from, to, head, weight }) => ({

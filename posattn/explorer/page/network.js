@@ -256,10 +256,11 @@ class Network {
     return Array.from({ length: this.layers * times }, (_, pass) => ({ layer: pass % this.layers }));
   }
 
-  /** What a pass is called, and the last row of the maps, if it is none of the list's. */
+  /** What a pass is called, and the last row of the maps, if it is none of the list's; and whether that is always blank. */
   get words() {
-    const last = this.attends === "offset" ? "the sink, which is blank" : this.anyLength ? null : "the scratchpad";
-    return { pass: this.looped ? "loop" : "layer", last };
+    const blank = this.attends === "offset";
+    const last = blank ? "the sink, which is blank" : this.anyLength ? null : "the scratchpad";
+    return { pass: this.looped ? "loop" : "layer", last, blank };
   }
 
   /** The names of the maps' rows: 1, 2, ... and s for the scratchpad or the sink. */
