@@ -27,9 +27,10 @@ from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
 from posattn.encodings import ENCODINGS, random_places
 from posattn.errors import UsageError
 from posattn.free_memory import check_fits
-from posattn.memory import memory_cells, refuse_breaches, within_bounds
+from posattn.inputs import Sequence, input_encoding, input_features, positions_of
+from posattn.memory import refuse_breaches, within_bounds
 from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
-from posattn.tokens import relative_numbers, reset_embedding, token_features
+from posattn.tokens import relative_numbers, reset_embedding
 
 __all__ = [
     "ARCHITECTURES",
@@ -126,9 +127,6 @@ class LoopedLayer(Layer):
             new = self.update(self.attention.mix(a[:, here], values, loop, start), old)
             parts.append(torch.lerp(old, new, m[here, None]) if self.stay else new)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
-
-
-Sequence = Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"]  # numbers, or tokens
 
 
 class Transformer(nn.Module):
@@ -260,48 +258,3 @@ class Transformer(nn.Module):
     def _length(self, x: Tensor) -> int:
         """How many positions an input fills: vectors have one axis more."""
         return x.shape[-1 if self.config.inputs == 1 else -2]
-
-
-def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
-    """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
-    if config.compiled and length != config.n:
-        raise UsageError(f"the list has {length} numbers; this compiled program takes {config.n}.")
-    if config.any_length:
-        if length < 1:
-            raise UsageError("the list is empty; this model takes lists of 1 number or more.")
-        return torch.arange(length, device=device)
-    if not 1 <= length <= config.n:
-        raise UsageError(f"the list has {length} numbers; this model takes 1 to {config.n}.")
-    if config.spare:
-        return torch.arange(config.positions, device=device)
-    return torch.cat([torch.arange(length, device=device), torch.full((1,), config.n, device=device)])
-
-
-def input_features(
-    x: Sequence,
-    p: Float[Tensor, "*lists N d_P"],
-    positions: Int64[Tensor, " N"],
-    config: ModelConfig,
-    table: Float[Tensor, "V C"] | None = None,
-) -> Float[Tensor, "*any N d_in"]:
-    """What the encoder reads: each number or row of ``table``, with its encoding or not, or Diag(X); the scratchpad holds 0."""
-    if config.compiled:
-        return memory_cells(x, positions, config.inputs, config.numbered)
-    value = x[..., None] if table is None else token_features(x, table, config.vocabulary.numbers)
-    if not config.any_length:
-        value = torch.cat([value, torch.zeros_like(value[..., :1, :])], dim=-2)
-    if config.design.diagonal_input:
-        unit = torch.nn.functional.one_hot(positions, config.positions)
-        return value * unit.to(x.dtype)
-    if config.design.encoded_input:
-        return torch.cat([value, p.expand(*value.shape[:-1], -1)], dim=-1)
-    return value
-
-
-def input_encoding(
-    p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
-) -> Float[Tensor, "2 N d_in"]:
-    """``input_features`` as number * slope + base: slope and base, which are the same for all lists."""
-    nothing = p.new_zeros(len(positions) - 1)
-    base, one = (input_features(value, p, positions, config) for value in (nothing, nothing + 1))
-    return torch.stack([one - base, base])
