@@ -108,13 +108,15 @@ def test_a_list_of_any_length_is_answered_by_networks_that_take_it(page):
 
 def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path, unchecked):
     small = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
-    posattn.train("min", posattn.ModelConfig(n=3, **SMALL), out=tmp_path / "fixed", **small)
+    fixed = posattn.ModelConfig(n=6, **SMALL)
+    posattn.train("min", fixed, variable_length=(2, 3, 6), out=tmp_path / "fixed", **small)
     run = posattn.train("min", posattn.ModelConfig(n=4, arch="looped", width=8), out=tmp_path / "looped", **small)
     shown = visit(of_runs([tmp_path / "looped", tmp_path / "fixed"]), width=360, height=640)
-    labels = [str(tmp_path / "fixed"), "compiled", str(tmp_path / "looped"), "looped, compiled"]
+    labels = [str(tmp_path / "fixed"), str(tmp_path / "looped"), "looped, compiled"]
     assert shown.locator(".score h3").all_inner_texts() == labels
     x = [0.5, -1.0, 2.0, 1.5, -1.5, 0.25, 1.0]
     set_length(shown, len(x))
+    assert shown.locator(".score strong").first.inner_text() == "takes lists of 2, 3, 6"
     for place, value in enumerate(x):
         shown.locator("#list input[type=number]").nth(place).fill(str(value))
     said = shown.locator("#answer-table tbody tr").nth(2).locator("td").all_inner_texts()

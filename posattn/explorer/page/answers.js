@@ -207,7 +207,11 @@ class AnswersView {
 /** Whether a model takes lists of this length; one without lengths takes all. */
 const takes = ({ lengths }, length) => lengths === null || lengths.includes(length);
 
-const spanOf = (lengths) => (lengths.length > 1 ? `${lengths[0]} to ${lengths.at(-1)}` : String(lengths[0]));
+/** Lengths in ascending order, in words. */
+function spanOf(lengths) {
+  const [first, last] = [lengths[0], lengths.at(-1)];
+  return lengths.length > 2 && last - first === lengths.length - 1 ? `${first} to ${last}` : lengths.join(", ");
+}
 
 function rootMeanSquare(answer, truth) {
   return Math.sqrt(sum(answer.map((value, i) => (value - truth[i]) ** 2)) / truth.length);
