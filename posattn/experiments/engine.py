@@ -21,7 +21,7 @@ import torch
 from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.compiled import compiled_rows
+from posattn.experiments.compiled import compiled_rows, trained_runs
 from posattn.experiments.declaration import SCALES, Cell, Experiment, GapPanels
 from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
@@ -170,7 +170,7 @@ def reportable(
     trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
     for experiment, scale in product(trained, SCALES):
         rows, described = held(experiment, scale, store)
-        if not rows.empty and rows["run"].nunique() >= share * len(experiment.cells(scale)):
+        if not rows.empty and trained_runs(rows) >= share * len(experiment.cells(scale)):
             yield experiment, scale, rows, described
 
 
@@ -183,7 +183,7 @@ def report_on(store: Store, out: Path) -> list[str]:
             summary = figures.medians(rows, experiment.shown)
             sections.append(report.section(experiment, scale, summary, drawn, described))
             names.append(
-                f"{experiment.name} at {scale} scale: {rows['run'].nunique()} of {len(experiment.cells(scale))} runs"
+                f"{experiment.name} at {scale} scale: {trained_runs(rows)} of {len(experiment.cells(scale))} runs"
             )
     if not names:
         raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")

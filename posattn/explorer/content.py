@@ -1,7 +1,8 @@
 """What is on the page: for every task the networks that answer it, and the compiled programs that can be stepped through.
 
-A *subject* is a task with lists of one length; its *models* are what is compared on it, each with one network or several to
-choose from (the members of a run). A *program* is a compiled network and inputs to try it on.
+A *subject* is a task with lists of one length, or of every length if a model takes them; its *models* are what is compared on
+it, each with one network or several to choose from (the members of a run). A *program* is a compiled network and inputs to
+try it on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from torch import nn
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiling import BOUND
 from posattn.compiler.expressions import Array
+from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
@@ -27,6 +29,7 @@ FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
 THREE = ("positional", "scale-exact", "standard")
 _EXAMPLES = 12  # inputs of a program to try
 _LARGEST_EXAMPLE = 8.0
+LONGEST = 64  # numbers of a list, where networks of every length are shown
 # Programs to step through, and their machines (or tokens): those whose messages go where the data says need many rounds.
 STEPPED = {
     "prefix-sum": 8,
@@ -55,6 +58,7 @@ class Content:
     subjects: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""  # what was left out
+    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models by task, until they are placed
 
     def add(self, model: nn.Module) -> int:
         """The network's number."""
@@ -62,12 +66,12 @@ class Content:
         return len(self.networks) - 1
 
     def subject(self, task: str, lengths: Sequence[int]) -> dict[str, Any]:
-        """The subject of a task and its lengths, made if it is new."""
+        """The subject of a task and its lengths, made if it is new. ``longest`` is set where models take every length."""
         for found in self.subjects:
             if found["task"] == task and found["lengths"] == list(lengths):
                 return found
         title = TASKS[task].title if task in TASKS else task
-        made: dict[str, Any] = {"task": task, "title": title, "lengths": list(lengths), "models": []}
+        made: dict[str, Any] = {"task": task, "title": title, "lengths": list(lengths), "longest": None, "models": []}
         self.subjects.append(made)
         return made
 
@@ -86,7 +90,25 @@ class Content:
             task, lengths = subject["task"], subject["lengths"]
             if task in _SOLVING and len(lengths) == 1:
                 choices = [{"network": self.program(_SOLVING[task], lengths[0]), "name": _SOLVING[task]}]
-                subject["models"].append(_model("compiled", "compiled", f"{_SOLVING[task]}, no training", choices))
+                subject["models"].append(
+                    _model("compiled", "compiled", f"{_SOLVING[task]}, no training", choices, lengths)
+                )
+
+    def place_every_length(self) -> None:
+        """Models of every length beside the others of their task, or alone; and the exact looped program, if there is one."""
+        for task, models in self.every_length.items():
+            exact = []
+            if task in LOOPED_PROGRAMS:
+                choices = [{"network": self.add(looped_program(task)), "name": "looped"}]
+                exact = [_model("looped, compiled", "looped", "lists of every length, no training", choices, None)]
+            beside = [subject for subject in self.subjects if subject["task"] == task]
+            for subject in beside or [self.subject(task, [min(LONGEST, self._longest_trained(models))])]:
+                subject["models"] += [*models, *exact]
+                subject["longest"] = max(LONGEST, *subject["lengths"])
+        self.every_length = {}
+
+    def _longest_trained(self, models: list[dict[str, Any]]) -> int:
+        return max(int(self.networks[model["choices"][0]["network"]].described["n"]) for model in models)
 
 
 def of_package() -> Content:
@@ -97,10 +119,12 @@ def of_package() -> Content:
             model = pretrained(name, arch)
             choices = [{"network": content.add(model), "name": "median of ten runs"}]
             subject = content.subject(name, [model.config.n])
-            subject["models"].append(_model(arch, arch, "trained, the median of ten runs", choices))
+            subject["models"].append(_model(arch, arch, "trained, the median of ten runs", choices, subject["lengths"]))
     for name, machines in STEPPED.items():
         content.program(name, machines)
     content.add_compiled()
+    content.every_length = {task: [] for task in LOOPED_PROGRAMS}
+    content.place_every_length()
     return content
 
 
@@ -115,6 +139,7 @@ def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
         else:
             _add_trained_run(content, run, str(path), most)
     content.add_compiled()
+    content.place_every_length()
     return content
 
 
@@ -132,8 +157,12 @@ def _add_trained_run(content: Content, run: Run, label: str, most: int | None) -
             seed, status = run.spec.members[number].seed, run.status[number]
             name = f"member {number}, seed {seed}" + ("" if status == "ok" else f", {status}")
             choices.append({"network": content.add(run.model(number)), "name": name})
-        subject = content.subject(task, list(run.spec.lengths))
-        subject["models"].append(_model(label, arch, f"{arch}, n = {model.n}", choices))
+        if isinstance(model, ModelConfig) and model.any_length:
+            detail = f"{arch}, trained on lists up to {model.n}"
+            content.every_length.setdefault(task, []).append(_model(label, arch, detail, choices, None))
+        else:
+            subject = content.subject(task, list(run.spec.lengths))
+            subject["models"].append(_model(label, arch, f"{arch}, n = {model.n}", choices, subject["lengths"]))
 
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
@@ -144,11 +173,14 @@ def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     if task in TASKS and config.inputs == config.outputs == 1:
         subject = content.subject(task, [config.n])
         choices = [{"network": number, "name": name}]
-        subject["models"].append(_model(label, "compiled", f"{name}, saved", choices))
+        subject["models"].append(_model(label, "compiled", f"{name}, saved", choices, subject["lengths"]))
 
 
-def _model(label: str, kind: str, detail: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"label": label, "kind": kind, "detail": detail, "choices": choices}
+def _model(
+    label: str, kind: str, detail: str, choices: list[dict[str, Any]], lengths: list[int] | None
+) -> dict[str, Any]:
+    """``lengths`` are those of the lists that it takes; None is every length."""
+    return {"label": label, "kind": kind, "detail": detail, "choices": choices, "lengths": lengths}
 
 
 def _described(name: str, machines: int, network: int, label: str, config: ModelConfig | None = None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ _FOLDER = resources("posattn").joinpath("explorer/page")
 # In the order in which one uses the other.
 SCRIPTS = (
     "tensors.js",
+    "offsets.js",
     "network.js",
     "tasks.js",
     "dom.js",

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posattn.attention import falling_with_distance
 from posattn.errors import UsageError
 from posattn.model import Layer, Transformer
+from posattn.offsets import FAMILIES
 
 _SPARSE = 0.25  # of the entries not 0, below which only these are stored
 _KINDS = ("f8", "f4", "i4")  # in this order each begins where its numbers may
@@ -39,6 +41,8 @@ def pack(model: nn.Module) -> Packed:
     config, design = model.config, model.config.design
     if config.vocabulary.words:
         raise UsageError(f"tokens is {config.tokens!r}; the explorer shows networks of lists of numbers.")
+    if design.randomized:
+        raise UsageError(f"arch is {config.arch!r}; the explorer does not show encodings of random places.")
     entries, content = _stored(_tensors(model))
     described = {
         "arch": config.arch,
@@ -52,8 +56,15 @@ def pack(model: nn.Module) -> Packed:
         "encoded": design.encoded_input,
         "diagonal": design.diagonal_input,
         "rotary": design.rotary,
+        "falls": _falls(config.heads) if design.alibi else None,
         "hardmax": config.hardmax,
         "causal": config.causal,
+        "anyLength": config.any_length,
+        "looped": config.looped,
+        "family": config.family,
+        "candidates": None if config.family is None else FAMILIES[config.family].candidates,
+        "sharpness": config.sharpness,
+        "stay": config.stay,
         "compiled": config.compiled,
         "numbered": config.numbered,
         "spare": config.spare,
@@ -69,7 +80,8 @@ def _tensors(model: Transformer) -> dict[str, Tensor]:
     """The weights by name. Positional attention is given by its logits, which are the same for every list."""
     with torch.no_grad():
         found = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-        found["P"] = model.P.cpu()
+        if not model.config.any_length:
+            found["P"] = model.P.cpu()
         if model.config.design.attends == "position":
             for index, layer in enumerate(model.layers):
                 assert isinstance(layer, Layer)
@@ -92,6 +104,12 @@ def _logits(layer: Layer, p: Tensor) -> Tensor:
         for linear in (layer.attention.W_Q, layer.attention.W_K)
     )
     return queries @ keys.mT / queries.shape[-1] ** 0.5
+
+
+def _falls(heads: int) -> list[float]:
+    """What ALiBi adds to each head's logits for every step of distance, with the rounding that it has there."""
+    one_apart = falling_with_distance(torch.arange(2), heads, torch.float64)[:, 0, 1]
+    return [float(step) for step in one_apart]
 
 
 def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from posattn.experiments import EXPERIMENTS, Bars, Experiment, Store, View, figures
-from posattn.experiments.compiled import LABEL
+from posattn.experiments.compiled import trained_runs
 from posattn.experiments.engine import reportable
 
 _SHARE = 0.25  # of an experiment's runs that a figure needs; it says how many it has
@@ -18,8 +18,7 @@ def figures_of(store: Store | None) -> list[dict[str, Any]]:
     drawn = []
     if store is not None:
         for experiment, scale, rows, _ in reportable(store, _SHARE):
-            trained = rows.loc[rows["series"] != LABEL, "run"].nunique()  # what is compiled was not in the store
-            runs = f"{trained} of {len(experiment.cells(scale))} runs"
+            runs = f"{trained_runs(rows)} of {len(experiment.cells(scale))} runs"
             drawn.append(_figure(experiment, scale, figures.medians(rows, experiment.shown), runs))
     known = set(figures.published()["experiment"])
     here = {figure["name"] for figure in drawn}

@@ -4,19 +4,22 @@ from dataclasses import replace
 
 import torch
 
-from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce
+from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, engine, report_on, reproduce
 from posattn.experiments.compiled import compiled_rows
 
 
-def test_programs_stand_beside_trained_networks(tmp_path):
+def test_programs_stand_beside_trained_networks_and_are_no_runs(tmp_path, monkeypatch):
     experiment = EXPERIMENTS["compiled-scale"]
     small = replace(experiment, grid=replace(experiment.grid, tasks=("sort",), n=(3,), seeds=1))
-    outcome = reproduce(small, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
+    store = Store(tmp_path / "store")
+    outcome = reproduce(small, "smoke", tmp_path / "out", store, Engine(torch.device("cpu")))
     rows = outcome.rows[outcome.rows["metric"] == "mse"]
     assert set(rows["series"]) == {"positional", "scale-exact", "standard", "compiled"}
     assert (rows[rows["series"] == "compiled"]["value"] == 0).all()
     assert (rows[rows["series"] != "compiled"]["value"] > 0).all()
     assert outcome.figure.stat().st_size > 10_000
+    monkeypatch.setattr(engine, "EXPERIMENTS", {small.name: small})
+    assert report_on(store, tmp_path / "report.html") == ["compiled-scale at smoke scale: 3 of 3 runs"]
 
 
 def test_every_task_has_a_program():

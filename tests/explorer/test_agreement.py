@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from posattn import ARCHITECTURES, UsageError, compile, pretrained, task
+from posattn import ARCHITECTURES, ModelConfig, Transformer, UsageError, compile, pretrained, task
 from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler.looped_programs import LOOPED_PROGRAMS
 from posattn.explorer.content import FIVE_TASKS, STEPPED, THREE, Content
 from posattn.explorer.networks import pack
+from posattn.offsets import FAMILIES
 from posattn.tasks.sampling import sample_lists
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -82,12 +84,24 @@ def test_true_answers_of_tasks(package_page):
 
 SHAPES = {"n": 6, "layers": 3, "heads": 3, "embed": 15, "width": 11, "d_k": 7}
 VARIANTS = {
-    **{arch: {"arch": arch} for arch in ARCHITECTURES},
+    **{arch: {"arch": arch} for arch in ARCHITECTURES if arch not in ("looped", "randomized")},
     "causal": {"causal": True},
     "causal standard": {"arch": "standard", "causal": True},
     "binary": {"encoding": "binary", "arch": "misaligned"},
     "sinusoidal": {"encoding": "sinusoidal", "arch": "input-regularized"},
     "standard without biases": {"arch": "standard", "bias": False},
+}
+LOOPED = {"n": 8, "heads": 3, "embed": 5, "width": 7}
+EVERY_LENGTH = {
+    **{
+        f"{family}, {'stay' if stay else 'blank'}": {"arch": "looped", "family": family, "stay": stay, "sharpness": 2.0}
+        for family in FAMILIES
+        for stay in (True, False)
+    },
+    "deeper": {"arch": "looped", "mlp": ((6, 4),), "d_v": 2},
+    "looped rotary": {"arch": "rope-only", "looped": True, "causal": True, "embed": 12},
+    "two layers, ALiBi": {"arch": "alibi", "layers": 2, "embed": 6},
+    "no encodings": {"arch": "no-encoding", "any_length": True, "causal": True, "embed": 6},
 }
 
 
@@ -95,20 +109,52 @@ MAPS = """([number, x]) => posattn.run(number, x).then(
     ({ maps }) => maps.map((layer) => layer.map((map) => Array.from(map))))"""
 
 
-def test_every_architecture_and_length(visit, lively):
-    """Answers and attention of networks with lively weights, on full and shorter lists."""
-    models = {name: lively(**SHAPES | fields) for name, fields in VARIANTS.items()}
+def page_of(visit, models):
+    """A page of these networks, numbered in their order."""
     content = Content()
-    numbers = {name: content.add(model) for name, model in models.items()}
-    page = visit(content)
-    for name, model in models.items():
-        for length in (6, 4, 1):
-            x = sample_lists(20, length, 3.0, seed=3).double()
-            with torch.no_grad():
-                agree(in_page(page, numbers[name], x.tolist()), model(x).numpy())
-                maps = model.attention(x[0]).numpy()
-            found = page.evaluate(MAPS, [numbers[name], x[0].tolist()])
+    for model in models:
+        content.add(model)
+    return visit(content)
+
+
+def agree_on_lists(page, number, model, length, count, with_maps=True):
+    """Answers to lists of a length, and the attention of the first of them."""
+    x = sample_lists(count, length, 3.0, seed=3).double()
+    with torch.no_grad():
+        agree(in_page(page, number, x.tolist()), model(x).numpy())
+        if with_maps:
+            maps = model.attention(x[0]).numpy()
+            found = page.evaluate(MAPS, [number, x[0].tolist()])
             np.testing.assert_allclose(np.array(found).reshape(maps.shape), maps, atol=1e-9)
+
+
+def test_every_architecture_and_length(visit, lively):
+    """Networks with lively weights, on full and shorter lists."""
+    models = [lively(**SHAPES | fields) for fields in VARIANTS.values()]
+    page = page_of(visit, models)
+    for number, model in enumerate(models):
+        for length in (6, 4, 1):
+            agree_on_lists(page, number, model, length, count=20)
+
+
+def test_networks_of_every_length(visit, lively):
+    """Each family of offsets, staying or not, and others without a scratchpad, far beyond n."""
+    models = [lively(**LOOPED | fields) for fields in EVERY_LENGTH.values()]
+    page = page_of(visit, models)
+    for number, model in enumerate(models):
+        for length in (1, 2, 5, 13, 64):
+            agree_on_lists(page, number, model, length, count=5, with_maps=1 < length < 64)
+    assert page.evaluate(MAPS, [0, [1.0]]) == []  # a scan of one number has no loop
+    with pytest.raises(Exception, match="the list is empty"):
+        page.evaluate("posattn.answers(0, [[]])")
+
+
+@pytest.mark.parametrize("name", LOOPED_PROGRAMS)
+def test_looped_programs_are_exact_at_every_length(package_page, package, name):
+    number = number_of(package, name, "looped, compiled")
+    for length in (1, 3, 8, 33, 64):
+        x = sample_lists(20, length, 10.0, seed=2).double()
+        np.testing.assert_allclose(in_page(package_page, number, x.tolist()), task(name).target(x).numpy(), atol=1e-11)
 
 
 @pytest.mark.parametrize("settings", [{}, {"values": "proved"}, {"epsilon": 1e-3}], ids=str)
@@ -137,3 +183,5 @@ def test_weights_are_kept_to_the_last_bit(lively):
 def test_other_networks_are_refused():
     with pytest.raises(UsageError, match="Linear; the explorer shows"):
         pack(torch.nn.Linear(2, 2))
+    with pytest.raises(UsageError, match=r"arch is 'randomized'; the explorer does not"):
+        pack(Transformer(ModelConfig(n=4, arch="randomized")))

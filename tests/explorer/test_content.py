@@ -50,6 +50,21 @@ def test_members_stand_by_their_task_with_the_program_that_solves_it(trained):
         of_runs([trained], members=0)
 
 
+def test_networks_of_every_length_stand_alone_or_beside_those_of_one_length(trained, tmp_path):
+    looped = posattn.ModelConfig(n=100, arch="looped", width=4)
+    posattn.train(["sum", "median"], looped, members=2, variable_length=(2, 100), out=tmp_path / "looped", **SHORT)
+    alone = {subject["task"]: subject for subject in of_runs([tmp_path / "looped"]).subjects}
+    labels = {task: [model["label"] for model in subject["models"]] for task, subject in alone.items()}
+    own = str(tmp_path / "looped")
+    assert labels == {"sum": [own, "looped, compiled"], "median": [own]}  # nobody wrote a looped median
+    assert alone["sum"]["longest"] == 64 and alone["sum"]["lengths"] == [64]  # as long as the page has room
+    content = of_runs([tmp_path / "looped", trained])
+    both = {subject["task"]: subject for subject in content.subjects}
+    takes = [model["lengths"] for model in both["sum"]["models"]]
+    assert takes == [[3], [3], None, None] and both["sum"]["longest"] == 64
+    assert both["min"]["longest"] is None and len(both["min"]["models"]) == 2
+
+
 def test_saved_programs_are_shown_and_stepped_through(tmp_path):
     """One of the library, and one of one's own, whose answer the page cannot know."""
     save(compile_program("odd-even-sort", 5), tmp_path / "sorter")

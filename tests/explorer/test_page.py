@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import posattn
+from posattn.compiler.looped_programs import looped_program
 from posattn.explorer import document, of_runs
 from posattn.explorer.content import Content
 from posattn.explorer.results import figures_of
+from posattn.offsets import edges
 from posattn.tasks import TASKS
 from posattn.tasks.numeric import Task, cumulative_sum, register
 
@@ -60,13 +62,68 @@ def test_scale_moves_standard_attention_and_errors_but_not_positional_maps(page)
     before, at_one = pixels(page), errors(page)
     move(page, "#scale", "10")
     after, at_ten = pixels(page), errors(page)
-    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, True]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, True, True]
     assert "stands still" in page.locator(".moved").nth(0).inner_text()
     assert float(page.locator(".moved").nth(2).inner_text().split("moved ")[1].split()[0]) > 0.1
-    positional, exact, standard, compiled = at_ten
+    positional, exact, standard, compiled, looped = at_ten
     assert standard > 10 * positional and standard > 10 * at_one[2]
     assert exact == pytest.approx(10 * at_one[1], rel=0.01)  # f(c x) = c f(x)
-    assert compiled < 1e-12
+    assert max(compiled, looped) < 1e-12
+
+
+def set_length(page, n):
+    page.locator("#count").fill(str(n))
+    page.keyboard.press("Enter")
+
+
+def test_a_list_of_any_length_is_answered_by_networks_that_take_it(page):
+    boxes = page.locator("#list input[type=number]")
+    before = [box.input_value() for box in boxes.all()]
+    set_length(page, 19)
+    assert [box.input_value() for box in boxes.all()][:8] == before and boxes.count() == 19
+    assert page.locator(".score strong").all_inner_texts()[:4] == ["takes lists of 8"] * 4
+    assert float(page.locator(".score strong").nth(4).inner_text().replace("−", "-")) < 1e-12
+    assert page.locator("#answer-table tbody th").all_inner_texts() == ["input", "true answer", "looped, compiled"]
+    assert page.locator(".map-model:visible").count() == 1 and page.locator(".map-model:visible .map").count() == 5
+    page.select_option("#graph-model", label="looped, compiled")
+    arrows = sum(map(len, edges(looped_program("sum").offset_attention(), 19)))
+    assert (
+        page.locator("#graph svg line").count() == arrows and "is left out" in page.locator("#graph-about").inner_text()
+    )
+    page.get_by_role("button", name="Remove the last number").click()
+    assert boxes.count() == 18 and page.locator("#count").input_value() == "18"
+    for wrong in ("0", "65", "2.5", ""):
+        set_length(page, wrong)
+        assert page.locator("#count-problem").inner_text() == "n is a whole number from 1 to 64" and boxes.count() == 18
+    set_length(page, 64)
+    assert page.locator("#count-problem").inner_text() == ""
+    assert page.get_by_role("button", name="Add a number").is_disabled() and boxes.count() == 64
+    set_length(page, 1)
+    assert page.get_by_role("button", name="Remove the last number").is_disabled()
+    assert page.locator("#answer-table tbody tr:last-child td").first.inner_text() == f"{float(before[0]):.2f}"
+    page.get_by_role("radio", name="cumulative median").check()  # no network of this task takes every length
+    page.locator(".score", has_text="median, no training").wait_for()
+    assert boxes.count() == 8 and page.locator("#count").is_hidden()
+
+
+def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path, unchecked):
+    small = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
+    fixed = posattn.ModelConfig(n=6, **SMALL)
+    posattn.train("min", fixed, variable_length=(2, 3, 6), out=tmp_path / "fixed", **small)
+    run = posattn.train("min", posattn.ModelConfig(n=4, arch="looped", width=8), out=tmp_path / "looped", **small)
+    shown = visit(of_runs([tmp_path / "looped", tmp_path / "fixed"]), width=360, height=640)
+    labels = [str(tmp_path / "fixed"), str(tmp_path / "looped"), "looped, compiled"]
+    assert shown.locator(".score h3").all_inner_texts() == labels
+    x = [0.5, -1.0, 2.0, 1.5, -1.5, 0.25, 1.0]
+    set_length(shown, len(x))
+    assert shown.locator(".score strong").first.inner_text() == "takes lists of 2, 3, 6"
+    for place, value in enumerate(x):
+        shown.locator("#list input[type=number]").nth(place).fill(str(value))
+    said = shown.locator("#answer-table tbody tr").nth(2).locator("td").all_inner_texts()
+    said = [float(text.replace("−", "-")) for text in said[: len(x)]]
+    assert said == pytest.approx(run.predict([x])[0, 0].tolist(), abs=0.0051)
+    set_length(shown, 64)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_typing_and_dragging_change_answers_at_once(page):
@@ -257,7 +314,7 @@ def test_a_network_without_numbers_is_shown_as_such(visit, lively):
     with torch.no_grad():
         model.layers[0].attention.W_Q.weight.fill_(float("nan"))
     choices = [{"network": content.add(model), "name": "member 0, seed 0, diverged"}]
-    made = {"label": "mine", "kind": "positional", "detail": "", "choices": choices}
+    made = {"label": "mine", "kind": "positional", "detail": "", "choices": choices, "lengths": [3]}
     content.subject("sum", [3])["models"].append(made)
     shown = visit(content)
     assert shown.locator(".score strong").inner_text() == "–"

@@ -9,16 +9,14 @@ class AnswersView {
     this.editor = new ListEditor(byId("list"), () => this.update());
     const names = content.subjects.map(({ task, title, lengths }) => {
       const alike = content.subjects.filter((other) => other.task === task).length > 1;
-      const range = lengths.length > 1 ? `${lengths[0]} to ${lengths.at(-1)}` : lengths[0];
-      return alike ? `${title}, n = ${range}` : title;
+      return alike ? `${title}, n = ${spanOf(lengths)}` : title;
     });
     pills(byId("tasks"), "task", names, (k) => this.pick(k));
     byId("scale").addEventListener("input", () => this.update());
-    byId("random").addEventListener("click", () => this.refill(randomList(this.length)));
-    byId("length").addEventListener("change", () => {
-      this.length = Number(byId("length").value);
-      this.refill(randomList(this.length));
-    });
+    byId("random").addEventListener("click", () => this.refill(randomList(this.editor.numbers.length)));
+    for (const id of ["length", "count"]) byId(id).addEventListener("change", () => this.lengthen(byId(id).value));
+    byId("fewer").addEventListener("click", () => this.lengthen(this.editor.numbers.length - 1));
+    byId("more").addEventListener("click", () => this.lengthen(this.editor.numbers.length + 1));
     byId("graph-model").addEventListener("change", () => this.showGraph());
     byId("threshold").addEventListener("input", () => this.showGraph());
     byId("stretch").addEventListener("change", () => this.update());
@@ -30,23 +28,40 @@ class AnswersView {
     this.update();
   }
 
+  /** A list of another length, with the same numbers as far as it goes. */
+  lengthen(wanted) {
+    const { longest } = this.content.subjects[this.picked];
+    const length = Number(wanted);
+    const right = !longest || (Number.isInteger(length) && length >= 1 && length <= longest);
+    byId("count-problem").textContent = right ? "" : `n is a whole number from 1 to ${longest}`;
+    byId("count").setAttribute("aria-invalid", String(!right));
+    if (!right) return;
+    this.editor.resize(length);
+    byId("count").value = length;
+    byId("fewer").disabled = length === 1;
+    byId("more").disabled = length === longest;
+    this.update();
+  }
+
   async pick(number) {
     this.wanted = number;
-    const { lengths, models } = this.content.subjects[number];
+    const { lengths, longest, models } = this.content.subjects[number];
     const colours = coloursOf(models.map(({ kind }) => kind));
     const shown = models.map((model, k) => this.entryOf(model, colours[k]));
     await Promise.all(shown.map((entry) => this.choose(entry, 0)));
     if (this.wanted !== number) return; // another task was picked while the weights were read
+    // A list that its writer made longer or shorter stays so, where some network takes it.
+    const length = longest && this.picked !== undefined ? Math.min(longest, this.editor.numbers.length) : lengths.at(-1);
     this.picked = number;
     this.entries = shown;
-    this.length = lengths.at(-1);
-    byId("length-choice").hidden = lengths.length === 1;
-    byId("length").replaceChildren(...lengths.map((n) => make("option", { value: n, selected: n === this.length }, n)));
-    this.editor.resize(this.length);
+    byId("count-choice").hidden = !longest;
+    byId("count").max = longest;
+    byId("length-choice").hidden = longest !== null || lengths.length === 1;
+    byId("length").replaceChildren(...lengths.map((n) => make("option", { value: n, selected: n === length }, n)));
     byId("scores").replaceChildren(...shown.map(({ card }) => card));
     byId("maps").replaceChildren(...shown.map(({ grid }) => grid.element));
     options(byId("graph-model"), shown.map(({ model }) => model.label));
-    this.update();
+    this.lengthen(length);
   }
 
   entryOf(model, colour) {
@@ -97,9 +112,11 @@ class AnswersView {
 
   answer(entry, x, base, scale, valid) {
     const { network } = entry;
-    entry.result = entry.problem = null;
+    entry.result = null;
+    entry.problem = takes(entry.model, x.length) ? null : `takes lists of ${spanOf(entry.model.lengths)}`;
+    entry.grid.element.hidden = entry.problem !== null;
     try {
-      if (valid) entry.result = network.run(x);
+      if (valid && !entry.problem) entry.result = network.run(x);
     } catch (error) {
       entry.problem = error.message;
     }
@@ -110,9 +127,9 @@ class AnswersView {
     const filled = entry.rms ? (Math.log10(entry.rms) + 5) / 6 : 0;
     entry.bar.style.setProperty("width", `${100 * Math.min(1, Math.max(0, filled))}%`);
     if (!entry.result) return entry.grid.clear();
-    const constant = network.attends === "position";
+    const constant = network.fixed;
     const before = constant || scale === 1 ? entry.result : network.run(base);
-    entry.grid.show(entry.result, movement(entry.result.maps, before.maps, entry.result.rows), constant);
+    entry.grid.show(entry.result, network.words, movement(entry.result.maps, before.maps, entry.result.rows), constant);
   }
 
   showTable(x, valid) {
@@ -127,7 +144,8 @@ class AnswersView {
         ...x.map((_, i) => make("td", cell(i), numbers ? decimal(numbers[i]) : "–")),
         make("td", {}, last),
       );
-    const rows = this.entries.map(({ model, colour, result }) => {
+    const fitting = this.entries.filter(({ model }) => takes(model, x.length));
+    const rows = fitting.map(({ model, colour, result }) => {
       const errors = result && this.truth ? result.answer.map((value, i) => Math.abs(value - this.truth[i])) : null;
       // A cell's shade is its error, relative to the size of the true answers: full from a tenth on.
       const size = this.truth ? Math.max(1e-9, ...this.truth.map(Math.abs)) : 1;
@@ -144,13 +162,12 @@ class AnswersView {
   showChart() {
     const line = (numbers) => numbers.map((value, i) => [i + 1, Number.isFinite(value) ? value : null]);
     const markers = Object.keys(MARKERS);
-    const series = this.entries
-      .filter(({ result }) => result)
-      .map(({ model, colour, result }, k) => {
-        return { label: model.label, colour, marker: markers[k % markers.length], points: line(result.answer) };
-      });
+    const series = this.entries.flatMap(({ model, colour, result }, k) => {
+      if (!result) return [];
+      return [{ label: model.label, colour, marker: markers[k % markers.length], points: line(result.answer) }];
+    });
     if (this.truth) series.unshift({ label: "true answer", colour: "var(--truth)", thick: true, points: line(this.truth) });
-    const whole = Array.from({ length: this.editor.numbers.length }, (_, i) => i + 1);
+    const whole = this.editor.numbers.length > WITH_SLIDERS ? null : this.editor.numbers.map((_, i) => i + 1);
     const room = Math.min(760, Math.max(300, byId("answer-chart").clientWidth));
     byId("answer-chart").replaceChildren(
       chartPicture({
@@ -163,19 +180,37 @@ class AnswersView {
     const entry = this.entries?.[Number(byId("graph-model").value)];
     const least = Number(byId("threshold").value);
     byId("threshold-now").textContent = least.toFixed(2);
-    if (!entry?.result) return byId("graph").replaceChildren();
-    const { maps, rows } = entry.result;
+    if (!entry?.result) {
+      byId("graph-about").textContent = entry?.problem ?? "";
+      this.drawn = null;
+      return byId("graph").replaceChildren();
+    }
+    const room = byId("graph").clientWidth;
+    // Maps that no list changes are the same arrays: their picture stays.
+    const drawn = [entry, least, room, entry.result.rows, ...entry.result.maps];
+    if (this.drawn?.length === drawn.length && drawn.every((part, k) => part === this.drawn[k])) return;
+    this.drawn = drawn;
     const label = `communication graph of ${entry.model.label}`;
-    const { edges, picture } = attentionPicture(maps, rows, least, label, byId("graph").clientWidth);
-    const fixed = entry.network.attends === "position";
+    const { words, fixed } = entry.network;
+    const { edges, picture } = attentionPicture(entry.result, words, least, label, room);
     const kept = edges.filter(({ from, to }) => from === to).length;
     byId("graph-about").textContent =
       `${edges.length} arrows of weight ${least.toFixed(2)} or more, ${kept} of them from a position to itself (grey). ` +
+      (words.blank ? `${words.last[0].toUpperCase()}${words.last.slice(1)}, is left out. ` : "") +
       (fixed
-        ? "The same for every list: this network is a fixed communication graph."
+        ? `The same for every list${entry.model.lengths ? "" : " of this length"}: this network is a fixed communication graph.`
         : "For this list only: the graph changes with the input.");
     byId("graph").replaceChildren(picture);
   }
+}
+
+/** Whether a model takes lists of this length; one without lengths takes all. */
+const takes = ({ lengths }, length) => lengths === null || lengths.includes(length);
+
+/** Lengths in ascending order, in words. */
+function spanOf(lengths) {
+  const [first, last] = [lengths[0], lengths.at(-1)];
+  return lengths.length > 2 && last - first === lengths.length - 1 ? `${first} to ${last}` : lengths.join(", ");
 }
 
 function rootMeanSquare(answer, truth) {

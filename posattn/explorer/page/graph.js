@@ -1,13 +1,16 @@
 // Communication as a graph: positions down, layers or rounds from left to right, an arrow for every weight above a threshold.
 
-const GRAPH = { down: 30, radius: 10, margin: 26, foot: 22, narrow: 62, wide: 120 };
+const GRAPH = { margin: 26, foot: 22, narrow: 62, wide: 120, many: 20 };
 
-/** Edges {layer, from, to, head, weight} of attention maps: at every place the largest weight of the layer's heads. */
-function edgesOf(maps, rows, least) {
+/**
+ * Edges {layer, from, to, head, weight} of attention maps, among the first `shown` of their rows: at every place the largest
+ * weight of the layer's heads.
+ */
+function edgesOf(maps, rows, shown, least) {
   const edges = [];
   maps.forEach((heads, layer) => {
-    for (let to = 0; to < rows; to++) {
-      for (let from = 0; from < rows; from++) {
+    for (let to = 0; to < shown; to++) {
+      for (let from = 0; from < shown; from++) {
         const weights = heads.map((map) => map[to * rows + from]);
         const weight = Math.max(...weights);
         if (weight >= least) edges.push({ layer, from, to, head: weights.indexOf(weight), weight });
@@ -22,7 +25,8 @@ function edgesOf(maps, rows, least) {
  * stroke's colour, width and opacity and whether the edge is drawn last.
  */
 function graphPicture({ edges, names, columns, look, label, room }) {
-  const { down, radius, margin, foot } = GRAPH;
+  const { margin, foot } = GRAPH;
+  const [down, radius] = names.length > GRAPH.many ? [17, 7] : [30, 10];
   // As wide as there is room, within what can be read; wider graphs scroll.
   const across = Math.min(GRAPH.wide, Math.max(GRAPH.narrow, (room - 2 * margin) / (columns.length - 1)));
   const x = (column) => margin + across * column;
@@ -72,12 +76,12 @@ function graphPicture({ edges, names, columns, look, label, room }) {
 
 const HEAD_COLOURS = ["var(--positional)", "var(--standard)", "var(--scale-exact)", "var(--compiled)"];
 
-/** The graph of a network at a threshold. */
-function attentionPicture(maps, rows, least, label, room) {
-  const edges = edgesOf(maps, rows, least);
-  const names = Array.from({ length: rows }, (_, i) => positionName(i, rows));
-  const columns = ["input", ...maps.map((_, l) => `layer ${l + 1}`)];
-  const heads = maps[0].length;
+/** The graph of a network's run at a threshold. A sink that is always blank sends nothing, and is left out. */
+function attentionPicture({ maps, rows, names: all }, { pass, blank }, least, label, room) {
+  const names = all.slice(0, rows - Number(blank));
+  const edges = edgesOf(maps, rows, names.length, least);
+  const columns = ["input", ...maps.map((_, l) => `${pass} ${l + 1}`)];
+  const heads = maps[0]?.length ?? 0;
   const look = ({ from, to, head, weight }) => ({
     colour: from === to ? "var(--quiet)" : heads > HEAD_COLOURS.length ? HEAD_COLOURS[0] : HEAD_COLOURS[head],
     stroke: 0.6 + 2.2 * weight,

@@ -1,6 +1,7 @@
 // The list: a slider and a number for every position, and the scale.
 
 const RANGE = 2; // of the numbers that models are trained on
+const WITH_SLIDERS = 16; // numbers; a longer list has boxes alone
 
 class ListEditor {
   /** `onChange()` is called whenever a number changes. */
@@ -10,12 +11,15 @@ class ListEditor {
     this.numbers = [];
   }
 
+  /** Keeps what the list begins with. */
   resize(length) {
-    if (length !== this.numbers.length) this.set(randomList(length));
+    const kept = this.numbers.slice(0, length);
+    if (length !== this.numbers.length) this.set([...kept, ...randomList(length - kept.length)]);
   }
 
   set(numbers) {
     this.numbers = [...numbers];
+    this.container.classList.toggle("long", numbers.length > WITH_SLIDERS);
     this.container.replaceChildren(...this.numbers.map((_, i) => this.column(i)));
   }
 

@@ -23,12 +23,9 @@ function paint(canvas, map, rows, stretched) {
   context.putImageData(image, 0, 0);
 }
 
-/** What a position is called: 1, 2, ... and s for the scratchpad (or the sink), which is the last. */
-const positionName = (i, rows) => (i === rows - 1 ? "s" : String(i + 1));
-
-/** The map's numbers in a window of their own. */
-function showNumbers(title, map, rows) {
-  const names = Array.from({ length: rows }, (_, i) => positionName(i, rows));
+/** The map's numbers in a window of their own; `last` says what the row s is. */
+function showNumbers(title, map, names, last) {
+  const rows = names.length;
   const cell = (weight) => {
     const [red, green, blue] = viridis(weight);
     const colour = weight > 0.55 ? "#000" : "#fff";
@@ -39,7 +36,7 @@ function showNumbers(title, map, rows) {
   );
   byId("numbers-title").textContent = title;
   byId("numbers-table").replaceChildren(
-    make("caption", {}, "Row: the position that attends. Column: the position it attends to. s is the scratchpad."),
+    make("caption", {}, `Row: the position that attends. Column: the position it attends to.${last ? ` s is ${last}.` : ""}`),
     make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col" }, name))),
     ...body,
   );
@@ -73,7 +70,7 @@ class MapGrid {
     this.shape = "";
   }
 
-  build(layers, heads) {
+  build(layers, heads, { pass, last }) {
     this.shape = `${layers} ${heads}`;
     this.maps = null;
     this.canvases = [];
@@ -81,35 +78,36 @@ class MapGrid {
       const own = Array.from({ length: heads }, () => make("canvas", { "aria-hidden": "true" }));
       this.canvases.push(own);
       const buttons = own.map((canvas, h) => {
-        const title = `${this.label}: layer ${l + 1}, head ${h + 1}`;
-        const open = () => showNumbers(title, this.maps[l][h], this.rows);
+        const title = `${this.label}: ${pass} ${l + 1}, head ${h + 1}`;
+        const open = () => showNumbers(title, this.maps[l][h], this.names, last);
         return make("button", { class: "map", title: `${title} – show numbers`, "aria-label": title, onclick: open }, canvas);
       });
-      const caption = make("figcaption", {}, `layer ${l + 1}`);
+      const caption = make("figcaption", {}, `${pass} ${l + 1}`);
       return make("figure", { class: heads > 4 ? "many" : "" }, make("div", { class: "map-heads" }, ...buttons), caption);
     };
     this.body.replaceChildren(...Array.from({ length: layers }, layerBox));
   }
 
-  show(result, moved, constant) {
-    const { maps, rows } = result;
-    if (this.shape !== `${maps.length} ${maps[0].length}`) this.build(maps.length, maps[0].length);
+  show(result, words, moved, constant) {
+    const { maps, rows, names } = result;
+    if (!maps.length) return this.clear("a single number passes no loop");
+    if (this.shape !== `${maps.length} ${maps[0].length}`) this.build(maps.length, maps[0].length, words);
     const stretched = byId("stretch").checked;
     // Positional maps are the same arrays for every list of one length: what is painted stays.
     const painted = (layer, l) => layer === this.maps?.[l] && stretched === this.stretched;
     maps.forEach((layer, l) => {
       if (!painted(layer, l)) layer.forEach((map, h) => paint(this.canvases[l][h], map, rows, stretched));
     });
-    Object.assign(this, { maps, rows, stretched });
+    Object.assign(this, { maps, names, stretched });
     this.moved.textContent = constant
       ? "does not see the input: stands still"
       : `sees the input: moved ${moved.toFixed(2)} from scale 1`;
     this.moved.classList.toggle("moving", !constant && moved >= 0.005);
   }
 
-  clear() {
+  clear(why = "no maps for this list") {
     this.shape = "";
-    this.body.replaceChildren(make("p", { class: "quiet" }, "no maps for this list"));
+    this.body.replaceChildren(make("p", { class: "quiet" }, why));
     this.moved.textContent = "";
   }
 }

@@ -102,15 +102,19 @@ class Network {
   constructor(described, tensors) {
     Object.assign(this, described);
     this.weights = tensors;
-    this.ready = new Map(); // positional attention by list length: it is computed once
+    this.ready = new Map(); // positional attention of lists of one length: it is computed once
   }
 
   linear(name) {
     return { weight: this.weights[`${name}.weight`], bias: this.weights[`${name}.bias`] };
   }
 
-  /** Where the entries of a list sit: the first places, and the scratchpad at the end. */
+  /** Where the entries of a list sit: the first places, and the scratchpad at the end, if there is one. */
   positionsOf(length) {
+    if (this.anyLength) {
+      if (length < 1) throw new Error("the list is empty; this network takes 1 number or more");
+      return Array.from({ length }, (_, i) => i);
+    }
     if (this.compiled ? length !== this.n : length < 1 || length > this.n) {
       throw new Error(`the list has ${length} numbers; this network takes ${this.compiled ? "" : "1 to "}${this.n}`);
     }
@@ -143,7 +147,7 @@ class Network {
       x.forEach((value, i) => (out[i * this.positions + positions[i]] = value));
       return out;
     }
-    const numbers = Float64Array.from([...x, 0]);
+    const numbers = Float64Array.from(this.anyLength ? x : [...x, 0]);
     return this.encoded ? besides(numbers, this.encodings(positions), rows) : numbers;
   }
 
@@ -158,17 +162,37 @@ class Network {
     return out;
   }
 
-  /** A of one layer, a Float64Array (N, N) for every head. Eq. 3 from the stored logits, Eq. 2 from the state. */
-  attention(layer, state, positions) {
+  /** Whether A is the same for every list of one length. */
+  get fixed() {
+    return this.attends === "position" || this.attends === "offset";
+  }
+
+  /** What is computed once for a pass, as long as lists keep their length. */
+  once(key, rows, compute) {
+    if (this.readyFor !== rows) this.ready.clear();
+    this.readyFor = rows;
+    if (!this.ready.has(key)) this.ready.set(key, compute());
+    return this.ready.get(key);
+  }
+
+  /**
+   * A of one pass: `maps`, a Float64Array (N, N) for every head, and where positions stay `share`, how much of the layer's
+   * output each takes. Eq. 3 from the stored logits, Eq. 2 from the state.
+   */
+  attention({ layer, loop }, state, positions) {
     const rows = positions.length;
-    if (this.attends !== "position") return this.selfAttention(layer, state, positions);
-    const key = `${layer} ${rows}`;
-    if (!this.ready.has(key)) {
+    if (loop) {
+      return this.once(`${loop.stride} ${loop.stage}`, rows, () => {
+        const { maps, share } = offsetAttention(this, this.weights[`layers.${layer}.attention.logits`], rows, loop);
+        return { maps, share: this.stay ? share : null };
+      });
+    }
+    if (this.attends !== "position") return { maps: this.selfAttention(layer, state, positions) };
+    return this.once(layer, rows, () => {
       const { data } = this.weights[`layers.${layer}.logits`];
       const all = this.positions;
-      this.ready.set(key, this.heatmaps(positions, (h, i, j) => data[(h * all + positions[i]) * all + positions[j]]));
-    }
-    return this.ready.get(key);
+      return { maps: this.heatmaps(positions, (h, i, j) => data[(h * all + positions[i]) * all + positions[j]]) };
+    });
   }
 
   selfAttention(layer, state, positions) {
@@ -180,7 +204,8 @@ class Network {
     return this.heatmaps(positions, (h, i, j) => {
       let sum = 0;
       for (let k = h * d_k; k < (h + 1) * d_k; k++) sum += queries[i * width + k] * keys[j * width + k];
-      return sum / Math.sqrt(d_k);
+      const fall = this.falls ? this.falls[h] * Math.abs(positions[i] - positions[j]) : 0; // ALiBi
+      return sum / Math.sqrt(d_k) + fall;
     });
   }
 
@@ -197,15 +222,16 @@ class Network {
     });
   }
 
-  /** (⊕_h A_h X W_V,h) W_O. */
+  /** (⊕_h A_h X W_V,h) W_O. Maps may have a sink behind the rows of the state: it is blank. */
   mix(layer, maps, state, rows) {
     const values = affine(state, rows, this.linear(`layers.${layer}.attention.W_V`));
     const width = values.length / rows, d_v = width / this.heads;
     const merged = new Float64Array(values.length);
+    const across = rows + Number(this.attends === "offset");
     maps.forEach((map, h) => {
       for (let i = 0; i < rows; i++) {
         for (let j = 0; j < rows; j++) {
-          const weight = map[i * rows + j];
+          const weight = map[i * across + j];
           if (weight === 0) continue;
           for (let k = h * d_v; k < (h + 1) * d_v; k++) merged[i * width + k] += weight * values[j * width + k];
         }
@@ -223,9 +249,28 @@ class Network {
     return affine(hidden, rows, this.linear(`layers.${layer}.W_2`));
   }
 
+  /** The layers in the order in which a list meets them, a tied one again and again; with the loop, where attention needs it. */
+  passes(length) {
+    if (this.attends === "offset") return LOOPS[this.family](length).map((loop) => ({ layer: 0, loop }));
+    const times = this.looped ? Math.max(1, depth(length)) : 1;
+    return Array.from({ length: this.layers * times }, (_, pass) => ({ layer: pass % this.layers }));
+  }
+
+  /** What a pass is called, and the last row of the maps, if it is none of the list's; and whether that is always blank. */
+  get words() {
+    const blank = this.attends === "offset";
+    const last = blank ? "the sink, which is blank" : this.anyLength ? null : "the scratchpad";
+    return { pass: this.looped ? "loop" : "layer", last, blank };
+  }
+
+  /** The names of the maps' rows: 1, 2, ... and s for the scratchpad or the sink. */
+  names(rows) {
+    return Array.from({ length: rows }, (_, i) => (this.words.last && i === rows - 1 ? "s" : String(i + 1)));
+  }
+
   /**
-   * The answer to a list, and how it came about: attention maps by layer and head, the states before, between and after the
-   * layers, and what attention brought to each layer. A list of vectors is given number after number.
+   * The answer to a list, and how it came about: attention maps by pass and head and the names of their rows, the states before,
+   * between and after the passes, and what attention brought to each. A list of vectors is given number after number.
    */
   run(x) {
     this.check(x);
@@ -234,17 +279,19 @@ class Network {
     const rows = positions.length;
     let state = affine(this.features(x, positions), rows, this.linear("encoder"));
     const states = [state], received = [], maps = [];
-    for (let layer = 0; layer < this.layers; layer++) {
-      const map = this.attention(layer, state, positions);
-      const attended = this.mix(layer, map, state, rows);
-      state = this.mlp(layer, besides(attended, state, rows), rows); // Eq. 1
-      maps.push(map);
+    for (const pass of this.passes(length)) {
+      const attention = this.attention(pass, state, positions);
+      const attended = this.mix(pass.layer, attention.maps, state, rows);
+      const next = this.mlp(pass.layer, besides(attended, state, rows), rows); // Eq. 1
+      state = attention.share ? between(state, next, attention.share) : next;
+      maps.push(attention.maps);
       received.push(attended);
       states.push(state);
     }
     if (this.numbered) this.checkNumbers(state, rows);
     const answer = affine(state, rows, this.linear("decoder")).subarray(0, length * this.outputs);
-    return { answer: Array.from(answer), maps, states, received, rows };
+    const across = rows + Number(this.attends === "offset");
+    return { answer: Array.from(answer), maps, names: this.names(across), rows: across, states, received };
   }
 
   /** A machine that overflows has no number but -1, less one for every round since. */
