@@ -50,10 +50,10 @@ class ModelConfig:
     Args:
         n: the longest list.
         arch: a row of ``ARCHITECTURES``.
-        layers: floor(log2 n) + 1 by default.
-        heads: attention heads a layer.
-        embed: width d of the state.
-        width: hidden width of the MLP.
+        layers: floor(log2 n) + 1 by default; 1 if ``looped``.
+        heads: attention heads a layer; 2, or what the ``family`` has.
+        embed: width d of the state; 64, or what the ``family`` has.
+        width: hidden width of the MLP; 64, or 24 in the ``looped`` architecture.
         encoding: a row of :data:`posattn.encodings.ENCODINGS`.
         encoding_dim: its dimension d_P.
         d_k: query and key width of a head; d_P if attention is positional, else ``embed``.
@@ -70,12 +70,15 @@ class ModelConfig:
         sharpness: S, the factor on its attention logits, which a recipe may let grow to this.
         stay: a position keeps its state as far as its attention falls out of the list; else it sees a blank there.
 
+    What looped networks and compiled programs have:
+        d_v: value width of a head; embed / heads by default, ``embed`` in the ``looped`` architecture.
+        mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default, two in the
+            ``looped`` architecture.
+
     What only compiled programs use (:mod:`posattn.compiler`), which are for lists of exactly n:
         inputs, outputs: numbers at each position; more than one makes them vectors, (..., n, inputs).
         numbered: the position's number is appended to its input (the node identifier of Lemma B.2).
         spare: blank positions between the list and the scratchpad.
-        d_v: value width of a head; embed / heads by default.
-        mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default.
         hardmax: hardmax (Eq. 6) in place of softmax.
         bounds: smallest and largest value of each input; others are refused.
         integers: which of the inputs are whole numbers; others are refused there.

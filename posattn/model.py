@@ -192,7 +192,10 @@ class Transformer(nn.Module):
         if self.config.family is not None:
             loops = FAMILIES[self.config.family].loops(self._length(x))
             attention = self.offset_attention()
-            return torch.stack([attention.matrix(self._length(x), loop) for loop in loops])
+            maps = [attention.matrix(self._length(x), loop) for loop in loops]
+            return (
+                torch.stack(maps) if maps else self.P.new_zeros(0, self.config.heads, 2, 2)
+            )  # a list of one has no loop
         *states, _ = self.states(x)
         positions = positions_of(self._length(x), self.config, x.device)
         maps = []

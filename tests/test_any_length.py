@@ -7,7 +7,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
-from posattn.compiler.graph import attention_graph
+from posattn.compiler.graph_report import looped_report
 from posattn.export import to_torch
 from posattn.looped import looped_forward
 from posattn.model import LoopedLayer
@@ -95,7 +95,7 @@ def test_what_stays_is_the_state_and_the_rest_is_the_layers():
     layer, z = model.layers[0], lists(9, 8)
     assert isinstance(layer, LoopedLayer)
     a, m = layer.attention.weights(9, loop)
-    fresh = layer.phi(layer.attention.mix(a, layer.attention.W_V(z), loop), z)
+    fresh = layer.update(layer.attention.mix(a, layer.attention.W_V(z), loop), z)
     torch.testing.assert_close(layer(z, loop), m[:, None] * fresh + (1 - m[:, None]) * z)
     assert m[-1] < 1 and m[0] < m[5] < m[8] + 1e-12
 
@@ -199,7 +199,7 @@ def test_what_is_not_for_looped_networks_says_so():
 def test_its_graph_is_drawn_at_any_length():
     model = network(sharpness=1e4)
     model.layers[0].attention.logits.copy_(torch.eye(5)[[1, 0]][:, None])
-    graph = attention_graph(model, "scan", 0.5, 5)
+    graph = looped_report(model, "scan", 0.5, 5).graph
     back = {(r, i - 2**r, i) for r in range(3) for i in range(2**r, 5)}
     stays = {(r, i, i) for r in range(3) for i in range(5)}
     assert graph.arrows == back | stays and graph.rounds == 3 and len(graph.names) == 5
@@ -211,3 +211,7 @@ def test_configurations_of_other_networks_are_described_as_before():
     }
     looped = ModelConfig(n=8, arch="looped", stay=False)
     assert ModelConfig(**looped.to_dict()) == looped
+
+
+def test_a_list_of_one_number_has_no_loop():
+    assert network().attention(length=1).shape == (0, 2, 2, 2)

@@ -249,3 +249,19 @@ def test_a_gate_of_what_is_always_zero_needs_no_room_it_has_not():
     analysis = Analysis([Known(-5.0, 0.0, error=5.0), Known(0, 1, True)], MACHINES, margins)
     analysis.known(ex.select(MEMORY[1], ex.relu(MEMORY[0]), 1))
     assert 0 < margins.epsilon() < 1
+
+
+def test_equality_is_a_comparison_and_no_truth_value():
+    """Python's own == of two objects would be False, a constant 0 that no level could tell from what was meant."""
+    memory = ex.Memory(2)
+    x = np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+    me = np.arange(3.0)
+    assert ex.evaluate([memory[0] == 1], x, me)[0].tolist() == [0, 1, 0]
+    assert ex.evaluate([memory[0] != memory[1]], x, me)[0].tolist() == [1, 0, 1]
+    assert ex.evaluate([abs(memory[0] - 1) / 2], x, me)[0].tolist() == [0.5, 0, 0.5]
+    assert ex.evaluate([ex.select(1, memory[0], 7), ex.both(memory[1], 1)], x, me)[0].tolist() == [0, 1, 2]
+    for ask in (lambda: memory[0] / 0, lambda: memory[0] / memory[1]):
+        with pytest.raises(UsageError, match=r"divided"):
+            ask()
+    with pytest.raises(UsageError, match="truth value"):
+        assert memory[0] == 1

@@ -97,8 +97,9 @@ def test_the_error_that_is_promised_holds_and_is_not_idle():
     ("receive", "message"),
     [
         (lambda i: [(i, (0,)), (0, (0,))], "machine 0 receives from machine 0 at position 0, where machine 0 already"),
-        (lambda i: [(i, (2,))], "position 2; it must be 0 to 1"),
-        (lambda i: [(9, (0,))], "receives from machine 9; it must be 0 to 4"),
+        (lambda i: [(i, (2,))], "position 2; it must be a whole number from 0 to 1"),
+        (lambda i: [(9, (0,))], "receives from machine 9; it must be a whole number from 0 to 4"),
+        (lambda i: [((i + 1) / 2, (0,))], "machine 0.5; it must be a whole number from 0 to 4"),
         (lambda i: [(3, (0,))], "machine 3 sends 5 words; its memory of 2"),
     ],
 )

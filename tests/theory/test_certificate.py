@@ -249,3 +249,9 @@ def test_networks_that_are_not_finite_get_no_certificate_and_no_bound():
     for asked in (lambda: certify_model(model, "sum"), lambda: posattn.generalization_bound(model, samples=100)):
         with pytest.raises(posattn.UsageError, match=r"^decoder\.weight of the model has entries that are not finite"):
             asked()
+
+
+def test_numbers_beyond_float64_certify_nothing():
+    huge = [torch.full((2, 2), 1e170, dtype=torch.float64)] * 2
+    with pytest.raises(posattn.UsageError, match="no bound on them can be certified"):
+        largest_on_cube(huge, torch.zeros(1, 2, 2, dtype=torch.float64))
