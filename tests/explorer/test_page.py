@@ -144,6 +144,13 @@ def test_typing_and_dragging_change_answers_at_once(page):
     assert "–" not in page.locator(".score strong").nth(0).inner_text()
 
 
+def test_numbers_near_the_largest_there_are_do_no_harm(page):
+    """Any error in the page fails a test."""
+    for number in ("1e300", "1e308"):
+        page.locator("#list input[type=number]").nth(0).fill(number)
+        assert not any("NaN" in text for text in page.locator(".moved").all_inner_texts())
+
+
 def test_graph_has_an_arrow_for_every_weight_above_the_threshold(page):
     for label, number in (("positional", 0), ("compiled", 3)):
         page.select_option("#graph-model", label=label)

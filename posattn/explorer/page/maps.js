@@ -101,7 +101,7 @@ class MapGrid {
     Object.assign(this, { maps, names, stretched });
     this.moved.textContent = constant
       ? "does not see the input: stands still"
-      : `sees the input: moved ${moved.toFixed(2)} from scale 1`;
+      : `sees the input: moved ${Number.isFinite(moved) ? moved.toFixed(2) : "–"} from scale 1`;
     this.moved.classList.toggle("moving", !constant && moved >= 0.005);
   }
 

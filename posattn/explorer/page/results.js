@@ -24,9 +24,11 @@ class ResultsView {
     const alone = scale === "published";
     byId("figure-about").textContent =
       `${reference}. ${alone ? "Published medians alone: the store has no runs of it." : `${runs}, at ${scale} scale.`}`;
-    byId("figure-key").textContent = this.figure.bars
-      ? "Filled markers: our medians, with bars from the 10th to the 90th percentile. Hollow: published medians."
-      : "Lines: our medians, with bands from the 10th to the 90th percentile. Dotted: published medians.";
+    const [ours, theirs] = this.figure.bars
+      ? ["Filled markers: our medians, with bars from the 10th to the 90th percentile.", "Hollow: published medians."]
+      : ["Lines: our medians, with bands from the 10th to the 90th percentile.", "Dotted: published medians."];
+    const known = this.figure.panels.some(({ series }) => series.some((own) => own.published?.length));
+    byId("figure-key").textContent = [alone ? "" : ours, known ? theirs : ""].join(" ").trim();
     this.show();
   }
 
