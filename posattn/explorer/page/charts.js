@@ -18,8 +18,8 @@ const MARKERS = {
 
 /** About `count` round numbers from low to high. */
 function roundTicks(low, high, count) {
+  if (!Number.isFinite(high - low)) return []; // numbers near the largest there are
   const rough = (high - low) / count || 1;
-  if (!Number.isFinite(rough)) return []; // numbers near the largest there are
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
   const ticks = [];
