@@ -46,7 +46,8 @@ function endsOf(values, log) {
   if (!shown.length) return log ? [0.1, 1] : [0, 1];
   const low = Math.min(...shown), high = Math.max(...shown);
   if (log && high < 10 * low) return [10 ** Math.floor(Math.log10(low)), 10 ** (Math.floor(Math.log10(high)) + 1)];
-  return low === high ? [low - 1, high + 1] : [low, high];
+  const room = low === high ? Math.max(1, Math.abs(low) / 10) : 0;
+  return [low - room, high + room];
 }
 
 /** An axis: from a value to a place between `from` and `to`, and its ticks. */
