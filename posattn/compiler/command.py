@@ -59,7 +59,9 @@ def compile_command(
     if lowered.temperature is not None:
         print(f"Softmax at temperature {lowered.temperature:.3f}: no answer moves by more than {lowered.error:.3g}.")
     if lowered.misfit:
-        print(f"Some functions are fitted: at the points tried no answer errs by more than {lowered.misfit:.3g} through them.")
+        print(
+            f"Some functions are fitted: at the points tried no answer errs by more than {lowered.misfit:.3g} through them."
+        )
     if check:
         table = compilation.check(samples, epsilon=1e-3 if epsilon is None else epsilon)
         _show(table, f"against the direct answer, {samples} random inputs")

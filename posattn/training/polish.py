@@ -29,7 +29,7 @@ _LEAST, _MOST = 1e-16, 1e8  # λ
 
 
 def polish(
-    parameters: Parameters, x: Float[Tensor, "M S n"], y: Float[Tensor, "M S n"], steps: int
+    parameters: Parameters, x: Float[Tensor, "M S n"], y: Float[Tensor, "M S n"], steps: int, workers: Workers
 ) -> tuple[Parameters, list[bool]]:
     """The parameters after ``steps`` steps on the training lists, and which members are the better for it.
 
@@ -45,8 +45,7 @@ def polish(
         before, after = (fit.error(row.double(), lists[-_LISTS:], answers[-_LISTS:]) for row in (old, new))
         return (new, True) if after < before else (old, False)
 
-    with Workers() as workers:
-        rows, better = zip(*workers.map(one, range(len(parameters.flat))), strict=True)
+    rows, better = zip(*workers.map(one, range(len(parameters.flat))), strict=True)
     return Parameters(parameters.config, torch.stack(rows)), list(better)
 
 

@@ -10,6 +10,12 @@ from posattn.training import Recipe
 from posattn.training.metrics import relative_square
 from posattn.training.polish import polish
 from posattn.training.program import LOGITS, Parameters
+from posattn.training.workers import Workers
+
+
+def _polish(parameters: Parameters, x: torch.Tensor, y: torch.Tensor, steps: int) -> tuple[Parameters, list[bool]]:
+    with Workers() as workers:
+        return polish(parameters, x, y, steps, workers)
 
 
 def _near(task: str, noise: float) -> Parameters:
@@ -36,7 +42,7 @@ def _error(parameters: Parameters, task: str, n: int) -> float:
 @pytest.mark.parametrize("task", ["sum", "min"])
 def test_a_network_near_an_exact_one_becomes_exact_at_every_length(task):
     before = _near(task, 0.02)
-    after, better = polish(before, *_lists(task), steps=15)
+    after, better = _polish(before, *_lists(task), steps=15)
     assert better == [True]
     assert _error(before, task, 256) > 1e-3 and _error(after, task, 256) < 1e-9
     tables = [each.model(0).layers[0].attention.table() for each in (before, after)]
@@ -47,7 +53,7 @@ def test_attention_becomes_the_hardmax_of_what_it_was():
     parameters = _near("sum", 0.0)
     logits = parameters.named()[LOGITS]
     logits.copy_(torch.tensor([0.1, 3.0, 0.2, -1.0, 2.9]))  # half of the weight is on r = -1
-    after, better = polish(parameters, *_lists("sum"), steps=0)
+    after, better = _polish(parameters, *_lists("sum"), steps=0)
     assert better == [True]
     assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == [0, 1, 0, 0, 0]
 
@@ -57,22 +63,22 @@ def test_what_it_would_spoil_stays_as_it_is():
     parameters = _near("sum", 0.0)
     logits = parameters.named()[LOGITS]
     logits.copy_(torch.tensor([-50.0, 1.0, -50.0, -50.0, 1.1]))
-    after, better = polish(parameters, *_lists("sum"), steps=3)
+    after, better = _polish(parameters, *_lists("sum"), steps=3)
     assert better == [False] and torch.equal(after.flat, parameters.flat)
 
 
 def test_members_are_polished_alone():
     one, x_y = _near("sum", 0.02), _lists("sum")
     two = Parameters(one.config, torch.cat([one.flat, one.flat * 1.01]))
-    together, _ = polish(two, *(torch.cat([each, each]) for each in x_y), steps=2)
-    alone, _ = polish(one, *x_y, steps=2)
+    together, _ = _polish(two, *(torch.cat([each, each]) for each in x_y), steps=2)
+    alone, _ = _polish(one, *x_y, steps=2)
     torch.testing.assert_close(together.flat[:1], alone.flat)
 
 
 def test_large_networks_are_left_alone():
     config = ModelConfig(n=4, arch="looped", embed=32, width=64)
     parameters = Parameters.initial(config, [0], torch.device("cpu"))
-    after, better = polish(parameters, *_lists("sum", n=4), steps=1)
+    after, better = _polish(parameters, *_lists("sum", n=4), steps=1)
     assert better == [False] and after is parameters
 
 
