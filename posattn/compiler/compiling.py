@@ -90,13 +90,10 @@ class Compilation:
         assert plan is not None
         k = plan.network.k
         heads = 2 * written.memory
+        bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
         return [
             ("nodes n", config.positions, f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines"),
-            (
-                "layers",
-                config.layers,
-                f"at most 2R⌈log N⌉ + 1 = {2 * rounds * k + 1}; all routed {(2 * k - 1) * rounds + 1}",
-            ),
+            ("layers", config.layers, f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}"),
             ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers a tuple"),
         ]
 
