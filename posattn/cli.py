@@ -3,6 +3,7 @@
 Bad input ends in one sentence on standard error and exit code 2.
 """
 
+import json
 import sys
 import warnings
 from collections.abc import Collection
@@ -311,6 +312,9 @@ def reproduce(
     ] = None,
     runs: Annotated[int | None, typer.Option(help="Train this many runs of every point now (default: all).")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the medians as JSON, an object an experiment, in place of tables.")
+    ] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
     from posattn.experiments import EXPERIMENTS, SCALES, Engine, RayEngine, Store
@@ -338,7 +342,7 @@ def reproduce(
         choice("precision", precision, PRECISIONS)
 
     def announce(line: str) -> None:
-        print(line, flush=True)
+        print(line, flush=True, file=sys.stderr if as_json else None)
 
     runner: AnyEngine = Engine(place, announce)
     if engine == "ray":
@@ -361,7 +365,7 @@ def reproduce(
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
         lines = [line.label for line in each.grid.series if line.label in (only or ())]
         if lines or not only:
-            _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs)
+            _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs, as_json)
 
 
 def _reproduce(
@@ -373,11 +377,22 @@ def _reproduce(
     precision: str | None,
     only: Collection[str],
     runs: int | None,
+    as_json: bool,
 ) -> None:
     from posattn.experiments import report
     from posattn.experiments import reproduce as run_experiment
 
     outcome = run_experiment(experiment, scale, folder, store, engine, precision, only, runs)
+    if as_json:
+        medians = json.loads(outcome.table.to_json(orient="records"))  # null where there is no number
+        about = {
+            "experiment": experiment.name,
+            "scale": scale,
+            "figure": str(outcome.figure),
+            "page": str(outcome.page),
+        }
+        print(json.dumps(about | {"medians": medians}))
+        return
     for title, table in report.pivots(outcome.table, experiment.shown):
         print_frame(table.reset_index(), title)
     ended = outcome.rows.drop_duplicates("run")["status"]

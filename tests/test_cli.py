@@ -394,3 +394,11 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert code == 0 and warned == ""  # shorter and longer lists are nothing to warn of
     code, _, refused = posattn_command("evaluate", "run", "--lengths=4,x", "--device=cpu")
     assert code == 2 and refused == "posattn: lengths has 'x'; it must be whole numbers above 0, such as 16,1024.\n"
+
+
+def test_medians_of_an_experiment_as_json(posattn_command, tmp_path):
+    places = ("--store", tmp_path / "store", "--out", tmp_path / "out")
+    code, output, _ = posattn_command("reproduce", "ood-probability", "--scale", "smoke", "--json", *places)
+    found = json.loads(output)
+    assert code == 0 and found["experiment"] == "ood-probability" and found["figure"].endswith(".png")
+    assert all(0 <= row["median"] <= 4 for row in found["medians"]) and len(found["medians"]) > 4
