@@ -33,7 +33,7 @@ class DiscrepancySetting:
 # Short lists, whose minimum is not nearly always 0. (The appendix's claim that min and max make it z needs n >= 29.)
 _DISCREPANCY = {
     "smoke": DiscrepancySetting(4, (20, 60), 1, 20, restarts=3, fresh=500),
-    "quick": DiscrepancySetting(4, (30, 100, 300, 1000, 3000), 3, 2000),
+    "quick": DiscrepancySetting(4, (30, 100, 300, 1000, 3000, 10_000, 100_000), 3, 2000),
     "paper": DiscrepancySetting(8, (30, 100, 300, 1000, 3000, 10_000, 30_000), 5, 10_000, restarts=64),
 }
 
