@@ -310,7 +310,9 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Train this series now; may be given several times. With all: where there is one."),
     ] = None,
-    runs: Annotated[int | None, typer.Option(help="Train this many runs of every point now (default: all).")] = None,
+    runs: Annotated[
+        int | None, typer.Option(help="Train this many runs of every point now (default: all; 0 draws what is there).")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the medians as JSON, an object an experiment, in place of tables.")

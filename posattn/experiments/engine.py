@@ -110,8 +110,8 @@ def reproduce(
 ) -> Outcome:
     """Runs ``experiment`` at ``scale`` into the folder ``out``; called again, it goes on or does nothing.
 
-    ``only`` names the series to train now, and ``runs`` how many of every point; what has rows already is drawn too. Without a
-    ``precision`` rows of any will do, and what is lacking is trained in fp32.
+    ``only`` names the series to train now, and ``runs`` how many of every point, or 0; what has rows already is drawn too.
+    Without a ``precision`` rows of any will do, and what is lacking is trained in fp32.
     """
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
     labels = dict.fromkeys(cell.label for cell in cells)
@@ -121,10 +121,12 @@ def reproduce(
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     _claim(out, {"experiment": experiment.name, "scale": scale})
-    seeds = experiment.grid.seeds if runs is None else whole("runs", runs)
+    seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)
     chosen = [cell for cell in cells if (not only or cell.label in only) and cell.member.seed < seeds]
     _complete(chosen, measure, store, engine, precision)
     rows, described = held(experiment, scale, store, precision)
+    if rows.empty:
+        raise UsageError(f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw.")
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     drawn = _draw(rows, experiment, out)
     summary = figures.medians(rows, experiment.shown)
@@ -149,7 +151,7 @@ def held(
         return store.computed(f"{experiment.name}-{scale}", lambda: _rows_computed(experiment, scale)), []
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
     found = store.find(cells, measure, precision)
-    rows, described = store.rows(found)
+    rows, described = store.rows(found, measure)
     if not found:
         return rows, described
     rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment)

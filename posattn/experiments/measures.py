@@ -50,6 +50,23 @@ class Scales:
         return pd.concat(tables, ignore_index=True)
 
 
+def holds(key: dict[str, Any], measure: Measure) -> bool:
+    """Whether rows measured with the settings ``key`` have all that ``measure`` asks for: scales have those of fewer scales."""
+    own = measure.key()
+    if key == own or not key.get("kind") == own.get("kind") == "scales":
+        return key == own
+    same = key["samples"] == own["samples"] and key["train"] >= own["train"]
+    return bool(same and set(own["factors"]) <= set(key["factors"]))
+
+
+def asked_for(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """Of rows that hold a measure, its own."""
+    if not isinstance(measure, Scales):
+        return rows
+    training = rows["split"] == "train"
+    return rows[training & measure.train | ~training & rows["scale"].isin(measure.factors)]
+
+
 @dataclass(frozen=True)
 class Shifts:
     """Errors and closeness on fresh lists from each distribution, the training one for reference."""

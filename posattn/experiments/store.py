@@ -5,8 +5,9 @@ store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz),
 store/computed/NAME-SCALE.csv      rows of an experiment that needs no runs
 
 A row belongs to a run, whichever ensemble it was trained in and whichever experiment asked; experiments that share runs share
-rows. Rows are complete once their JSON is there, which is written last. Several processes may use one store: an ensemble is
-trained by the process that holds its run.json, and new ensembles are laid out by one process at a time.
+rows, also where one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last.
+Several processes may use one store: an ensemble is trained by the process that holds its run.json, and new ensembles are laid
+out by one process at a time.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ import pandas as pd
 
 from posattn.errors import UsageError
 from posattn.experiments.declaration import Cell
-from posattn.experiments.measures import Measure
+from posattn.experiments.measures import Measure, asked_for, holds
 from posattn.training import RunSpec, files
 from posattn.training.spec import PRECISIONS
 
@@ -95,15 +96,15 @@ class Store:
                     found[key] = Stored(path, run, spec_precision)
         return found
 
-    def rows(self, found: dict[str, Stored]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-        """All rows of what ``find`` gave, and the descriptions of the files that held them."""
+    def rows(self, found: dict[str, Stored], measure: Measure) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+        """All rows of what ``find`` gave for ``measure``, and the descriptions of the files that held them."""
         tables, described = [], []
         for path in dict.fromkeys(stored.path for stored in found.values()):
             about = files.read_json(_description(path))
             content = files.read_checked(path, about.get("sha256"))
             table = pd.read_csv(BytesIO(gzip.decompress(content)), dtype={"run": str})
             runs = {stored.run for stored in found.values() if stored.path == path}
-            tables.append(table[table["run"].isin(runs)])
+            tables.append(asked_for(table[table["run"].isin(runs)], measure))
             described.append(about)
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
 
@@ -131,12 +132,13 @@ class Store:
         return specs
 
     def _rows(self, measure: Measure) -> Iterator[tuple[dict[str, Any], Path]]:
-        for path in sorted(self.root.glob(f"rows/*-{_digest(measure.key())}.csv.gz")):
+        for path in sorted(self.root.glob("rows/*.csv.gz")):
             if _description(path).exists():
                 described = files.read_json(_description(path))
-                if not isinstance(described, dict) or not {"spec", "runs", "result"} <= set(described):
+                if not isinstance(described, dict) or not {"spec", "measure", "runs", "result"} <= set(described):
                     raise files.Damaged(f"{_description(path)} does not describe rows.")
-                yield described, path
+                if holds(described["measure"], measure):
+                    yield described, path
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Experiments at smoke scale: rows, figure, tables and page, and that nothing is trained twice."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -133,6 +134,43 @@ def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monke
     outcome = reproduce(wider, "paper", tmp_path / "wider", store, engine)
     assert files_of(store.root / "runs") == weights
     assert set(outcome.rows["split"]) == {"train", "test"} and set(outcome.rows["scale"]) == {1, 5}
+
+
+def test_rows_of_more_scales_serve_for_fewer(tmp_path):
+    asked = {train: Scales((1, 3), 20, train) for train in (False, True)}
+    more = replace(small(), measure=Scales((1, 2, 3), 20))
+    for elsewhere, train in ((more, False), (replace(more, measure=replace(more.measure, train=True)), True)):
+        here, there = Store(tmp_path / f"here-{train}"), Store(tmp_path / f"there-{train}")
+        reproduce(elsewhere, "paper", tmp_path / f"more-{train}", here, Engine(CPU))
+        for folder in (here.root / "runs").iterdir():
+            shutil.rmtree(folder)  # only rows are left
+        fewer = replace(small(), measure=asked[train])
+        found = reproduce(fewer, "paper", tmp_path / f"few-{train}", here, Nowhere()).rows
+        measured = reproduce(fewer, "paper", tmp_path / f"few-there-{train}", there, Engine(CPU)).rows
+        pd.testing.assert_frame_equal(found, measured)
+    for other in (Scales((1, 4), 20), Scales((1, 3), 21), asked[True]):
+        with pytest.raises(RuntimeError, match="nothing trains here"):
+            beyond = replace(small(), measure=other)
+            reproduce(beyond, "paper", tmp_path / "beyond", Store(tmp_path / "here-False"), Nowhere())
+
+
+def test_no_runs_draws_what_is_there(tmp_path):
+    store, trial = Store(tmp_path / "store"), small(archs=("positional", "standard"))
+    with pytest.raises(UsageError, match=r"^runs is 0, and the store at '.*' has no rows of trial to draw\.$"):
+        reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
+    reproduce(trial, "paper", tmp_path / "out", store, Engine(CPU), only=["standard"], runs=1)
+    drawn = reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
+    assert drawn.rows["run"].nunique() == 1 and drawn.figure.exists()
+
+
+class Nowhere(Engine):
+    """Trains nothing."""
+
+    def __init__(self):
+        super().__init__(CPU)
+
+    def run(self, specs, measure, store):
+        raise RuntimeError("nothing trains here")
 
 
 def test_only_some_series_are_trained_now_and_all_that_is_there_is_drawn(tmp_path, engine):
@@ -352,7 +390,7 @@ def test_runs_whose_names_look_like_numbers_keep_their_rows(tmp_path):
     rows = trial.measure.rows(run).assign(run="0265015269064711")
     store.write(run.spec, trial.measure, rows, run.result)
     (stored,) = store.find([cell], trial.measure, None).values()
-    found, _ = store.rows({"any": replace(stored, run="0265015269064711")})
+    found, _ = store.rows({"any": replace(stored, run="0265015269064711")}, trial.measure)
     assert len(found) == len(rows)
 
 
