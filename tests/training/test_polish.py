@@ -10,7 +10,7 @@ from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
 from posattn.training import Recipe
 from posattn.training.metrics import relative_square
-from posattn.training.polish import polish
+from posattn.training.polish import _Fit, polish
 from posattn.training.program import LOGITS, Parameters
 from posattn.training.workers import Workers
 
@@ -47,6 +47,24 @@ def test_a_network_near_an_exact_one_becomes_exact_at_every_length(task):
     assert _error(before, task, 256) > 1e-3 and _error(after, task, 256) < 1e-9
     tables = [each.model(0).layers[0].attention.table() for each in (before, after)]
     assert torch.equal(*tables)  # no step moves the logits of a hardmax
+
+
+def test_maxsub_becomes_a_hundred_times_better():
+    before = _near("maxsub", 0.01)
+    after, _ = _polish(before, "maxsub", steps=20)
+    assert _error(after, "maxsub", 256) < _error(before, "maxsub", 256) / 100
+
+
+def test_a_step_does_not_undo_what_earlier_lists_taught(monkeypatch):
+    """A network of one word, too small for maxsub, fits four lists at the cost of all others unless those are remembered."""
+    monkeypatch.setattr("posattn.training.polish._LISTS", 4)
+    before, x = _near("sum", 0.02), posattn.task("maxsub").sample(100, n=8)[0].double()
+    errors = []
+    for memory in (0.8, 0.0):
+        monkeypatch.setattr("posattn.training.polish._MEMORY", memory)
+        fit = _Fit(before, posattn.task("maxsub"))
+        errors.append(fit.error(fit.run(before.flat[0].double(), x, steps=20), x))
+    assert errors[0] < errors[1] / 2
 
 
 def test_attention_becomes_the_hardmax_of_what_it_was():
