@@ -6,8 +6,8 @@ least-squares problem in the weights of one small tied layer. Its P unknowns are
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
 with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other lists
-(:mod:`posattn.training.varied`), and H remembers those of earlier steps, as in recursive least squares: a step does not undo
-what they have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
+(:mod:`posattn.training.varied`), half of them the worst of many, and H remembers those of earlier steps, as in recursive least
+squares: a step does not undo what they have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
 
 Letters: P weights, L lists a step, n numbers a list, λ damping, μ memory.
 """
@@ -28,6 +28,7 @@ from posattn.training.varied import varied
 from posattn.training.workers import Workers
 
 _LISTS = 400  # of a step: of 16 numbers, more equations than there are weights
+_MANY = 10  # times as many lists are tried as the worst of them are taken
 _MEMORY = 0.8  # μ
 _WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
 _ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
@@ -95,11 +96,10 @@ class _Fit:
 
     @torch.no_grad()
     def run(self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int) -> Float[Tensor, " P"]:
-        damping, count = 1e-3, min(_LISTS, len(lists))
+        damping = 1e-3
         remembered = row.new_zeros(len(row), len(row))
         for step in range(steps):
-            chosen = (torch.arange(count, device=row.device) + step * count) % len(lists)
-            x = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device))
+            x = self._lists_of(step, row, lists)
             squares, slope = self._normal_equations(row, x)
             remembered = _MEMORY * remembered + squares
             unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * remembered.diagonal().mean()
@@ -114,6 +114,14 @@ class _Fit:
             else:
                 break
         return row
+
+    def _lists_of(self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"]) -> Float[Tensor, "L n"]:
+        """Half of them as they come, and half the worst of many others."""
+        half = min(_LISTS, len(lists)) // 2
+        chosen = (torch.arange((1 + _MANY) * half, device=row.device) + step * half) % len(lists)
+        x, others = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device)).tensor_split([half])
+        errors = (self.answers(row, others) - self.target(others)).square().sum(dim=1)
+        return torch.cat([x, others[errors.topk(half).indices]])
 
     def _normal_equations(
         self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]

@@ -18,10 +18,10 @@ _OVER = 1.2  # times the mean is taken off at most: drifts are turned around, to
 
 
 def varied(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
-    """A half of the lists as they are, a quarter with less drift, a quarter with small numbers; each as large as any was."""
-    quarter = len(x) // 4
-    less, small, drawn = x.split([quarter, quarter, len(x) - 2 * quarter])
-    lists = torch.cat([_less_drift(less, streams.fold_in(key, 0)), _some_small(small, streams.fold_in(key, 1)), drawn])
+    """Every fourth list as it is, and as many of each kind below; each list as large as any was."""
+    lists = x.clone()
+    for kind, vary in enumerate((_less_drift, _some_small, _signs_in_runs), start=1):
+        lists[kind::4] = vary(x[kind::4], streams.fold_in(key, kind))
     largest = lists.abs().amax(dim=1, keepdim=True)
     return lists * torch.where(largest > 0, x.abs().max() / largest, 1.0)
 
@@ -38,3 +38,10 @@ def _some_small(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor
     share, decades, sign, each = u.split([1, 1, 1, x.shape[1]], dim=1)
     others = torch.where(sign < 0.5, -x.abs(), x)
     return torch.where(each < share, x * 10 ** (-_DECADES * decades), others)
+
+
+def _signs_in_runs(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+    """Each list with signs that change seldom, with a chance of its own."""
+    u = streams.uniform(key, len(x) * (x.shape[1] + 1)).to(x.dtype).unflatten(0, (len(x), -1))
+    changes = (u[:, 1:] < u[:, :1] / 2).cumsum(dim=1)
+    return x.abs() * (1 - 2 * (changes % 2))
