@@ -6,8 +6,9 @@ least-squares problem in the weights of one small tied layer. Its P unknowns are
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
 with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other lists
-(:mod:`posattn.training.varied`), half of them the worst of many, and H remembers those of earlier steps, as in recursive least
-squares: a step does not undo what they have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
+(:mod:`posattn.training.varied`), half of them the worst of many, and every second one joins their stretches in an order of its
+own (:mod:`posattn.training.joins`). H remembers earlier steps, as in recursive least squares: a step does not undo what they
+have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
 
 Letters: P weights, L lists a step, n numbers a list, λ damping, μ memory.
 """
@@ -20,9 +21,10 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
-from posattn.config import ModelConfig
+from posattn.model import ModelConfig, Transformer
 from posattn.streams import stream
 from posattn.tasks import Task
+from posattn.training.joins import Joins, Order, random_order
 from posattn.training.program import LOGITS, Parameters
 from posattn.training.varied import varied
 from posattn.training.workers import Workers
@@ -67,17 +69,19 @@ class _Fit:
     def __init__(self, parameters: Parameters, task: Task):
         assert isinstance(parameters.config, ModelConfig) and parameters.config.sharpness is not None
         self.parameters, self.sharpness = parameters, parameters.config.sharpness
-        self.network, self.target = parameters.model(0).double(), task.target
-        self.jacobian = vmap(jacrev(lambda row, x: self.answers(row, x[None])[0]), in_dims=(None, 0))
+        network = parameters.model(0).double()
+        assert isinstance(network, Transformer)
+        self.joins, self.target = Joins(network), task.target
+        self.scans = parameters.config.family == "dilated"
 
-    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]) -> Float[Tensor, "L n"]:
-        own = {name: value[0] for name, value in self.parameters.by_name(row[None]).items()}
-        out: Tensor = functional_call(self.network, own, (x,))
+    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
+        own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
+        out: Tensor = functional_call(self.joins, own, (x, order))
         return out
 
     @torch.no_grad()
-    def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]) -> float:
-        return (self.answers(row, x) - self.target(x)).square().mean().item()
+    def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None = None) -> float:
+        return (self.answers(row, x, order) - self.target(x)).square().mean().item()
 
     def hardened(self, row: Float[Tensor, " P"], faithful: bool) -> Float[Tensor, " P"]:
         """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them.
@@ -99,15 +103,16 @@ class _Fit:
         damping = 1e-3
         remembered = row.new_zeros(len(row), len(row))
         for step in range(steps):
-            x = self._lists_of(step, row, lists)
-            squares, slope = self._normal_equations(row, x)
+            order = random_order(lists.shape[1], step) if self.scans and step % 2 else None
+            x = self._lists_of(step, row, lists, order)
+            squares, slope = self._normal_equations(row, x, order)
             remembered = _MEMORY * remembered + squares
             unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * remembered.diagonal().mean()
-            before = self.error(row, x)
+            before = self.error(row, x, order)
             while damping < _MOST:
                 root, failed = torch.linalg.cholesky_ex(remembered + damping * unit)
                 there = row - torch.cholesky_solve(slope[:, None], root)[:, 0]
-                if not failed and self.error(there, x) < before:  # false of nan too
+                if not failed and self.error(there, x, order) < before:  # false of nan too
                     row, damping = there, max(damping / 4, _LEAST)
                     break
                 damping *= 4
@@ -115,21 +120,24 @@ class _Fit:
                 break
         return row
 
-    def _lists_of(self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"]) -> Float[Tensor, "L n"]:
+    def _lists_of(
+        self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
+    ) -> Float[Tensor, "L n"]:
         """Half of them as they come, and half the worst of many others."""
         half = min(_LISTS, len(lists)) // 2
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + step * half) % len(lists)
         x, others = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device)).tensor_split([half])
-        errors = (self.answers(row, others) - self.target(others)).square().sum(dim=1)
+        errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 
     def _normal_equations(
-        self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]
+        self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None
     ) -> tuple[Float[Tensor, "P P"], Float[Tensor, " P"]]:
         """JᵀJ and Jᵀ r."""
         squares, slope = row.new_zeros(len(row), len(row)), row.new_zeros(len(row))
+        jacobian_of = vmap(jacrev(lambda row, x: self.answers(row, x[None], order)[0]), in_dims=(None, 0))
         for some in x.split(max(1, _ENTRIES[row.device.type] // (x.shape[1] * len(row)))):
-            jacobian = self.jacobian(row, some).flatten(0, 1)
+            jacobian = jacobian_of(row, some).flatten(0, 1)
             squares.addmm_(jacobian.mT, jacobian)
-            slope.addmv_(jacobian.mT, (self.answers(row, some) - self.target(some)).flatten())
+            slope.addmv_(jacobian.mT, (self.answers(row, some, order) - self.target(some)).flatten())
         return squares, slope
