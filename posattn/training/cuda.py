@@ -24,12 +24,7 @@ class CudaTrainer(Trainer):
             for _ in self._rest_of_epoch():
                 pass
             yield
-        exact = False
         while self.epoch < self.recipe.epochs:
-            if not exact and self.recipe.epochs - self.epoch <= self.recipe.exact * self.recipe.epochs:
-                exact = True
-                torch.backends.cuda.matmul.fp32_precision = "ieee"  # put back with what the run's precision had set
-                self._record_what_fits()
             self._shuffle()
             self.graph.replay()
             self._end_epoch()

@@ -237,7 +237,8 @@ def _polish(trainer: Trainer, steps: int) -> dict[str, Any]:
     if not steps or not serves(trainer.config):
         return {}
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
-    trainer.parameters, better = polish(trainer.parameters, x, y, steps, trainer.workers)
+    tasks = [task(member.task) for member in trainer.members]
+    trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers)
     errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
     return {"polished": better, "train_loss": _finite(errors.tolist())}
 

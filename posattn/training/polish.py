@@ -1,15 +1,19 @@
-"""The last steps of a looped network: Levenberg and Marquardt's, in float64, with attention fixed at its hardmax.
+"""The last steps of a looped network: Levenberg and Marquardt's, in float64, with attention fixed at one candidate a head.
 
 Adam finds which numbers a loop must bring together; after sharpening, each head looks at one candidate, and what remains is a
 least-squares problem in the weights of one small tied layer. Its P unknowns are few, so the normal equations can be solved:
 
-    (JᵀJ + λ mean(diag JᵀJ) I) δ = Jᵀ r,        J the Jacobian of the answers, r their errors,
+    (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
-with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes
-other training lists. The network that comes out is kept if it is better on the training lists than the one that went in.
+with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other lists
+(:mod:`posattn.training.varied`), half of them the worst of many, and every second one joins their stretches in an order of its
+own (:mod:`posattn.training.joins`). H remembers earlier steps, as in recursive least squares: a step does not undo what they
+have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
 
-Letters: P weights, L lists a step, n numbers a list, λ damping.
+Letters: P weights, L lists a step, n numbers a list, λ damping, μ memory.
 """
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -17,21 +21,29 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
-from posattn.config import ModelConfig
+from posattn.model import ModelConfig, Transformer
+from posattn.streams import stream
+from posattn.tasks import Task
+from posattn.training.joins import Joins, Order, random_order
 from posattn.training.program import LOGITS, Parameters
+from posattn.training.varied import varied
 from posattn.training.workers import Workers
 
 _LISTS = 400  # of a step: of 16 numbers, more equations than there are weights
+_MANY = 10  # times as many lists are tried as the worst of them are taken
+_MEMORY = 0.8  # μ
 _WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
 _ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
 _CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
-_LEAST, _MOST = 1e-16, 1e8  # λ
+_SINK = 0.99  # a head with less on the sink brings something
+_VALUES = "layers.0.attention.W_V.weight"
+_LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
 
 def polish(
-    parameters: Parameters, x: Float[Tensor, "M S n"], y: Float[Tensor, "M S n"], steps: int, workers: Workers
+    parameters: Parameters, x: Float[Tensor, "M S n"], tasks: Sequence[Task], steps: int, workers: Workers
 ) -> tuple[Parameters, list[bool]]:
-    """The parameters after ``steps`` steps on the training lists, and which members are the better for it.
+    """The parameters after ``steps`` steps on the training lists x, and which members are the better for it.
 
     Networks of more than 6,000 weights are left as they are.
     """
@@ -39,11 +51,13 @@ def polish(
         return parameters, [False] * len(parameters.flat)
 
     def one(member: int) -> tuple[Tensor, bool]:
-        old, lists, answers = parameters.flat[member], x[member].double(), y[member].double()
-        fit = _Fit(parameters)
-        new = fit.run(fit.hardened(old.double()), lists, answers, steps).to(old.dtype)
-        before, after = (fit.error(row.double(), lists[-_LISTS:], answers[-_LISTS:]) for row in (old, new))
-        return (new, True) if after < before else (old, False)
+        old, lists = parameters.flat[member], x[member].double()
+        fit, judges = _Fit(parameters, tasks[member]), lists[-_LISTS:]
+        ways = [fit.hardened(old.double(), faithful) for faithful in (False, True)]
+        start = min(ways, key=lambda row: fit.error(row, judges))
+        new = fit.run(start, lists, steps).to(old.dtype)
+        better = fit.error(new.double(), judges) < fit.error(old.double(), judges)
+        return (new, True) if better else (old, False)
 
     rows, better = zip(*workers.map(one, range(len(parameters.flat))), strict=True)
     return Parameters(parameters.config, torch.stack(rows)), list(better)
@@ -52,43 +66,53 @@ def polish(
 class _Fit:
     """Least squares in the weights of one member, a row of P numbers."""
 
-    def __init__(self, parameters: Parameters):
+    def __init__(self, parameters: Parameters, task: Task):
         assert isinstance(parameters.config, ModelConfig) and parameters.config.sharpness is not None
         self.parameters, self.sharpness = parameters, parameters.config.sharpness
-        self.network = parameters.model(0).double()
-        self.jacobian = vmap(jacrev(lambda row, x: self.answers(row, x[None])[0]), in_dims=(None, 0))
+        network = parameters.model(0).double()
+        assert isinstance(network, Transformer)
+        self.joins, self.target = Joins(network), task.target
+        self.scans = parameters.config.family == "dilated"
 
-    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"]) -> Float[Tensor, "L n"]:
-        own = {name: value[0] for name, value in self.parameters.by_name(row[None]).items()}
-        out: Tensor = functional_call(self.network, own, (x,))
+    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
+        own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
+        out: Tensor = functional_call(self.joins, own, (x, order))
         return out
 
     @torch.no_grad()
-    def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], y: Float[Tensor, "L n"]) -> float:
-        return (self.answers(row, x) - y).square().mean().item()
+    def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None = None) -> float:
+        return (self.answers(row, x, order) - self.target(x)).square().mean().item()
 
-    def hardened(self, row: Float[Tensor, " P"]) -> Float[Tensor, " P"]:
-        """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them."""
+    def hardened(self, row: Float[Tensor, " P"], faithful: bool) -> Float[Tensor, " P"]:
+        """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them.
+
+        If ``faithful`` a head is at the sink only where it brings nothing, and its values shrink to the share it brings.
+        """
         row = row.clone()
-        logits = self.parameters.by_name(row[None])[LOGITS]  # a view
-        logits.copy_(one_hot(logits.argmax(dim=-1), logits.shape[-1]) * (_CERTAIN / self.sharpness))
+        named = self.parameters.by_name(row[None])  # views
+        logits, values = named[LOGITS], named[_VALUES]
+        a = (self.sharpness * logits).softmax(dim=-1)
+        if faithful:
+            a[..., -1] *= a[..., -1] >= _SINK
+            values.unflatten(1, (a.shape[1], -1)).mul_(a.amax(dim=-1).mean(dim=-1)[..., None, None])
+        logits.copy_(one_hot(a.argmax(dim=-1), a.shape[-1]) * (_CERTAIN / self.sharpness))
         return row
 
     @torch.no_grad()
-    def run(
-        self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], answers: Float[Tensor, "S n"], steps: int
-    ) -> Float[Tensor, " P"]:
-        damping, count = 1e-3, min(_LISTS, len(lists))
+    def run(self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int) -> Float[Tensor, " P"]:
+        damping = 1e-3
+        remembered = row.new_zeros(len(row), len(row))
         for step in range(steps):
-            chosen = (torch.arange(count, device=row.device) + step * count) % len(lists)
-            x, y = lists[chosen], answers[chosen]
-            squares, slope = self._normal_equations(row, x, y)
-            unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * squares.diagonal().mean()
-            before = self.error(row, x, y)
+            order = random_order(lists.shape[1], step) if self.scans and step % 2 else None
+            x = self._lists_of(step, row, lists, order)
+            squares, slope = self._normal_equations(row, x, order)
+            remembered = _MEMORY * remembered + squares
+            unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * remembered.diagonal().mean()
+            before = self.error(row, x, order)
             while damping < _MOST:
-                root, failed = torch.linalg.cholesky_ex(squares + damping * unit)
+                root, failed = torch.linalg.cholesky_ex(remembered + damping * unit)
                 there = row - torch.cholesky_solve(slope[:, None], root)[:, 0]
-                if not failed and self.error(there, x, y) < before:  # false of nan too
+                if not failed and self.error(there, x, order) < before:  # false of nan too
                     row, damping = there, max(damping / 4, _LEAST)
                     break
                 damping *= 4
@@ -96,14 +120,24 @@ class _Fit:
                 break
         return row
 
+    def _lists_of(
+        self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
+    ) -> Float[Tensor, "L n"]:
+        """Half of them as they come, and half the worst of many others."""
+        half = min(_LISTS, len(lists)) // 2
+        chosen = (torch.arange((1 + _MANY) * half, device=row.device) + step * half) % len(lists)
+        x, others = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device)).tensor_split([half])
+        errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
+        return torch.cat([x, others[errors.topk(half).indices]])
+
     def _normal_equations(
-        self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], y: Float[Tensor, "L n"]
+        self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None
     ) -> tuple[Float[Tensor, "P P"], Float[Tensor, " P"]]:
         """JᵀJ and Jᵀ r."""
         squares, slope = row.new_zeros(len(row), len(row)), row.new_zeros(len(row))
-        at_once = max(1, _ENTRIES[row.device.type] // (x.shape[1] * len(row)))
-        for some, wanted in zip(x.split(at_once), y.split(at_once), strict=True):
-            jacobian = self.jacobian(row, some).flatten(0, 1)
+        jacobian_of = vmap(jacrev(lambda row, x: self.answers(row, x[None], order)[0]), in_dims=(None, 0))
+        for some in x.split(max(1, _ENTRIES[row.device.type] // (x.shape[1] * len(row)))):
+            jacobian = jacobian_of(row, some).flatten(0, 1)
             squares.addmm_(jacobian.mT, jacobian)
-            slope.addmv_(jacobian.mT, (self.answers(row, some) - wanted).flatten())
+            slope.addmv_(jacobian.mT, (self.answers(row, some, order) - self.target(some)).flatten())
         return squares, slope

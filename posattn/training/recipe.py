@@ -12,7 +12,7 @@ from typing import Any
 from posattn.errors import UsageError, choice, positive, whole
 
 _LARGEST_LR = 1e30
-_LATER = ("sharpen_from", "sharpen_to", "exact")
+_LATER = ("sharpen_from", "sharpen_to")
 SCHEDULES = ("plateau", "cosine")
 
 
@@ -30,8 +30,6 @@ class Recipe:
         sharpen_from: the fraction of all steps after which the factor on the attention logits of a looped network grows,
             geometrically from 1 to the network's sharpness, which it has from the first step if both fractions are 0.
         sharpen_to: the fraction of all steps by which it has grown.
-        exact: the fraction of all epochs, at the end, whose matrix products are in full float32 where the run's precision is
-            tf32: what the last digits of a small error need.
         polish: steps of Levenberg and Marquardt after the last epoch, for looped networks (:mod:`posattn.training.polish`).
     """
 
@@ -52,7 +50,6 @@ class Recipe:
     epsilon: float = 1e-8
     sharpen_from: float = 0.0
     sharpen_to: float = 0.0
-    exact: float = 0.0
     polish: int = 0
 
     def __post_init__(self) -> None:

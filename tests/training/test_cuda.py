@@ -224,25 +224,3 @@ def test_an_epoch_of_tokens_asks_the_host_nothing(name, settings):
     with HostQuestions() as questions:
         torch.ones(3)[torch.ones(3) > 0].sum().item()
     assert questions.asked == ["index", "_local_scalar_dense"]
-
-
-@pytest.fixture
-def matmul():
-    """Settings of matrix products, put back afterwards."""
-    settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    yield settings
-    settings.fp32_precision = before
-
-
-@pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize(("exact", "expected"), [(0.0, "tttt"), (0.25, "ttti"), (0.6, "ttii"), (0.99, "tiii")])
-def test_the_last_epochs_are_in_full_float32(exact, expected, matmul):
-    seen, matmul.fp32_precision = [], "tf32"
-    plan = recipe("paper", samples=20, batch=20, epochs=4, exact=exact)
-    with Workers(1) as workers:
-        made = CudaTrainer(posattn.ModelConfig(4, embed=8, width=8), plan, TEAM, CPU, workers)
-        Graph.work = staticmethod(lambda: (seen.append(matmul.fp32_precision[0]), made._epoch()))
-        for _ in made.steps():
-            pass
-    assert "".join(seen) == expected and made.step == 4

@@ -1,5 +1,7 @@
 """The last steps of looped networks: near an exact network they find one, and a network that they would spoil is left alone."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,14 +10,17 @@ from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
 from posattn.training import Recipe
 from posattn.training.metrics import relative_square
-from posattn.training.polish import polish
+from posattn.training.polish import _Fit, polish
 from posattn.training.program import LOGITS, Parameters
 from posattn.training.workers import Workers
 
 
-def _polish(parameters: Parameters, x: torch.Tensor, y: torch.Tensor, steps: int) -> tuple[Parameters, list[bool]]:
+def _polish(parameters: Parameters, task: str, steps: int, n: int = 8) -> tuple[Parameters, list[bool]]:
+    """After ``steps`` steps on a hundred lists of n, the same for all members."""
+    members = len(parameters.flat)
+    x, _ = posattn.task(task).sample(100, n=n)
     with Workers() as workers:
-        return polish(parameters, x, y, steps, workers)
+        return polish(parameters, x.expand(members, -1, -1), [posattn.task(task)] * members, steps, workers)
 
 
 def _near(task: str, noise: float) -> Parameters:
@@ -28,11 +33,6 @@ def _near(task: str, noise: float) -> Parameters:
     return parameters
 
 
-def _lists(task: str, count: int = 100, n: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = posattn.task(task).sample(count, n=n)
-    return x[None], y[None]
-
-
 def _error(parameters: Parameters, task: str, n: int) -> float:
     x, y = posattn.task(task).sample(20, n=n, scale=10.0, split="test")
     with torch.no_grad():
@@ -42,43 +42,73 @@ def _error(parameters: Parameters, task: str, n: int) -> float:
 @pytest.mark.parametrize("task", ["sum", "min"])
 def test_a_network_near_an_exact_one_becomes_exact_at_every_length(task):
     before = _near(task, 0.02)
-    after, better = _polish(before, *_lists(task), steps=15)
+    after, better = _polish(before, task, steps=40)
     assert better == [True]
     assert _error(before, task, 256) > 1e-3 and _error(after, task, 256) < 1e-9
     tables = [each.model(0).layers[0].attention.table() for each in (before, after)]
     assert torch.equal(*tables)  # no step moves the logits of a hardmax
 
 
+def test_maxsub_becomes_ten_times_better():
+    before = _near("maxsub", 0.01)
+    after, _ = _polish(before, "maxsub", steps=20)
+    assert _error(after, "maxsub", 256) < _error(before, "maxsub", 256) / 10
+
+
+def test_a_step_does_not_undo_what_earlier_lists_taught(monkeypatch):
+    """A network of one word, too small for maxsub, fits four lists at the cost of all others unless those are remembered."""
+    monkeypatch.setattr("posattn.training.polish._LISTS", 4)
+    before, x = _near("sum", 0.02), posattn.task("maxsub").sample(100, n=8)[0].double()
+    errors = []
+    for memory in (0.8, 0.0):
+        monkeypatch.setattr("posattn.training.polish._MEMORY", memory)
+        fit = _Fit(before, posattn.task("maxsub"))
+        errors.append(fit.error(fit.run(before.flat[0].double(), x, steps=20), x))
+    assert errors[0] < errors[1] / 2
+
+
 def test_attention_becomes_the_hardmax_of_what_it_was():
     parameters = _near("sum", 0.0)
     logits = parameters.named()[LOGITS]
     logits.copy_(torch.tensor([0.1, 3.0, 0.2, -1.0, 2.9]))  # half of the weight is on r = -1
-    after, better = _polish(parameters, *_lists("sum"), steps=0)
+    after, better = _polish(parameters, "sum", steps=0)
     assert better == [True]
     assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == [0, 1, 0, 0, 0]
 
 
+def test_a_head_with_most_of_its_weight_on_the_sink_is_not_lost():
+    """A third of its weight on r = -1 and values three times as large bring what the exact head does; only m is wrong."""
+    parameters = _near("min", 0.0)
+    named = parameters.named()
+    named[LOGITS].copy_(torch.tensor([-50.0, 0.0, -50.0, -50.0, math.log(2)]))
+    named["layers.0.attention.W_V.weight"].mul_(3)
+    after, better = _polish(parameters, "min", steps=0)
+    assert better == [True]
+    assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == [0, 1, 0, 0, 0]
+    assert _error(parameters, "min", 256) > 1e-2 and _error(after, "min", 256) < 1e-12
+
+
 def test_what_it_would_spoil_stays_as_it_is():
-    """A head with the larger half of its weight on the sink brings nothing as a hardmax, and no step can mend that."""
+    """A head with half of its weight on r = -1 and the larger half on r = -2 would forget every other number."""
     parameters = _near("sum", 0.0)
     logits = parameters.named()[LOGITS]
-    logits.copy_(torch.tensor([-50.0, 1.0, -50.0, -50.0, 1.1]))
-    after, better = _polish(parameters, *_lists("sum"), steps=3)
+    logits.copy_(torch.tensor([-50.0, 1.0, 1.1, -50.0, -50.0]))
+    after, better = _polish(parameters, "sum", steps=0)
     assert better == [False] and torch.equal(after.flat, parameters.flat)
 
 
 def test_members_are_polished_alone():
-    one, x_y = _near("sum", 0.02), _lists("sum")
+    one = _near("sum", 0.02)
     two = Parameters(one.config, torch.cat([one.flat, one.flat * 1.01]))
-    together, _ = _polish(two, *(torch.cat([each, each]) for each in x_y), steps=2)
-    alone, _ = _polish(one, *x_y, steps=2)
+    together, _ = _polish(two, "sum", steps=2)
+    alone, _ = _polish(one, "sum", steps=2)
     torch.testing.assert_close(together.flat[:1], alone.flat)
 
 
 def test_large_networks_are_left_alone():
     config = ModelConfig(n=4, arch="looped", embed=32, width=64)
     parameters = Parameters.initial(config, [0], torch.device("cpu"))
-    after, better = _polish(parameters, *_lists("sum", n=4), steps=1)
+    after, better = _polish(parameters, "sum", steps=1, n=4)
     assert better == [False] and after is parameters
 
 
