@@ -303,9 +303,9 @@ _LIST = (
             ("sum", "min", "maxsub"),
             EVERY_LENGTH,
             n=(16,),
-            samples=(20_000,),
+            samples=(40_000,),
             seeds=5,
-            recipe=recipe("looped"),
+            recipe=recipe("looped", epochs=100, batch=400),  # 10,000 steps
             variable_length=(2, 4, 8, 16),
             quick=(4000, 40, 250, 1),
             smoke=(80, 1, 40, 1),

@@ -30,6 +30,8 @@ STYLES = {
 }
 _COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn with
 _MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more marker, so that no two of 42 look alike
+_DASHES = ("-", "--", "-.")
+_LETTERS = 14  # of the legend to an inch
 AXES = {
     "scale": "scale of the numbers (1 is the training range)",
     "samples": "training lists",
@@ -82,8 +84,20 @@ def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
     if label in own or label in STYLES:
         return STYLES[plain[label]]
     others = [name for name in labels if name not in own and name not in STYLES]
-    place = others.index(label)
-    return _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
+    kinds = list(dict.fromkeys(_kind(name, others) for name in others))
+    colour = _COLOURS[kinds.index(_kind(label, others)) % len(_COLOURS)]
+    return colour, _MARKERS[others.index(label) % len(_MARKERS)]
+
+
+def _kind(label: str, labels: Sequence[str]) -> str:
+    """The series that one is a variant of, with which it shares the colour: "RoPE" of "RoPE, looped" if both are shown."""
+    return next((name for name in labels if label.startswith(f"{name}, ")), label)
+
+
+def dash(label: str, labels: Sequence[str]) -> str:
+    """How the line of a series is drawn: those of variants are not solid."""
+    alike = [name for name in labels if _kind(name, labels) == _kind(label, labels) and name not in STYLES]
+    return _DASHES[alike.index(label) % len(_DASHES)] if label in alike else "-"
 
 
 def published() -> pd.DataFrame:
@@ -162,9 +176,9 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     handles = {
         label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 4), fontsize="small"
-    )
+    fit = int(figure.get_figwidth() * _LETTERS / max(len(label) + 6 for label in handles))  # with the line and a gap
+    columns = max(1, min(len(handles), 4, fit))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize="small")
     return save(figure, out / f"{experiment.name}.png")
 
 
@@ -262,7 +276,8 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         if own["metric"].isin(LOGARITHMIC).all():
             own = own.assign(**{column: own[column].clip(lower=_LEAST) for column in ("p10", "median", "p90")})
         axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
-        axes.plot(own[x], own["median"], color=colour, marker=marker, markersize=4, label=str(label))
+        line = dash(str(label), labels)
+        axes.plot(own[x], own["median"], line, color=colour, marker=marker, markersize=4, label=str(label))
     for label, theirs in known.groupby("series", sort=False):
         if str(label) not in (*labels, *STYLES):
             continue

@@ -50,6 +50,10 @@ def polish(
     if parameters.flat.shape[1] > _WEIGHTS:
         return parameters, [False] * len(parameters.flat)
 
+    torch.linalg.cholesky_ex(
+        torch.eye(1, device=x.device)
+    )  # on a GPU the first call must not come from two threads at once
+
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
         fit, judges = _Fit(parameters, tasks[member]), lists[-_LISTS:]

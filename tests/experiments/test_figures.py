@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from posattn.experiments import EXPERIMENTS
-from posattn.experiments.figures import STYLES, against_published, draw, medians, published
+from posattn.experiments.figures import STYLES, against_published, dash, draw, medians, published, style
 
 FIX_SCALE = EXPERIMENTS["fix-scale"]
 
@@ -108,3 +108,21 @@ def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypa
     panels = drawn(EXPERIMENTS["encodings"], rows, monkeypatch, tmp_path).axes[:2]
     colours = [line.get_color() for panel in panels for line in panel.get_lines()]
     assert colours == 2 * [colour for colour, _ in STYLES.values()]
+
+
+def test_a_variant_has_the_colour_of_what_it_varies_and_another_line():
+    labels = ["RoPE", "RoPE, looped", "ALiBi", "ALiBi, looped", "ALiBi, wide", "positional"]
+    looks = [(style(label, labels)[0], dash(label, labels)) for label in labels]
+    assert len(set(looks)) == len(labels) and [line for _, line in looks] == ["-", "--", "-", "--", "-.", "-"]
+    assert looks[0][0] == looks[1][0] != looks[2][0] == looks[3][0] == looks[4][0]
+    assert len({style(label, labels)[1] for label in labels}) == len(labels)
+
+
+def test_a_legend_of_long_names_stays_within_the_figure(monkeypatch, tmp_path):
+    known = published().query("experiment == 'gnn'")
+    made = known.rename(columns={"median": "value"}).assign(status="ok")
+    figure = drawn(EXPERIMENTS["gnn"], made, monkeypatch, tmp_path)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert len(legend.get_texts()) == 8 and box.x0 >= 0 and box.x1 <= figure.bbox.width
