@@ -76,7 +76,7 @@ class _Fit:
         network = parameters.model(0).double()
         assert isinstance(network, Transformer)
         self.joins, self.target = Joins(network), task.target
-        self.scans = parameters.config.family == "dilated"
+        self.scans = parameters.config.family == "dilated" and parameters.config.stay
 
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
@@ -128,7 +128,7 @@ class _Fit:
         self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
     ) -> Float[Tensor, "L n"]:
         """Half of them as they come, and half the worst of many others."""
-        half = min(_LISTS, len(lists)) // 2
+        half = max(1, min(_LISTS, len(lists)) // 2)
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + step * half) % len(lists)
         x, others = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device)).tensor_split([half])
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
