@@ -237,7 +237,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
     if starts == 1:
         return {}
-    losses = trainer.history[-1, 0].nan_to_num(math.inf).view(-1, starts)
+    losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).view(-1, starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
     return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
