@@ -61,7 +61,7 @@ def train(
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
-        recipe: ``paper``, ``tuned``, ``looped`` or a :class:`Recipe`.
+        recipe: ``paper``, ``tuned``, ``looped``, ``sorter`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
