@@ -72,8 +72,8 @@ class ModelConfig:
 
     What looped networks and compiled programs have:
         d_v: value width of a head; embed / heads by default, ``embed`` in the ``looped`` architecture.
-        mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default, two in the
-            ``looped`` architecture.
+        mlp: hidden widths of every layer's MLP, from the first hidden layer on; one layer of ``width`` by default, or as
+            many as the ``family`` has.
 
     What only compiled programs use (:mod:`posattn.compiler`), which are for lists of exactly n:
         inputs, outputs: numbers at each position; more than one makes them vectors, (..., n, inputs).
@@ -171,7 +171,7 @@ class ModelConfig:
                 self._fill(field, value)
             for field, value in (("width", 24), ("d_v", self.embed)):
                 self._fill(field, value)
-            self._fill("mlp", ((self.width, self.width),))
+            self._fill("mlp", ((self.width,) * family.hidden,))
             if not isinstance(self.stay, bool):
                 raise UsageError(f"stay is {self.stay!r}; it must be True or False.")
             object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))

@@ -108,6 +108,23 @@ class LoopedLayer(Layer):
 
     attention: OffsetAttention  # type: ignore[assignment]
 
+    def carry(self) -> None:
+        """Gives the first 2d hidden units to the state, x = relu(x) - relu(-x): at first Φ(attended ⊕ x) is x and a little.
+
+        A layer that has fewer is left as it is.
+        """
+        d, hidden = self.W_2.out_features, (self.W_1, *self.between)
+        if min(linear.out_features for linear in hidden) < 2 * d:
+            return
+        signed = torch.cat([torch.eye(d), -torch.eye(d)])
+        with torch.no_grad():
+            for linear in hidden:
+                linear.weight[: 2 * d] = 0
+            self.W_1.weight[: 2 * d, -d:] = signed
+            for linear in hidden[1:]:
+                linear.weight[: 2 * d, : 2 * d] = torch.eye(2 * d)
+            self.W_2.weight[:, : 2 * d] = signed.mT
+
     def _add_attention(self, config: ModelConfig) -> None:
         assert config.family is not None and config.sharpness is not None
         self.stay = config.stay
@@ -144,8 +161,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
-        kind = LoopedLayer if config.design.attends == "offset" else Layer
-        self.layers = nn.ModuleList(kind(config, index) for index in range(config.layers))
+        looped = config.design.attends == "offset"
+        self.layers = nn.ModuleList(
+            LoopedLayer(config) if looped else Layer(config, index) for index in range(config.layers)
+        )
         if not config.tied:
             outputs = config.outputs if config.vocabulary.numbers else len(config.vocabulary.words)
             self.decoder = nn.Linear(config.embed, outputs, bias=config.bias)
@@ -155,6 +174,16 @@ class Transformer(nn.Module):
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         if config.vocabulary.words:
             reset_embedding(self.encoder, config.vocabulary)
+        if looped and self.offset_attention().family.carries:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Weights to begin with whose answer is the list itself, and a little."""
+        layer = self.layers[0]
+        assert isinstance(layer, LoopedLayer)
+        layer.carry()
+        nn.init.ones_(self.encoder.weight)
+        nn.init.constant_(self.decoder.weight, 1 / self.config.embed)
 
     def forward(self, x: Sequence) -> Float[Tensor, "*out"]:
         if self.config.relative:

@@ -38,14 +38,17 @@ class Loop(NamedTuple):
 class Family:
     """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K.
 
-    ``words`` and ``heads`` are what a network has by default. The state is narrow on purpose: see docs/any-length.md.
+    ``words``, ``heads`` and ``hidden``, the hidden layers of Φ, are what a network has by default. The state is narrow on
+    purpose: see docs/any-length.md. ``carries``: a new network hands the list on, and adds a little to it.
     """
 
     candidates: tuple[int, ...]
     loops: Callable[[int], list[Loop]]
     words: int
     heads: int
+    hidden: int = 2
     classes: int = 1
+    carries: bool = False
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
         """c(i): with stages, two digits of i; without, all positions are of one class."""
@@ -83,7 +86,7 @@ def _sorter_loops(n: int) -> list[Loop]:
 
 FAMILIES: dict[str, Family] = {
     "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2),
-    "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=4, classes=4),
+    "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True),
 }
 
 

@@ -46,6 +46,25 @@ def lists(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("settings", [{}, {"embed": 3}, {"mlp": ((9, 7),)}, {"embed": 3, "mlp": ((9, 7, 8),)}])
+def test_a_new_sorter_hands_the_list_on_but_for_what_the_other_hidden_units_add(settings):
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(n=8, arch="looped", family="butterfly", **settings)).double().requires_grad_(False)
+    x, layer, own = lists(5, 13), model.layers[0], 2 * model.config.embed
+    assert not torch.allclose(model(x), x, rtol=1e-3)
+    layer.W_2.weight[:, own:] = 0
+    torch.testing.assert_close(model(x), x)
+
+
+def test_a_layer_too_narrow_to_hand_the_list_on_is_left_as_it_is():
+    torch.manual_seed(0)
+    layer = Transformer(ModelConfig(n=8, arch="looped", family="butterfly", embed=3, width=5)).layers[0]
+    before = [weight.clone() for weight in layer.parameters()]
+    layer.carry()
+    assert all(torch.equal(*pair) for pair in zip(before, layer.parameters(), strict=True))
+    assert layer.W_1.weight[:, -3:].abs().min() > 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 70, 131])
 def test_the_folded_loop_of_an_ensemble_is_the_network(kind, n):

@@ -1,11 +1,11 @@
 """Programs as the weights of the looped network (docs/any-length.md): exact for lists of every length.
 
 A scan is one head that looks s = 2^l back. Its state is the words of a stretch, Φ joins the partner's stretch with its own, and
-a position whose partner is not in the list stays as it is, so that Φ never sees a blank. A bitonic sorter has four heads: two
-give a position its own number and its partner's where it keeps the smaller one, two where it keeps the larger one, and heads
-that give nothing look at the sink:
+a position whose partner is not in the list stays as it is, so that Φ never sees a blank. A bitonic sorter has two heads: h_1 is
+the partner's number p, and h_2 is p as well where a position keeps the smaller one of p and its own x, and x where it keeps the
+larger one:
 
-    Φ  =  min(h_1, h_2) + max(h_3, h_4).
+    Φ  =  x + max(h_1, h_2) - max(x, h_2)  =  x + p - max(x, p) = min(x, p),  or  x + max(p, x) - x = max(x, p).
 
 The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``; none needs a bias.
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import Analysis, Known
-from posattn.compiler.expressions import Cell, Expression, maximum, minimum
+from posattn.compiler.expressions import Cell, Expression, maximum
 from posattn.compiler.expressions_to_relu import relu_layers
 from posattn.compiler.programs import joined_stretch, least, total
 from posattn.errors import choice
@@ -53,20 +53,18 @@ def _scan(
 
 
 def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Sequence[Expression]:
-    return [minimum(brought[0], brought[1]) + maximum(brought[2], brought[3])]
+    return [own[0] + maximum(brought[0], brought[1]) - maximum(own[0], brought[1])]
 
 
 # Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
-_SELF_LESS, _SELF_MORE = (0, None, None, 0), (None, 0, 0, None)
-_PARTNER_LESS, _PARTNER_MORE = (1, None, None, -1), (None, 1, -1, None)
+_PARTNER = (1, 1, -1, -1)
+_PARTNER_IF_LESS = (1, 0, 0, -1)
 
 LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
     "sum": _scan(total),
     "min": _scan(least),
     "maxsub": _scan(joined_stretch, words=4),
-    "sort": LoopedProgram(
-        "butterfly", 1, (_SELF_LESS, _PARTNER_LESS, _SELF_MORE, _PARTNER_MORE), ((0,),) * 4, _exchange
-    ),
+    "sort": LoopedProgram("butterfly", 1, (_PARTNER, _PARTNER_IF_LESS), ((0,),) * 2, _exchange),
 }
 
 

@@ -27,7 +27,7 @@ def seconds(cells: Iterable[Cell], device: torch.device) -> float:
     """The training time of the cells together."""
     total = 0.0
     for cell in cells:
-        lists = cell.recipe.epochs * cell.recipe.samples
+        lists = cell.recipe.epochs * cell.recipe.samples * cell.recipe.starts
         each = _on_cpu(cell.model) if device.type == "cpu" else _on_gpu(cell.model)
         total += lists * each
     return total

@@ -61,7 +61,7 @@ def train(
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
-        recipe: ``paper``, ``tuned``, ``looped`` or a :class:`Recipe`.
+        recipe: ``paper``, ``tuned``, ``looped``, ``sorter`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
@@ -132,7 +132,8 @@ def train_spec(
             if _finished(folder, spec):  # by another process, a moment ago
                 return load(folder, device)
         with ExitStack() as stack:
-            trainer = trainer_for(spec, spec.recipe, spec.members, device, stack.enter_context(Workers()))
+            team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
+            trainer = trainer_for(spec, spec.recipe, team, device, stack.enter_context(Workers()))
             # The kernels take the precision themselves, and what is around them stays exact.
             stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
             if folder is not None:
@@ -159,7 +160,7 @@ def train_spec(
             shown.update()
             if folder is not None and spec.recipe.polish:
                 _checkpoint(folder, spec, trainer, started)
-            about = _polish(trainer, spec.recipe.polish)
+            about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish)
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
             save(folder, run)
@@ -230,6 +231,16 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
 def _checkpoint(folder: Path, spec: RunSpec, trainer: Trainer, started: float) -> None:
     spent = {"seconds": torch.tensor(time.monotonic() - started)}
     checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
+
+
+def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
+    """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
+    if starts == 1:
+        return {}
+    losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).view(-1, starts)
+    best = losses.argmin(dim=1)
+    trainer.keep((starts * torch.arange(len(best)) + best).tolist())
+    return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
 
 
 def _polish(trainer: Trainer, steps: int) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class Recipe:
             geometrically from 1 to the network's sharpness, which it has from the first step if both fractions are 0.
         sharpen_to: the fraction of all steps by which it has grown.
         polish: steps of Levenberg and Marquardt after the last epoch, for looped networks (:mod:`posattn.training.polish`).
+        starts: networks trained for each member, all but one of them from seeds of their own. The one whose loss in the last
+            epoch is least becomes the member.
     """
 
     name: str = "paper"
@@ -51,10 +53,11 @@ class Recipe:
     sharpen_from: float = 0.0
     sharpen_to: float = 0.0
     polish: int = 0
+    starts: int = 1
 
     def __post_init__(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
-        for field in ("epochs", "batch", "samples"):
+        for field in ("epochs", "batch", "samples", "starts"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
         for field in ("patience", "polish"):
             whole(field, getattr(self, field), least=0)
@@ -74,11 +77,12 @@ class Recipe:
     @property
     def for_loops(self) -> dict[str, Any]:
         """What smaller scales of an experiment keep of the recipe."""
-        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to", "polish")}
+        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to", "polish", "starts")}
 
     def to_dict(self) -> dict[str, object]:
         """The fields. The last ones are left out where they say nothing: older runs, known by their fields, lack them."""
-        return {name: value for name, value in asdict(self).items() if name not in (*_LATER, "polish") or value}
+        silent = dict.fromkeys((*_LATER, "polish"), 0) | {"starts": 1}
+        return {name: value for name, value in asdict(self).items() if name not in silent or value != silent[name]}
 
 
 RECIPES: dict[str, Recipe] = {
@@ -87,6 +91,10 @@ RECIPES: dict[str, Recipe] = {
     "looped": Recipe(
         name="looped", schedule="cosine", lr=3e-3, epochs=80, batch=200, samples=20_000, warmup=0.02, clip=1.0,
         sharpen_from=0.2, sharpen_to=0.6, polish=100,
+    ),
+    "sorter": Recipe(
+        name="sorter", schedule="cosine", lr=3e-2, epochs=25, batch=50, samples=4000, warmup=0.02, clip=0.1,
+        sharpen_to=0.8, starts=8,
     ),
 }  # fmt: skip
 

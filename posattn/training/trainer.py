@@ -35,6 +35,11 @@ class Member:
     seed: int
     lr: float
 
+    def starts(self, count: int) -> list["Member"]:
+        """The member and, with seeds derived from its own, ``count`` - 1 more to choose from."""
+        derived = [abs(stream(self.seed, "start", start)) for start in range(1, count)]
+        return [self, *(Member(self.task, seed, self.lr) for seed in derived)]
+
 
 @dataclass
 class Block:
@@ -92,11 +97,14 @@ class Trainer:
         self.rates = (self._schedule(steps) / (1 - recipe.beta_1**steps)).float().to(device)
         self.spreads = (1 - recipe.beta_2**steps).sqrt().float().to(device)
         self.sharpness = self._sharpening(steps).float().to(device) if recipe.sharpen_to else None
-        # One unit a member on a CPU; one for all of them on a GPU.
-        one_unit = device.type != "cpu"
-        self.groups = [slice(0, count)] if one_unit else [slice(k, k + 1) for k in range(count)]
+        self.groups = self._units()
         # Half a batch at most, so that two cores can share an odd number of members; a function of the recipe alone.
-        self.tile = recipe.batch if one_unit else min(_TILE, math.ceil(recipe.batch / 2))
+        self.tile = min(_TILE, math.ceil(recipe.batch / 2)) if device.type == "cpu" else recipe.batch
+
+    def _units(self) -> list[slice]:
+        """One a member on a CPU; one for all of them on a GPU."""
+        count = len(self.members)
+        return [slice(k, k + 1) for k in range(count)] if self.device.type == "cpu" else [slice(0, count)]
 
     def batches(self) -> list[tuple[int, int, int]]:
         """(block, start, stop) of every batch of an epoch: of one length each, lengths in turn."""
@@ -209,6 +217,17 @@ class Trainer:
         self.stale.copy_(torch.where(reduce, 0, self.stale))
 
     _TENSORS = ("step", "first_moment", "second_moment", "lr", "best", "stale", "alive", "loss")
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Goes on with these members alone."""
+        chosen = torch.tensor(members, device=self.device)
+        self.members = [self.members[k] for k in members]
+        self.groups = self._units()
+        self.blocks = [Block(block.x[chosen], block.y[chosen], block.keys[chosen]) for block in self.blocks]
+        self.parameters = Parameters(self.config, self.parameters.flat[chosen])
+        for name in self._TENSORS[1:]:  # all but the step have a row for each
+            setattr(self, name, getattr(self, name)[chosen])
+        self.history = self.history[..., chosen.cpu()]
 
     def state_dict(self) -> Tensors:
         """All that training changes. The shuffles and data are functions of the seed and the epoch."""

@@ -40,6 +40,11 @@ def test_one_hidden_layer_is_not_enough_for_maxsub():
     assert [len(looped_program(task).config.mlp[0]) for task in ("sum", "min", "maxsub", "sort")] == [1, 1, 2, 1]
 
 
+def test_an_exchange_takes_two_heads_and_four_hidden_units():
+    config = looped_program("sort").config
+    assert (config.heads, config.embed, config.mlp) == (2, 1, ((4,),))
+
+
 def test_tasks_without_a_program_are_refused():
     with pytest.raises(UsageError, match=r"^task is 'median'; it must be one of sum, min, maxsub, sort\.$"):
         looped_program("median")

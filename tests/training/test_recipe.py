@@ -72,5 +72,5 @@ def test_a_bad_value_is_named_with_its_field(field, value):
 
 
 def test_an_unknown_recipe_is_named_with_those_there_are():
-    with pytest.raises(UsageError, match=r"^recipe is 'papre'; it must be one of paper, tuned, looped\.$"):
+    with pytest.raises(UsageError, match=r"^recipe is 'papre'; it must be one of paper, tuned, looped, sorter\.$"):
         recipe("papre")
