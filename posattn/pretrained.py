@@ -1,7 +1,8 @@
 """Trained networks that come with the package: for each task and architecture the median of ten full-recipe runs.
 
-The median is the fifth of ten by its error at scale 1. ``posattn/data/pretrained/ARCH.safetensors`` holds the weights, and
-``ARCH.json`` beside it the configuration, each network's seed, and its measured errors on the test lists of that seed.
+The median is the fifth of ten by its error at scale 1; of arch ``looped``, which is for lists of every length, the third of
+five. ``posattn/data/pretrained/ARCH.safetensors`` holds the weights, and ``ARCH.json`` beside it the configuration, each
+network's seed, and its measured errors on test lists of 8 of that seed.
 """
 
 import json
@@ -18,11 +19,15 @@ _FOLDER = resources("posattn").joinpath("data/pretrained")
 
 
 def pretrained(task: str, arch: str = "positional") -> Transformer:
-    """The trained network for lists of 8 numbers, ready for use: ``pretrained("sort")(torch.tensor([[3.0, 1.0, ...]]))``."""
+    """A trained network, ready for use: ``pretrained("sort", arch="looped")(torch.tensor([[3.0, 1.0, ...]]))``.
+
+    Lists have up to 8 numbers, and any length for arch ``looped``.
+    """
     described = _describe(arch)
     choice("task", task, described["models"])
+    config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
-    model = Transformer(ModelConfig(**described["model"]))
+    model = Transformer(ModelConfig(**config))
     model.load_state_dict(
         {name.removeprefix(f"{task}/"): w for name, w in weights.items() if name.startswith(f"{task}/")}
     )

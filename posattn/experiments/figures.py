@@ -177,8 +177,8 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
         label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     fit = int(figure.get_figwidth() * _LETTERS / max(len(label) + 6 for label in handles))  # with the line and a gap
-    columns = max(1, min(len(handles), 4, fit))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize="small")
+    beside = max(1, min(len(handles), 4, fit))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=beside, fontsize="small")
     return save(figure, out / f"{experiment.name}.png")
 
 

@@ -123,7 +123,11 @@ def of_package() -> Content:
     for name, machines in STEPPED.items():
         content.program(name, machines)
     content.add_compiled()
-    content.every_length = {task: [] for task in LOOPED_PROGRAMS}
+    for name in LOOPED_PROGRAMS:
+        model = pretrained(name, "looped")
+        choices = [{"network": content.add(model), "name": "median of five runs"}]
+        detail = f"trained on lists up to {model.config.n}, the median of five runs"
+        content.every_length[name] = [_model("looped", "looped", detail, choices, None)]
     content.place_every_length()
     return content
 

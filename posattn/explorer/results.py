@@ -87,6 +87,7 @@ def _panel(
                 "label": str(label),
                 "colour": colour,
                 "marker": marker,
+                "dash": figures.dash(str(label), labels),
                 "points": _points(own, shown.x),
                 "published": _points(published, shown.x) if shown.x in published else [],
             }

@@ -151,7 +151,7 @@ def test_figures_hold_medians_bands_and_published_lines(one_experiment, tmp_path
             {"run": spec.identity(k), "task": member.task, "arch": spec.model.arch, "split": "test", "scale": scale}
             | {"metric": "mse", "value": scale * (1 + member.seed), "status": "ok"}
             for k, member in enumerate(spec.members)
-            for scale in (1.0, 2.0)
+            for scale in measure.factors
         ]
         store.write(spec, measure, pd.DataFrame(made), {"status": ["ok"] * len(spec.members)})
     drawn = results.figures_of(store)
@@ -160,7 +160,8 @@ def test_figures_hold_medians_bands_and_published_lines(one_experiment, tmp_path
     own = next(line for line in panels[0]["series"] if line["label"] == "standard")
     seeds = 1 + np.arange(len({cell.member.seed for cell in one_experiment.cells("smoke")}))
     low, middle, high = np.quantile(seeds, [0.1, 0.5, 0.9])
-    assert own["points"] == [[1.0, middle, low, high], [2.0, 2 * middle, 2 * low, 2 * high]]
+    ours = np.array([[1.0, middle, low, high], [3.0, 3 * middle, 3 * low, 3 * high]])
+    assert np.array(own["points"]) == pytest.approx(ours)
     known = figures.published()
     known = known[(known["experiment"] == "fix-scale") & (known["split"] == "test")]
     known = known[(known["task"] == "sum") & (known["arch"] == "standard")]

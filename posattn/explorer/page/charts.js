@@ -90,7 +90,7 @@ function placed(series, names, ylog) {
 }
 
 /**
- * Series {label, colour, marker, points, published, thick}; a point is [x, y] or [x, median, 10th, 90th percentile]. Published
+ * Series {label, colour, marker, dash, points, published, thick}; a point is [x, y] or [x, median, 10th, 90th percentile]. Published
  * medians are dotted. With `names`, x is a name: markers stand side by side, and published ones are hollow.
  */
 function chartPicture(chart) {
@@ -143,6 +143,7 @@ function marker(own, point, at, hollow) {
 const hasBand = (point) => point.length === 4 && point[2] !== null && point[3] !== null;
 const hasValue = (point) => point[1] !== null;
 const THICK = { "stroke-width": 7, opacity: 0.35, "stroke-linejoin": "round", "stroke-linecap": "round" };
+const DASHES = { "--": "6 3", "-.": "7 2.5 1.5 2.5" }; // those of variants, which share a colour
 const DOTTED = { "stroke-width": 1.5, "stroke-dasharray": "1.5 3.5", "stroke-linecap": "round" };
 
 function lineMarks(own, at) {
@@ -154,7 +155,7 @@ function lineMarks(own, at) {
   const line = (points, look) =>
     stretches(points).map((part) => draw("path", { d: path(part.map(at)), fill: "none", stroke: own.colour, ...look }));
   const markers = own.thick ? [] : own.points.filter(hasValue).map((point) => marker(own, point, at, false));
-  return [...bands, ...line(own.published, DOTTED), ...line(own.points, own.thick ? THICK : { "stroke-width": 1.8 }), ...markers];
+  return [...bands, ...line(own.published, DOTTED), ...line(own.points, own.thick ? THICK : { "stroke-width": 1.8, "stroke-dasharray": DASHES[own.dash] ?? "none" }), ...markers];
 }
 
 function namedMarks(own, at) {
