@@ -1,6 +1,7 @@
 """What the site has beside the pages of docs/, and how links between files of the repository become links between its pages.
 
 quickstart.md, contributing.md     README.md and CONTRIBUTING.md
+claims.md                          results/README.md
 gpu.md, ray.md                     sections of other pages, which keep their heading and a link
 results/NAME/README.md             results/NAME/README.md with its figures, for whatever results/ holds
 results/index.md                   the experiments of the catalogue, figure by figure
@@ -19,7 +20,7 @@ from mkdocs.structure.files import File, Files
 from posattn.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"quickstart.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+PAGES = {"quickstart.md": "README.md", "contributing.md": "CONTRIBUTING.md", "claims.md": "results/README.md"}
 SECTIONS = {
     "gpu.md": ("docs/training.md", "On a GPU"),
     "ray.md": ("docs/experiments.md", "On a Ray cluster"),
@@ -33,7 +34,8 @@ def on_config(config: Any) -> Any:
     """Fills in the results of the navigation."""
     for entry in config.nav:
         if "Results" in entry:
-            entry["Results"] = ["results/index.md", *({name: f"results/{name}/README.md"} for name in result_names())]
+            pages = ({name: f"results/{name}/README.md"} for name in result_names())
+            entry["Results"] = ["results/index.md", {"The paper's claims": "claims.md"}, *pages]
     return config
 
 
