@@ -7,6 +7,11 @@ larger one:
 
     Φ  =  x + max(h_1, h_2) - max(x, h_2)  =  x + p - max(x, p) = min(x, p),  or  x + max(p, x) - x = max(x, p).
 
+A selector, which gives the median of the whole list, has a third head. h_3 is h_2 wherever numbers are exchanged; where two
+middle numbers take their mean, h_2 is p and h_3 is x:
+
+    Φ  =  x + max(h_1, h_2) - max(x, h_3) + (h_3 - h_2) / 2  =  x + p - x + (x - p) / 2  =  (x + p) / 2.
+
 The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``; none needs a bias.
 
 Letters: w words of a state, H heads, K classes of positions, C candidates.
@@ -56,20 +61,28 @@ def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Seque
     return [own[0] + maximum(brought[0], brought[1]) - maximum(own[0], brought[1])]
 
 
+def _exchange_or_mean(brought: Sequence[Expression], own: Sequence[Expression]) -> Sequence[Expression]:
+    partner, first, second = brought
+    return [own[0] + maximum(partner, first) - maximum(own[0], second) + 0.5 * second - 0.5 * first]
+
+
 # Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
 _PARTNER = (1, 1, -1, -1)
 _PARTNER_IF_LESS = (1, 0, 0, -1)
+# And of the selector: the middle two, and those that keep what they have.
+_SELECTS = ((*_PARTNER, 1, -1, 0), (*_PARTNER_IF_LESS, 1, -1, 0), (*_PARTNER_IF_LESS, 0, 0, 0))
 
 LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
     "sum": _scan(total),
     "min": _scan(least),
     "maxsub": _scan(joined_stretch, words=4),
     "sort": LoopedProgram("butterfly", 1, (_PARTNER, _PARTNER_IF_LESS), ((0,),) * 2, _exchange),
+    "median-total": LoopedProgram("selector", 1, _SELECTS, ((0,),) * 3, _exchange_or_mean),
 }
 
 
 def looped_program(task: str) -> Transformer:
-    """The looped network that solves a task (sum, min, maxsub, sort) exactly, for lists of every length."""
+    """The looped network that solves a task (sum, min, maxsub, sort, median-total) exactly, for lists of every length."""
     row = LOOPED_PROGRAMS[choice("task", task, LOOPED_PROGRAMS)]
     brought = sum(len(words) for words in row.reads)
     cells = [Cell(index) for index in range(brought + row.words)]
