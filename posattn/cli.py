@@ -109,7 +109,7 @@ def train_command(
     layers: Annotated[
         int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own).")
     ] = None,
-    heads: Annotated[int, typer.Option(help="Attention heads a layer.")] = 2,
+    heads: Annotated[int | None, typer.Option(help="Attention heads a layer (default 2; family selector 3).")] = None,
     embed: Annotated[int | None, typer.Option(help="Width of the state (default 64, or the token task's own).")] = None,
     width: Annotated[int | None, typer.Option(help="Hidden width of the MLPs (default 64 or the task's own).")] = None,
     encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
@@ -120,6 +120,9 @@ def train_command(
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
+    begin: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Begin with the networks of a run, not with new ones.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
     precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
     out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
@@ -131,14 +134,14 @@ def train_command(
     Example: posattn train sort --members 10 --out runs/sort
     """
     given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim, "family": family}
-    given |= {"bias": False if no_bias else None, "tied": tied or None}
+    given |= {"heads": heads, "bias": False if no_bias else None, "tied": tied or None}
     if task(name).TOKENS != "none" and arch == "scale-exact":
         raise UsageError(
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
             "--no-bias leaves out the biases of a positional one."
         )
     network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
-    config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
+    config = ModelConfig(**network, arch=arch, encoding=encoding)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
     known = (folder / "weights.json").exists()
     run = train(
@@ -152,6 +155,7 @@ def train_command(
         recipe=recipe,
         seed=seed,
         variable_length=variable_length,
+        begin=begin,
         device=device,
         precision=precision,
         out=folder,
