@@ -109,7 +109,7 @@ def train_command(
     layers: Annotated[
         int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own).")
     ] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads a layer (default 2; family selector 3).")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads a layer (default 2).")] = None,
     embed: Annotated[int | None, typer.Option(help="Width of the state (default 64, or the token task's own).")] = None,
     width: Annotated[int | None, typer.Option(help="Hidden width of the MLPs (default 64 or the task's own).")] = None,
     encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",

@@ -115,7 +115,7 @@ FAMILIES: dict[str, Family] = {
     "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2),
     "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True),
     "selector": Family(
-        (0, -1, 1), _selector_loops, words=1, heads=3, hidden=1, classes=7, carries=True, extends="butterfly"
+        (0, -1, 1), _selector_loops, words=1, heads=2, hidden=1, classes=7, carries=True, extends="butterfly"
     ),
 }
 

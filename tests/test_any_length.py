@@ -18,6 +18,7 @@ KINDS = {
     "scan": {},
     "blank": {"stay": False},
     "sorter": {"family": "butterfly", "heads": 4},
+    "selector": {"family": "selector"},
     "deeper": {"mlp": ((12, 10),)},
     "narrow values": {"d_v": 3},
 }
@@ -188,7 +189,7 @@ def test_bad_input_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"arch": "looped", "family": "star"}, "family is 'star'; it must be one of dilated, butterfly."),
+        ({"arch": "looped", "family": "star"}, "family is 'star'; it must be one of dilated, butterfly, selector."),
         ({"arch": "looped", "sharpness": 0}, "sharpness is 0; it must be a finite number above 0."),
         ({"arch": "looped", "layers": 3}, "layers is 3; a looped network has 1, which is tied."),
         ({"arch": "looped", "bias": True}, "bias is True; the looped architecture has no biases."),

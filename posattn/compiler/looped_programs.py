@@ -7,10 +7,9 @@ larger one:
 
     Φ  =  x + max(h_1, h_2) - max(x, h_2)  =  x + p - max(x, p) = min(x, p),  or  x + max(p, x) - x = max(x, p).
 
-A selector, which gives the median of the whole list, has a third head. h_3 is h_2 wherever numbers are exchanged; where two
-middle numbers take their mean, h_2 is p and h_3 is x:
-
-    Φ  =  x + max(h_1, h_2) - max(x, h_3) + (h_3 - h_2) / 2  =  x + p - x + (x - p) / 2  =  (x + p) / 2.
+A selector, which gives the median of the whole list, has the same Φ. Where the two middle numbers of a sorted list take their
+mean, h_1 is half on either: (x + p) / 2 is the larger one of itself and the lower number, and the smaller one of itself and the
+upper.
 
 The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``; none needs a bias.
 
@@ -39,14 +38,15 @@ _ANY = 1e200  # no weight depends on how large the numbers are
 class LoopedProgram:
     """One row of the table.
 
-    heads: where each looks, by class of positions: one of the family's candidates r, or None for the sink.
+    heads: where each looks, by class of positions: one of the family's candidates r, several in equal parts, or None for the
+        sink.
     reads: the word of the state that each head brings.
     phi: the new words, from what the heads bring and the position's own words.
     """
 
     family: str
     words: int
-    heads: tuple[tuple[int | None, ...], ...]
+    heads: tuple[tuple[int | tuple[int, ...] | None, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     phi: Callable[[Sequence[Expression], Sequence[Expression]], Sequence[Expression]]
 
@@ -61,23 +61,19 @@ def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Seque
     return [own[0] + maximum(brought[0], brought[1]) - maximum(own[0], brought[1])]
 
 
-def _exchange_or_mean(brought: Sequence[Expression], own: Sequence[Expression]) -> Sequence[Expression]:
-    partner, first, second = brought
-    return [own[0] + maximum(partner, first) - maximum(own[0], second) + 0.5 * second - 0.5 * first]
-
-
 # Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
 _PARTNER = (1, 1, -1, -1)
 _PARTNER_IF_LESS = (1, 0, 0, -1)
-# And of the selector: the middle two, and those that keep what they have.
-_SELECTS = ((*_PARTNER, 1, -1, 0), (*_PARTNER_IF_LESS, 1, -1, 0), (*_PARTNER_IF_LESS, 0, 0, 0))
+# And of the selector: the lower and the upper of the middle two, and those that keep what they have.
+_PARTNER_OR_MEAN = (*_PARTNER, (0, 1), (0, -1), 0)
+_THE_SAME_IF_LESS = (*_PARTNER_IF_LESS, 0, (0, -1), 0)
 
 LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
     "sum": _scan(total),
     "min": _scan(least),
     "maxsub": _scan(joined_stretch, words=4),
     "sort": LoopedProgram("butterfly", 1, (_PARTNER, _PARTNER_IF_LESS), ((0,),) * 2, _exchange),
-    "median-total": LoopedProgram("selector", 1, _SELECTS, ((0,),) * 3, _exchange_or_mean),
+    "median-total": LoopedProgram("selector", 1, (_PARTNER_OR_MEAN, _THE_SAME_IF_LESS), ((0,),) * 2, _exchange),
 }
 
 
@@ -119,4 +115,5 @@ def _set(linear: torch.nn.Linear, weight: Tensor) -> None:
 
 def _logits(row: LoopedProgram) -> Tensor:
     candidates = (*FAMILIES[row.family].candidates, None)
-    return _CERTAIN * torch.tensor([[[r == wanted for r in candidates] for wanted in head] for head in row.heads])
+    looks = [[places if isinstance(places, tuple) else (places,) for places in head] for head in row.heads]
+    return _CERTAIN * torch.tensor([[[r in places for r in candidates] for places in head] for head in looks])

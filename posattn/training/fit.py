@@ -63,7 +63,7 @@ def train(
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
-        recipe: ``paper``, ``tuned``, ``looped``, ``sorter`` or a :class:`Recipe`.
+        recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
         begin: a run, or its folder: member k begins with the weights of its member k, and not with new ones. The network is
             the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
@@ -148,7 +148,9 @@ def train_spec(
                 return load(folder, device)
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
-            trainer = trainer_for(spec, spec.recipe, team, device, stack.enter_context(Workers()))
+            trainer = trainer_for(
+                spec, spec.recipe, team, device, stack.enter_context(Workers()), only=spec.recipe.only
+            )
             if begin is not None:
                 trainer.parameters = begun(trainer, begin, spec.recipe.starts)
             # The kernels take the precision themselves, and what is around them stays exact.

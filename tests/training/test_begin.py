@@ -11,7 +11,7 @@ from posattn.training.program import LOGITS
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
-SORTER = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
+SORTER = ModelConfig(n=3, arch="looped", family="butterfly", width=5)
 SELECTOR = ModelConfig(n=5, arch="looped", family="selector", width=5)
 QUICK = Recipe(schedule="cosine", lr=1e-2, epochs=2, batch=10, samples=20, sharpen_to=0.5, starts=2)
 SHORT = {"samples": 20, "epochs": 2, "batch": 10, "device": "cpu"}
@@ -98,9 +98,9 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
             posattn.train("sort", config, begin=sorters, **SHORT | more)
 
     refused(r"members is 3; the run to begin with has 2\.", SORTER, members=3)
-    two = ModelConfig(n=3, arch="looped", family="butterfly", width=5)
-    refused(r"heads is 2; that of the run to begin with is 3\.", two)
-    scan = ModelConfig(n=3, arch="looped", heads=3, embed=1, width=5, mlp=((5,),))
+    three = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
+    refused(r"heads is 3; that of the run to begin with is 2\.", three)
+    scan = ModelConfig(n=3, arch="looped", embed=1, width=5, mlp=((5,),))
     refused(r"family is 'dilated'; that of the run to begin with is 'butterfly'\.", scan)
     refused(r"arch is 'positional'; that of the run to begin with is 'looped'\.", ModelConfig(n=3))
     own = posattn.train("median-total", SELECTOR, **SHORT)
