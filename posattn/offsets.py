@@ -27,7 +27,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-
 MIDDLE, OUTWARDS = 0, -1  # the selector's loops after the last stage
 
 

@@ -394,6 +394,13 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert code == 0 and warned == ""  # shorter and longer lists are nothing to warn of
     code, _, refused = posattn_command("evaluate", "run", "--lengths=4,x", "--device=cpu")
     assert code == 2 and refused == "posattn: lengths has 'x'; it must be whole numbers above 0, such as 16,1024.\n"
+    select = ["train", "median-total", "--arch", "looped", "--family", "selector", "--from", "run", *small[:-1]]
+    code, shown, error = posattn_command(*select, "--out=medians")
+    assert code == 0 and "1 trained" in shown, error
+    began = posattn.load("medians").spec.to_dict()["members"][0]
+    assert list(began) == ["task", "seed", "lr", "begin"]
+    code, _, refused = posattn_command(*select, "--width", 9, "--out=other")
+    assert code == 2 and refused.startswith("posattn: width is 9; that of the run to begin with is 8.")
 
 
 def test_medians_of_an_experiment_as_json(posattn_command, tmp_path):

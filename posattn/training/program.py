@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from posattn import looped
-from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
 from posattn.errors import UsageError
+from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
 from posattn.tokens import relative_numbers

@@ -1,5 +1,7 @@
 """Training that begins with the networks of a run."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from posattn.training.begin import begins, begun
 from posattn.training.program import LOGITS
 from posattn.training.workers import Workers
 
+STORED = Path(__file__).parents[2] / "results" / "length-generalization"
 CPU = torch.device("cpu")
 SORTER = ModelConfig(n=3, arch="looped", family="butterfly", width=5)
 SELECTOR = ModelConfig(n=5, arch="looped", family="selector", width=5)
@@ -90,6 +93,37 @@ def test_the_network_is_the_runs_by_default_and_training_goes_on_from_its_weight
     assert after.spec.model == network
     new = posattn.train("sum", network, epochs=1, **settings)
     assert after.result["train_loss"][0] < 2 * before.result["train_loss"][0] < 0.5 * new.result["train_loss"][0]
+
+
+def test_only_what_the_recipe_names_is_trained(sorters):
+    plan = posattn.training.recipe.recipe(QUICK, only="attention.logits")
+    run = posattn.train("median-total", SELECTOR, begin=sorters, members=2, recipe=plan, device="cpu")
+    assert run.spec.recipe.to_dict()["only"] == "attention.logits"
+    old, new = sorters.parameters.named(), run.parameters.named()
+    assert {name for name in new if not torch.equal(old[name], new[name])} == {LOGITS}
+    _, before, _ = first(SELECTOR, sorters)
+    assert not torch.equal(new[LOGITS][:, :, 4:], before.named()[LOGITS][::2, :, 4:])
+    with pytest.raises(UsageError, match=r"^the recipe trains 'attention\.logits' alone; give a run to begin with, "):
+        posattn.train("median-total", SELECTOR, recipe="selector", device="cpu")
+    with pytest.raises(UsageError, match=r"^only is 'W_Q'; no parameter of this network has it in its name\.$"):
+        unknown = posattn.training.recipe.recipe(plan, only="W_Q")
+        posattn.train("median-total", SELECTOR, begin=sorters, recipe=unknown, device="cpu")
+
+
+def test_sorters_learn_medians_of_long_lists_from_short_ones_by_where_they_look():
+    """With a third of the recipe's steps, from one start."""
+    config = ModelConfig(n=4, arch="looped", family="selector")
+    plan = posattn.training.recipe.recipe("selector", starts=1, epochs=3)
+    settings = {"recipe": plan, "variable_length": True, "device": "cpu"}
+    run = posattn.train("median-total", config, begin=STORED / "sort-run", **settings)
+    table = run.evaluate_lengths([4, 99, 100], scales=[10], samples=20).set_index("n")["relative_square"]
+    assert table.max() < 1e-3
+
+
+def test_the_stored_medians_began_with_the_stored_sorters():
+    stored, sorters = posattn.load(STORED / "median-run"), posattn.load(STORED / "sort-run")
+    assert begins(stored.spec, sorters) == stored.spec
+    assert stored.evaluate_lengths([255, 256], scales=[10], samples=10)["relative_square"].max() < 1e-3
 
 
 def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path):
