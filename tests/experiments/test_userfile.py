@@ -74,7 +74,10 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
             r"has 'grid\.lengths'; grid has tasks, archs, n, layers, samples, seeds, variable_length\.$",
         ),
         (GOOD + "[plot]", r"has 'plot'; the file has name, title, "),
-        (GOOD + '[recipe]\nname = "secret"', r"^recipe\.name is 'secret'; it must be one of paper, tuned, looped, sorter\.$"),
+        (
+            GOOD + '[recipe]\nname = "secret"',
+            r"^recipe\.name is 'secret'; it must be one of paper, tuned, looped, sorter\.$",
+        ),
         (GOOD + "[recipe]\nspeed = 3", r"^recipe in .* has a field that recipes do not have"),
         (GOOD + "[recipe]\nlr = -1", r"^lr is -1"),
         (GOOD + '[figure]\nx = "moon"', r"^figure\.x is 'moon'; it must be one of scale, samples, n, layers\.$"),

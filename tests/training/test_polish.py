@@ -1,6 +1,10 @@
 """The last steps of looped networks: near an exact network they find one, and a network that they would spoil is left alone."""
 
 import math
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -122,3 +126,25 @@ def test_a_recipe_says_how_many_steps():
     assert "polish" not in Recipe().to_dict() and Recipe(polish=2).to_dict()["polish"] == 2
     with pytest.raises(UsageError, match="polish is -1; it must be a whole number of at least 0"):
         Recipe(polish=-1)
+
+
+def test_a_signal_ends_the_last_steps_at_once(tmp_path):
+    """A real process in the middle of polishing, which writes nothing until it is done."""
+    out = tmp_path / "run"
+    program = (
+        "import posattn; from posattn.training.recipe import recipe; "
+        f"posattn.train('sum', posattn.ModelConfig(n=8, arch='looped'), samples=40, epochs=1, batch=20, device='cpu', "
+        f"recipe=recipe('looped', polish=100_000), out={str(out)!r}, progress=False)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    try:
+        wait_for = time.monotonic() + 60
+        while not list(out.glob("checkpoint*")) and time.monotonic() < wait_for:
+            time.sleep(0.1)
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == -signal.SIGTERM
+        assert list(out.glob("checkpoint*")) and not (out / "weights.json").exists()
+    finally:
+        process.kill()
