@@ -108,14 +108,14 @@ class LoopedLayer(Layer):
 
     attention: OffsetAttention  # type: ignore[assignment]
 
-    def carry(self) -> None:
+    def carry(self) -> bool:
         """Gives the first 2d hidden units to the state, x = relu(x) - relu(-x): at first Φ(attended ⊕ x) is x and a little.
 
-        A layer that has fewer is left as it is.
+        A layer that has fewer is left as it is, and the answer is False.
         """
         d, hidden = self.W_2.out_features, (self.W_1, *self.between)
         if min(linear.out_features for linear in hidden) < 2 * d:
-            return
+            return False
         signed = torch.cat([torch.eye(d), -torch.eye(d)])
         with torch.no_grad():
             for linear in hidden:
@@ -124,6 +124,7 @@ class LoopedLayer(Layer):
             for linear in hidden[1:]:
                 linear.weight[: 2 * d, : 2 * d] = torch.eye(2 * d)
             self.W_2.weight[:, : 2 * d] = signed.mT
+        return True
 
     def _add_attention(self, config: ModelConfig) -> None:
         assert config.family is not None and config.sharpness is not None
@@ -181,9 +182,9 @@ class Transformer(nn.Module):
         """Weights to begin with whose answer is the list itself, and a little."""
         layer = self.layers[0]
         assert isinstance(layer, LoopedLayer)
-        layer.carry()
-        nn.init.ones_(self.encoder.weight)
-        nn.init.constant_(self.decoder.weight, 1 / self.config.embed)
+        if layer.carry():
+            nn.init.ones_(self.encoder.weight)
+            nn.init.constant_(self.decoder.weight, 1 / self.config.embed)
 
     def forward(self, x: Sequence) -> Float[Tensor, "*out"]:
         if self.config.relative:

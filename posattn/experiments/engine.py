@@ -120,13 +120,13 @@ def reproduce(
             raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(labels)}.")
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
-    _claim(out, {"experiment": experiment.name, "scale": scale})
     seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)
+    if seeds == 0 and experiment.computed is None and not store.find(cells, measure, precision):
+        raise UsageError(f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw.")
+    _claim(out, {"experiment": experiment.name, "scale": scale})
     chosen = [cell for cell in cells if (not only or cell.label in only) and cell.member.seed < seeds]
     _complete(chosen, measure, store, engine, precision)
     rows, described = held(experiment, scale, store, precision)
-    if rows.empty:
-        raise UsageError(f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw.")
     files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
     drawn = _draw(rows, experiment, out)
     summary = figures.medians(rows, experiment.shown)

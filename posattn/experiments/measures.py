@@ -55,6 +55,8 @@ def holds(key: dict[str, Any], measure: Measure) -> bool:
     own = measure.key()
     if key == own or not key.get("kind") == own.get("kind") == "scales":
         return key == own
+    if key.keys() != own.keys():
+        return False
     same = key["samples"] == own["samples"] and key["train"] >= own["train"]
     return bool(same and set(own["factors"]) <= set(key["factors"]))
 

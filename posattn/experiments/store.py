@@ -135,7 +135,8 @@ class Store:
         for path in sorted(self.root.glob("rows/*.csv.gz")):
             if _description(path).exists():
                 described = files.read_json(_description(path))
-                if not isinstance(described, dict) or not {"spec", "measure", "runs", "result"} <= set(described):
+                whole = isinstance(described, dict) and {"spec", "measure", "runs", "result"} <= set(described)
+                if not whole or not isinstance(described["measure"], dict):
                     raise files.Damaged(f"{_description(path)} does not describe rows.")
                 if holds(described["measure"], measure):
                     yield described, path

@@ -179,6 +179,8 @@ def train_spec(
             shown.update()
             if folder is not None and spec.recipe.polish:
                 _checkpoint(folder, spec, trainer, started)
+                stop.leave("Stopped before the last steps; the same command goes on from there.")
+            stop.close()  # the last steps write nothing: a signal may end them at once, and they are then done again
             about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish)
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
@@ -256,7 +258,12 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
     if starts == 1:
         return {}
-    losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).view(-1, starts)
+    losses = (
+        trainer.history[-1, 0]
+        .nan_to_num(math.inf, math.inf)
+        .masked_fill(~trainer.alive.cpu(), math.inf)
+        .view(-1, starts)
+    )
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
     return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}

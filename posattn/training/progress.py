@@ -34,8 +34,13 @@ class Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Signals do again what they did."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._before = {}
 
     def _ask(self, number: int, _: FrameType | None) -> None:
         self.asked = number

@@ -13,7 +13,7 @@ def test_every_network_has_the_same_budget_and_takes_every_length():
     cells = EXPERIMENT.cells("paper")
     assert len(cells) == 11 * 3 * 5
     assert {cell.variable_length for cell in cells} == {(2, 4, 8, 16)}
-    assert {cell.recipe.epochs * cell.recipe.samples // cell.recipe.batch for cell in cells} == {8000}
+    assert {cell.recipe.epochs * cell.recipe.samples // cell.recipe.batch for cell in cells} == {10_000}
     assert all(cell.model.any_length and cell.model.heads == 2 for cell in cells)
     looped = [cell.label for cell in cells if cell.model.looped]
     assert {label.removesuffix(", looped") for label in looped} >= {"RoPE", "ALiBi", "no encodings"}

@@ -158,6 +158,7 @@ def test_no_runs_draws_what_is_there(tmp_path):
     store, trial = Store(tmp_path / "store"), small(archs=("positional", "standard"))
     with pytest.raises(UsageError, match=r"^runs is 0, and the store at '.*' has no rows of trial to draw\.$"):
         reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
+    assert not (tmp_path / "out").exists()
     reproduce(trial, "paper", tmp_path / "out", store, Engine(CPU), only=["standard"], runs=1)
     drawn = reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
     assert drawn.rows["run"].nunique() == 1 and drawn.figure.exists()

@@ -68,8 +68,8 @@ def test_runs_can_be_trained_a_few_at_a_time(small):
     assert second.rows["run"].nunique() == 4 and [line.split(":")[1] for line in said] == [" 1 model", " 1 model"]
     kept = second.rows[second.rows["seed"] == 0].reset_index(drop=True)
     pd.testing.assert_frame_equal(kept, first.rows)
-    with pytest.raises(UsageError, match=r"^runs is 0; it must be a whole number of at least 1\.$"):
-        reproduce(trial, "paper", out / "out", store, engine, runs=0)
+    with pytest.raises(UsageError, match=r"^runs is -1; it must be a whole number of at least 0\.$"):
+        reproduce(trial, "paper", out / "out", store, engine, runs=-1)
 
 
 def test_rows_say_the_hops_the_domain_and_the_layers(small):

@@ -1,6 +1,10 @@
 """The last steps of looped networks: near an exact network they find one, and a network that they would spoil is left alone."""
 
 import math
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -122,3 +126,54 @@ def test_a_recipe_says_how_many_steps():
     assert "polish" not in Recipe().to_dict() and Recipe(polish=2).to_dict()["polish"] == 2
     with pytest.raises(UsageError, match="polish is -1; it must be a whole number of at least 0"):
         Recipe(polish=-1)
+
+
+def test_a_signal_ends_the_last_steps_at_once(tmp_path):
+    """A real process in the middle of polishing, which writes nothing until it is done."""
+    out = tmp_path / "run"
+    program = (
+        "import posattn; from posattn.training.recipe import recipe; "
+        f"posattn.train('sum', posattn.ModelConfig(n=8, arch='looped'), samples=40, epochs=1, batch=20, device='cpu', "
+        f"recipe=recipe('looped', polish=100_000), out={str(out)!r}, progress=False)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    try:
+        wait_for = time.monotonic() + 60
+        while not list(out.glob("checkpoint*")) and time.monotonic() < wait_for:
+            time.sleep(0.1)
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == -signal.SIGTERM
+        assert list(out.glob("checkpoint*")) and not (out / "weights.json").exists()
+    finally:
+        process.kill()
+
+
+def _fit_of(**settings):
+    parameters = Parameters.initial(ModelConfig(n=8, arch="looped", width=8, **settings), [0], torch.device("cpu"))
+    fit = _Fit(parameters, posattn.task("sum"))
+    return fit, fit.hardened(parameters.flat[0].double(), faithful=False)
+
+
+@pytest.mark.parametrize(("settings", "orders"), [({}, 2), ({"stay": False}, 0), ({"family": "butterfly"}, 0)])
+def test_every_second_step_of_a_scan_that_stays_joins_in_another_order(settings, orders, monkeypatch):
+    fit, row = _fit_of(**settings)
+    seen, equations = [], fit._normal_equations
+    monkeypatch.setattr(fit, "_normal_equations", lambda *given: seen.append(given[-1]) or equations(*given))
+    fit.run(row, posattn.task("sum").sample(40, n=8, seed=0)[0].double(), 4)
+    assert len(seen) == 4 and seen[0] is seen[2] is None
+    assert sum(order is not None for order in seen) == orders == len(set(seen) - {None})
+
+
+def test_half_of_the_lists_of_a_step_are_the_worst_of_many_varied_ones(monkeypatch):
+    fit, row = _fit_of()
+    asked = []
+    monkeypatch.setattr("posattn.training.polish.varied", lambda lists, key: asked.append(2 * lists) or asked[-1])
+    lists = posattn.task("sum").sample(440, n=8, seed=0)[0].double()
+    taken = fit._lists_of(0, row, lists[:40], None)
+    assert len(taken) == 40 and torch.equal(taken[:20], asked[0][:20])  # varied, not as they were
+    many = asked[0][20:]
+    assert len(many) == 200
+    errors = [(fit.answers(row, some, None) - some.cumsum(dim=1)).square().sum(dim=1) for some in (many, taken[20:])]
+    assert sorted(errors[1].tolist()) == pytest.approx(sorted(errors[0].tolist())[-20:])

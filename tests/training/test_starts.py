@@ -57,7 +57,8 @@ def test_a_run_with_several_starts_goes_on_where_it_stopped(run, tmp_path):
 def test_a_start_without_a_loss_is_not_chosen():
     with Workers(1) as workers:
         trainer = Trainer(SMALL, THREE, TEAM[0].starts(3), CPU, workers)
-    trainer.history[-1, 0] = torch.tensor([math.nan, 2.0, math.inf])
+    trainer.history[-1, 0] = torch.tensor([math.nan, 2.0, 1.0])
+    trainer.alive[2] = False  # its gradient was not finite
     wanted = trainer.parameters.flat[1:2].clone()
     assert _choose(trainer, 3) == {"start": [1], "start_losses": [[None, 2.0, None]]}
     assert torch.equal(trainer.parameters.flat, wanted) and trainer.members == TEAM[0].starts(3)[1:2]
