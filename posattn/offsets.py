@@ -103,11 +103,10 @@ def _class_by_side(i: Int64[Tensor, " n"], n: int, loop: Loop) -> Int64[Tensor, 
     Left of the middle of a sorted list the larger of two numbers is the one nearer to the median, right of it the smaller.
     """
     left, right = (n - 1) // 2, n // 2
+    others = torch.full_like(i, 6)
     if loop.stage == MIDDLE:
-        below, above = torch.where(i == left, 4, 6), i == right
-        return torch.where(above, 5, below)
-    outer = torch.where(left - i >= loop.stride, 1, 6)
-    return torch.where(i - right >= loop.stride, 3, outer)
+        return others.masked_fill(i == left, 4).masked_fill(i == right, 5)
+    return others.masked_fill(left - i >= loop.stride, 1).masked_fill(i - right >= loop.stride, 3)
 
 
 FAMILIES: dict[str, Family] = {

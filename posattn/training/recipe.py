@@ -72,9 +72,12 @@ class Recipe:
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
             object.__setattr__(self, field, float(value))
-
         if self.only is not None and not (isinstance(self.only, str) and self.only):
             raise UsageError(f"only is {self.only!r}; it must be a part of the names of parameters, or None.")
+        if self.only is not None and self.polish:
+            raise UsageError(
+                f"polish is {self.polish}; it must be 0 where {self.only!r} alone is trained: it moves every weight."
+            )
         if self.sharpen_from > self.sharpen_to:
             raise UsageError(f"sharpen_from is {self.sharpen_from}; it must be at most sharpen_to, {self.sharpen_to}.")
 

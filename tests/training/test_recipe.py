@@ -77,3 +77,9 @@ def test_an_unknown_recipe_is_named_with_those_there_are():
         UsageError, match=r"^recipe is 'papre'; it must be one of paper, tuned, looped, sorter, selector\.$"
     ):
         recipe("papre")
+
+
+def test_last_steps_that_move_every_weight_do_not_go_with_training_some():
+    assert recipe("selector").only == "attention.logits" and recipe("selector").polish == 0
+    with pytest.raises(UsageError, match=r"^polish is 3; it must be 0 where 'attention\.logits' alone is trained: "):
+        recipe("selector", polish=3)
