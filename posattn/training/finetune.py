@@ -1,5 +1,7 @@
 """Fine-tuning of some parameters on numbers of another scale, all others frozen (Appendix D.1, Table 1)."""
 
+from dataclasses import replace
+
 import torch
 
 from posattn.training.fit import trainer_for
@@ -23,9 +25,7 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     frozen = ~run.parameters.mask(only).to(before.device)
     # The rate stays, and so does the sharpness of a looped network.
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
-    members = tuple(
-        type(member)(member.task, member.seed, spec.recipe.lr if lr is None else lr) for member in spec.members
-    )
+    members = [replace(member, lr=spec.recipe.lr if lr is None else lr) for member in run.kept]
     with Workers() as workers, Precision("fp32", before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
         trainer.parameters = Parameters(spec.model, before.clone())
