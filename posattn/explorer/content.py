@@ -123,10 +123,9 @@ def of_package() -> Content:
     for name, machines in STEPPED.items():
         content.program(name, machines)
     content.add_compiled()
-    for name in FIVE_TASKS:
-        if name not in LOOPED_PROGRAMS:
-            continue
+    for name in LOOPED_PROGRAMS:
         model = pretrained(name, "looped")
+        content.subject(name, content.subjects[0]["lengths"])
         choices = [{"network": content.add(model), "name": "median of five runs"}]
         detail = f"trained on lists up to {model.config.n}, the median of five runs"
         content.every_length[name] = [_model("looped", "looped", detail, choices, None)]

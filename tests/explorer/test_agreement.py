@@ -10,7 +10,7 @@ import torch
 
 from posattn import ARCHITECTURES, ModelConfig, Transformer, UsageError, compile, pretrained, task
 from posattn.compiler import PROGRAMS, compile_program
-from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
+from posattn.compiler.looped_programs import LOOPED_PROGRAMS
 from posattn.explorer.content import FIVE_TASKS, STEPPED, THREE, Content
 from posattn.explorer.networks import pack
 from posattn.offsets import FAMILIES
@@ -149,23 +149,12 @@ def test_networks_of_every_length(visit, lively):
         page.evaluate("posattn.answers(0, [[]])")
 
 
-def exact_at_every_length(page, number, name):
+@pytest.mark.parametrize("name", LOOPED_PROGRAMS)
+def test_looped_programs_are_exact_at_every_length(package_page, package, name):
+    number = number_of(package, name, "looped, compiled")
     for length in (1, 3, 8, 33, 64):
         x = sample_lists(20, length, 10.0, seed=2).double()
-        np.testing.assert_allclose(in_page(page, number, x.tolist()), task(name).target(x).numpy(), atol=1e-11)
-
-
-@pytest.mark.parametrize("name", [name for name in FIVE_TASKS if name in LOOPED_PROGRAMS])
-def test_looped_programs_are_exact_at_every_length(package_page, package, name):
-    exact_at_every_length(package_page, number_of(package, name, "looped, compiled"), name)
-
-
-def test_looped_programs_that_do_not_come_with_the_page_are_exact_in_one(visit):
-    others = [name for name in LOOPED_PROGRAMS if name not in FIVE_TASKS]
-    page = page_of(visit, [looped_program(name) for name in others])
-    assert others == ["median-total"]
-    for number, name in enumerate(others):
-        exact_at_every_length(page, number, name)
+        np.testing.assert_allclose(in_page(package_page, number, x.tolist()), task(name).target(x).numpy(), atol=1e-11)
 
 
 @pytest.mark.parametrize("settings", [{}, {"values": "proved"}, {"epsilon": 1e-3}], ids=str)
