@@ -17,15 +17,12 @@ from rich.table import Table
 from posattn.compiler.command import register as register_compiler
 from posattn.compiler.saved import load
 from posattn.console import console, parse_lengths, parse_list, parse_scales, print_frame
-from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
 from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
-from posattn.model import ARCHITECTURES, ModelConfig
-from posattn.offsets import FAMILIES
-from posattn.tasks import TASKS, task
 from posattn.theory import commands as theory_commands
-from posattn.training import RECIPES, Run, files, pick_device, train
+from posattn.train_command import train_command
+from posattn.training import files, pick_device
 from posattn.training.answers import answer_tokens
 from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
@@ -86,97 +83,10 @@ def _options(
     pass
 
 
-TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 
 
-@app.command("train")
-def train_command(
-    name: TaskName,
-    arch: Annotated[str, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)}.")] = "positional",
-    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
-    members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
-    samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the training lists (default 2001, or 3001 with tuned).")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1.5e-3 with tuned).")
-    ] = None,
-    recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
-    seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
-    layers: Annotated[
-        int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own).")
-    ] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads a layer (default 2).")] = None,
-    embed: Annotated[int | None, typer.Option(help="Width of the state (default 64, or the token task's own).")] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden width of the MLPs (default 64 or the task's own).")] = None,
-    encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
-    encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
-    no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
-    tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
-    family: Annotated[str | None, typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)}.")] = None,
-    variable_length: Annotated[
-        bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
-    ] = False,
-    begin: Annotated[
-        Path | None, typer.Option("--from", metavar="RUN", help="Begin with the networks of a run, not with new ones.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
-    out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
-) -> None:
-    """Train networks on a task into a folder. The same command again resumes the run, or does nothing if it is done.
-
-    Example: posattn train sort --members 10 --out runs/sort
-    """
-    given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim, "family": family}
-    given |= {"heads": heads, "bias": False if no_bias else None, "tied": tied or None}
-    if task(name).TOKENS != "none" and arch == "scale-exact":
-        raise UsageError(
-            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
-            "--no-bias leaves out the biases of a positional one."
-        )
-    network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
-    config = ModelConfig(**network, arch=arch, encoding=encoding)
-    folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
-    known = (folder / "weights.json").exists()
-    run = train(
-        name,
-        config,
-        members=members,
-        samples=samples,
-        epochs=epochs,
-        batch=batch,
-        lr=lr,
-        recipe=recipe,
-        seed=seed,
-        variable_length=variable_length,
-        begin=begin,
-        device=device,
-        precision=precision,
-        out=folder,
-        save_every=save_every,
-        tensorboard=tensorboard,
-    )
-    _print_training(run, folder, "already trained" if known else "trained")
-
-
-def _print_training(run: Run, folder: Path, what: str) -> None:
-    table = Table(
-        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} {what} in {folder}"
-    )
-    losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
-    for index, (trained, validated) in enumerate(losses):
-        member = run.spec.members[index]
-        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
-        table.add_row(str(index), str(member.seed), run.status[index], *numbers)
-    console().print(table)
-    scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
-    print(f"Next: posattn evaluate {folder} --scales {scales}")
+app.command("train")(train_command)
 
 
 @app.command()

@@ -386,10 +386,10 @@ def test_the_commands_take_prompts(posattn_command, tmp_path):
 
 def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_command):
     small = ["--samples", 40, "--epochs", 1, "--batch", 20, "--embed", 8, "--width", 8, "--device=cpu", "--out=run"]
-    code, _, error = posattn_command("train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, *small)
-    assert code == 0, error
+    code, shown, error = posattn_command("train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, *small)
+    assert (code, error) == (0, "") and "Next: posattn evaluate run --lengths 4,256 --scales 1,10\n" in shown
     code, shown, _ = posattn_command("evaluate", "run", "--lengths=4,19", "--scales=1", "--samples=5", "--device=cpu")
-    assert code == 0 and "relative_square" in shown and " 19 " in shown
+    assert code == 0 and "relative_square" in shown and "closeness" in shown and " 19 " in shown
     code, _, warned = posattn_command("predict", "run", "3,1,2", "--device=cpu")
     assert code == 0 and warned == ""  # shorter and longer lists are nothing to warn of
     code, _, refused = posattn_command("evaluate", "run", "--lengths=4,x", "--device=cpu")
@@ -399,8 +399,23 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert code == 0 and "1 trained" in shown, error
     began = posattn.load("medians").spec.to_dict()["members"][0]
     assert list(began) == ["task", "seed", "lr", "begin"]
+    options = ["--samples", 40, "--epochs", 1, "--batch", 20, "--device=cpu"]
+    code, _, error = posattn_command("train", "sort", "--from", "run", *options, "--out=more")
+    assert code == 0 and posattn.load("more").spec.model == posattn.load("run").spec.model, error
     code, _, refused = posattn_command(*select, "--width", 9, "--out=other")
     assert code == 2 and refused.startswith("posattn: width is 9; that of the run to begin with is 8.")
+
+
+def test_tasks_that_no_looped_network_is_known_to_solve_are_doubted_in_a_sentence(posattn_command):
+    small = ["--arch", "looped", "--n", 3, "--samples", 4, "--epochs", 1, "--batch", 2, "--device=cpu"]
+    code, _, said = posattn_command("train", "median", *small)
+    known = "sum, min, maxsub, sort, median-total"
+    sentence = "no looped network is known to solve median, so it is learned roughly at best; there are some for"
+    assert (code, said) == (0, f"posattn: {sentence} {known}.\n")
+    code, _, said = posattn_command("train", "sort", *small)
+    sentence = "family is 'dilated'; looped networks that solve sort are of family 'butterfly'."
+    assert (code, said) == (0, f"posattn: {sentence}\n")
+    assert posattn_command("train", "sum", *small)[2] == ""
 
 
 def test_medians_of_an_experiment_as_json(posattn_command, tmp_path):

@@ -116,7 +116,7 @@ class Run:
     def evaluate_lengths(
         self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
-        """One row a member, length and scale: ``mse``, ``relative_square`` (mse over the mean square of the answers)."""
+        """One row a member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
         if not getattr(self.spec.model, "any_length", False):
             raise UsageError(f"the {self.kind} network is for lists of up to {self.spec.model.n} numbers only.")
         given = (self._members(split), lengths, scales, samples, split, self.device)
