@@ -7,7 +7,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
-from posattn.compiler.graph_report import looped_report
+from posattn.compiler.graph_report import looped_report, pretrained_report
 from posattn.export import to_torch
 from posattn.looped import looped_forward
 from posattn.model import LoopedLayer
@@ -219,10 +219,16 @@ def test_what_is_not_for_looped_networks_says_so():
 def test_its_graph_is_drawn_at_any_length():
     model = network(sharpness=1e4)
     model.layers[0].attention.logits.copy_(torch.eye(5)[[1, 0]][:, None])
-    graph = looped_report(model, "scan", 0.5, 5).graph
+    report = looped_report(model, "scan", 0.5, 5)
+    graph = report.graph
     back = {(r, i - 2**r, i) for r in range(3) for i in range(2**r, 5)}
     stays = {(r, i, i) for r in range(3) for i in range(5)}
     assert graph.arrows == back | stays and graph.rounds == 3 and len(graph.names) == 5
+    assert list(report.patterns()) == ["loop", "earlier", "later", "scan", "tree", "butterfly"]
+    own = pretrained_report("median-total", "looped", machines=6)
+    assert own.graph.rounds == 6 + 1 + 2 and len(own.graph.names) == 6  # a sort, the mean, two strides
+    outwards = {(r, j, i) for r, j, i in own.graph.arrows if r == own.graph.rounds - 1 and i != j}
+    assert outwards == {(8, 2, 0), (8, 3, 5)}  # the last stride, 2, reaches the ends
 
 
 def test_configurations_of_other_networks_are_described_as_before():
