@@ -196,6 +196,15 @@ def test_bad_input_is_one_sentence(monkeypatch):
         ({"arch": "standard", "stay": True}, "stay is True; the standard architecture has none."),
         ({"any_length": True}, "any_length is True; the positional architecture has encodings for n positions only."),
         ({"arch": "looped", "stay": 2}, "stay is 2; it must be True or False."),
+        ({"arch": "looped", "encoding": "binary"}, "encoding is 'binary'; the looped architecture takes none."),
+        ({"arch": "looped", "causal": True}, "causal is True; the looped architecture takes none."),
+        ({"arch": "looped", "d_k": 7}, "d_k is 7; the looped architecture takes none."),
+        ({"arch": "looped", "d_v": 0}, "d_v is 0; it must be a whole number of at least 1."),
+        ({"arch": "looped", "mlp": ((0,),)}, "mlp is 0; it must be a whole number of at least 1."),
+        (
+            {"arch": "looped", "mlp": 24},
+            "mlp is 24; it must have a tuple of hidden widths for each layer, such as ((24, 24),).",
+        ),
         (
             {"arch": "alibi", "tokens": "letters"},
             "tokens is 'letters'; for a network of lists of every length it must be 'none'.",
@@ -204,7 +213,7 @@ def test_bad_input_is_one_sentence(monkeypatch):
         ({"arch": "alibi", "looped": 1}, "looped is 1; it must be True or False."),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, sentence):
+def test_settings_that_do_not_fit_are_refused(unchecked, settings, sentence):
     with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
         ModelConfig(n=8, **settings)
 
