@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 import typer
 from rich.table import Table
+from torch import Tensor, nn
 
 from posattn.compiler.command import register as register_compiler
 from posattn.compiler.saved import load
@@ -20,10 +21,13 @@ from posattn.console import console, parse_lengths, parse_list, parse_scales, pr
 from posattn.errors import UsageError, choice
 from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
+from posattn.pretrained import pretrained as of_package
+from posattn.tasks import task
 from posattn.theory import commands as theory_commands
 from posattn.train_command import train_command
 from posattn.training import files, pick_device
 from posattn.training.answers import answer_tokens
+from posattn.training.network import NetworkConfig
 from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 
@@ -132,34 +136,59 @@ def evaluate(
 
 @app.command(context_settings={"ignore_unknown_options": True})  # a list may begin with a minus sign
 def predict(
-    run: RunFolder,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")
+    ] = None,
     numbers: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="LIST",
             help="Numbers with commas between them: 3.2,1.5,-0.5,2. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
         ),
-    ],
+    ] = None,
     member: Annotated[int, typer.Option(help="Which network of the run to ask.")] = 0,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="In RUN's place: the network for TASK that comes with the package."),
+    ] = None,
+    arch: Annotated[
+        str, typer.Option(help="Which of these: positional, scale-exact, standard or looped.")
+    ] = "positional",
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
-    trained = load(run, device)
+    if pretrained is not None and numbers is None:
+        run, numbers = None, run
+    if numbers is None or (run is None) == (pretrained is None):
+        raise UsageError("a network is asked about a list; give RUN and LIST, or LIST and --pretrained TASK.")
+    if pretrained is not None:
+        model = of_package(pretrained, arch).to(pick_device(device))
+        x = torch.tensor(parse_list(numbers), device=model.P.device)
+        _warn_of_shorter(len(x), model.config, f"the {arch} network")
+        _print_answers(f"{pretrained} by {arch}, with the package", x, model, task(pretrained).target(x))
+        return
+    trained = load(str(run), device)
     if trained.reads_tokens:
         print(answer_tokens(trained, member, numbers))
         return
     values = parse_list(numbers)
     x = trained.as_input(values)
-    any_length = getattr(trained.spec.model, "any_length", False)
-    if len(values) < trained.spec.model.n and not trained.spec.variable_length and not any_length:
-        warnings.warn(
-            f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
-        )
-    model = trained.model(member)
+    if not trained.spec.variable_length:
+        _warn_of_shorter(len(values), trained.spec.model, "this run")
+    trained.check_member(member)
+    title = f"{trained.spec.members[member].task} by {run}"
+    _print_answers(title, x, trained.model(member), trained.truth(x, member))
+
+
+def _warn_of_shorter(length: int, config: NetworkConfig, what: str) -> None:
+    if length < config.n and not getattr(config, "any_length", False):
+        warnings.warn(f"the list has {length} numbers; {what} was trained on {config.n} only.", stacklevel=1)
+
+
+def _print_answers(title: str, x: Tensor, model: nn.Module, truth: Tensor) -> None:
     with torch.no_grad():
         answer = model(x)
-    truth = trained.truth(x, member)
-    table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
+    table = Table("position", "input", "model", "true", "error", title=title)
     for index, (given, said, right) in enumerate(zip(x, answer, truth, strict=True)):
         shown = [
             " ".join(f"{number:{form}}" for number in value.flatten().tolist())  # compiled programs may have vectors

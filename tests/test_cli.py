@@ -406,6 +406,24 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert code == 2 and refused.startswith("posattn: width is 9; that of the run to begin with is 8.")
 
 
+def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
+    code, shown, said = posattn_command(
+        "predict", "--pretrained", "median-total", "--arch=looped", "-4,3,0,1,100", "--device=cpu"
+    )
+    rows = [line.split("│") for line in shown.splitlines() if line.startswith("│")]
+    assert (code, said) == (0, "") and [float(row[4]) for row in rows] == [
+        1.0
+    ] * 5  # the true median, at every position
+    assert max(abs(float(row[3]) - 1) for row in rows) < 0.1
+    code, shown, said = posattn_command("predict", "3,1,2", "--pretrained", "sort", "--device=cpu")
+    assert code == 0 and said == "posattn: the list has 3 numbers; the positional network was trained on 8 only.\n"
+    for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
+        code, _, said = posattn_command("predict", *wrong)
+        assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
+    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "khop")
+    assert code == 2 and said.startswith("posattn: task is 'khop'; it must be one of ") and said.count("\n") == 1
+
+
 def test_tasks_that_no_looped_network_is_known_to_solve_are_doubted_in_a_sentence(posattn_command):
     small = ["--arch", "looped", "--n", 3, "--samples", 4, "--epochs", 1, "--batch", 2, "--device=cpu"]
     code, _, said = posattn_command("train", "median", *small)

@@ -142,7 +142,7 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         assert given["what"] in known or given["what"].startswith("runs/"), place
     elif command == "predict":
         readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
-        assert any(reads(reader, given["numbers"]) for reader in readers), place
+        assert any(reads(reader, given["numbers"] or given["run"]) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
         own = given["name"].endswith((".py", ".toml"))
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
