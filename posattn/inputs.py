@@ -22,8 +22,9 @@ def check_input(x: object, config: ModelConfig, kind: torch.dtype) -> None:
     if not x.ndim:
         raise UsageError("the input is a single number; it must be a list of them, (..., n).")
     wanted = kind if config.vocabulary.numbers else torch.int64
-    cast = config.bounds is not None or (x.is_floating_point() and torch.is_autocast_enabled(x.device.type))
-    if x.dtype != wanted and not cast:
+    if x.dtype == wanted or config.bounds is not None:  # numbers within bounds are cast
+        return
+    if not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
         raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 

@@ -127,7 +127,7 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
     console().print(table)
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
-    lengths = ""
-    if getattr(run.spec.model, "any_length", False):
-        lengths, scales = f"--lengths {run.spec.model.n},{64 * run.spec.model.n} ", "1,10"
-    print(f"Next: posattn evaluate {folder} {lengths}--scales {scales}")
+    options = f"--scales {scales}"
+    if getattr(run.spec.model, "family", None) is not None:
+        options = f"--lengths {run.spec.model.n},{64 * run.spec.model.n} --scales 1,10 --samples 100"
+    print(f"Next: posattn evaluate {folder} {options}")
