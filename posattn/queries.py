@@ -1,13 +1,14 @@
-"""Queries and keys of the folded network where they do not multiply out: turned by their position, or with encodings of their own.
+"""Queries and keys of the folded network where they do not multiply out.
 
-A rotary embedding stands between W_Q and W_K^T, and encodings beside the state make queries and keys depend on the position
-in other ways than through the state. With s the folded state and x = s T + t as in posattn.folding, the logits of a head are
+A rotary embedding stands between W_Q and W_K^T, and so do encodings that queries and keys read beside the state. With s the
+folded state and x = s T + t as in posattn.folding, the logits of a head are then
 
     q_i k_j^T,      q = R (s Q + B_q),      k = R (s K + B_k),
     Q = T W_Q,x,    B_q = t W_Q,x + P W_Q,p + b_Q,    and likewise for keys,
 
-where W_,x and W_,p are the rows that read X and P, B has a row for each position and R turns that of position i (``rotate``) or
-leaves it as it is. 1/sqrt(d_k) is inside Q and B_q. Without a turn the constant of the keys shifts whole rows of logits: left out.
+where W_,x and W_,p are the rows that read X and P, B has a row for each position, and R turns a vector by its position
+(``rotate``) or is not there. 1/sqrt(d_k) is inside Q and B_q. Without R the keys' constant shifts whole rows of logits, which
+softmax ignores, and it is left out.
 
 Letters as in posattn.folding: M members, L layers, b lists, N positions, H heads.
 """
@@ -67,9 +68,7 @@ class QueriesAndKeys:
 
     def _both(self, stacked: Mapping[str, Tensor], kind: str, dim: int) -> Tensor:
         """Weight or bias of queries, over sqrt(d_k), and keys."""
-        return torch.cat(
-            [stacked[f"{_QUERY}.{kind}"] / math.sqrt(self.config.d_k), stacked[f"{_KEY}.{kind}"]], dim=dim
-        )
+        return torch.cat([stacked[f"{_QUERY}.{kind}"] / math.sqrt(self.config.d_k), stacked[f"{_KEY}.{kind}"]], dim=dim)
 
     def _effective(self) -> Float[Tensor, " 2Hd_k"]:
         """1 where a constant has an effect: everywhere if it is turned, else in queries."""
