@@ -37,7 +37,8 @@ class QueriesAndKeys:
     """``folded``, and ``adjoint``: from gradients of the folded tensors to those of W_Q, W_K and T.
 
     ``QK.first`` (M, d_in, 2 H, d_k) and ``QK`` (L-1, M, w, 2 H, d_k), queries of all heads first; ``B`` (L, M, N, 2 H, d_k),
-    absent where there are neither biases nor encodings. The maps T carry t as one more row where there are biases.
+    with one row for all positions if only biases are in it, and absent if there are none. The maps T carry t as one more row
+    where there are biases.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class QueriesAndKeys:
         if config.design.attends == "both":
             table = table + p @ self.places
         if table.ndim > 1:
-            self.folded["B"] = table.expand(-1, -1, len(p), -1).unflatten(-1, parts)
+            self.folded["B"] = table.unflatten(-1, parts)
 
     def _both(self, stacked: Mapping[str, Tensor], kind: str, dim: int) -> Tensor:
         """Weight or bias of queries, over sqrt(d_k), and keys."""
@@ -104,7 +105,7 @@ def logits_by_layer(folded: Mapping[str, Tensor], config: ModelConfig) -> list[L
 
 def _logits(
     qk: Float[Tensor, "M d 2H d_k"],
-    table: Float[Tensor, "M N 2H d_k"] | None,
+    table: Float[Tensor, "M rows 2H d_k"] | None,
     config: ModelConfig,
     s: Float[Tensor, "M b N d"],
 ) -> list[Float[Tensor, "Mb N N"]]:

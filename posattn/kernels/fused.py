@@ -32,13 +32,15 @@ class _Tuning(NamedTuple):
 
 
 _HALF = {
-    "layer_forward": _Tuning(3, 1),
-    "attention_forward": _Tuning(2, 1),
-    "positional_state": _Tuning(3, 1),
-    "positional_weights": _Tuning(2, 2),
-    "attention_state": _Tuning(2, 2),
-    "attention_weights": _Tuning(2, 1),
-    "queries_weights": _Tuning(2, 1),
+    "positional forward": _Tuning(3, 1),
+    "positional state": _Tuning(3, 1),
+    "positional weights": _Tuning(2, 2),
+    "bilinear forward": _Tuning(2, 1),
+    "bilinear state": _Tuning(2, 2),
+    "bilinear weights": _Tuning(2, 1),
+    "queries forward": _Tuning(2, 1),
+    "queries state": _Tuning(2, 1),
+    "queries weights": _Tuning(2, 1),
 }
 _SINGLE = _Tuning(2, 1)
 
@@ -93,7 +95,7 @@ def loss_and_parts(
     """The same for a width of 16, 32 or 64, with the parts that the gradients are sums of, along an axis after the members'.
 
     For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks also add up: A stands in every one of the matrix
-    that the kernels apply. ``B`` has a row for each of a tile.
+    that the kernels apply. ``B`` has a row, or one for each of a tile.
     """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
 
@@ -110,7 +112,7 @@ def _summed(parts: Tensors, n: int) -> Tensors:
             (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
         )
         gradients["A"] = blocks.sum(dim=(2, 4))
-    if "B" in gradients:  # rows of a tile, (L, M, R, ...): those of one position are as many as its lists
+    if "B" in gradients and gradients["B"].shape[2] > 1:  # rows of a tile; a position has as many as there are lists
         lists = gradients["B"][:, :, : layers.ROWS // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
     return gradients
@@ -141,18 +143,22 @@ class _Step:
         self.w = folded["w"].contiguous()
 
     def _set_attention(self) -> None:
-        """Which form the attention has, the kernel for its weights' gradients, and how many programs share a tile there."""
-        config = self.config
-        self.positional, self.apart, self.bias = config.design.attends == "position", apart(config), config.bias
-        self.form, self.turns = {"K": 0, "TABLE": False, "ROTARY": False}, self.none
+        """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
+        config, self.bias = self.config, self.config.bias
+        self.positional, self.apart = config.design.attends == "position", apart(config)
+        self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
         if self.positional:
-            self.weights, self.slots, self.names = layers.positional_weights, 1, ("", "")
+            self.attention, self.slots, self.names = "positional", 1, ("", "")
+            self.state, self.weights = layers.positional_state, layers.positional_weights
         elif not self.apart:
-            self.weights, self.slots, self.names = layers.attention_weights, 2, ("M", "m")
+            self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
+            self.state, self.weights = layers.attention_state, layers.attention_weights
         else:
-            self.weights, self.slots, self.names = queries.queries_weights, 4, ("QK", "B")
+            self.attention, self.slots, self.names = "queries", 4, ("QK", "B")
+            self.state, self.weights = layers.attention_state, queries.queries_weights
             half, rotary = self.folded["QK.first"].shape[-1], config.design.rotary
-            self.form = {"K": half, "TABLE": "B" in self.folded, "ROTARY": rotary}
+            rows = self.folded["B"].shape[2] if "B" in self.folded else 0
+            self.form = {"K": half, "TABLE": rows, "ROTARY": rotary}
             self.turns = turns(self.n, config, self.none.device) if rotary else self.none
 
     def run(self) -> tuple[Tensor, Tensors]:
@@ -161,15 +167,15 @@ class _Step:
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
-    def _launch(self, name: str, heads: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
+    def _launch(self, way: str, slots: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
-        tuning = _HALF[name] if self.precision == "fp16" else _SINGLE
+        tuning = _HALF[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
         programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
         tiles = math.ceil(self.lists / (layers.ROWS // self.n))
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": layers.ROWS, "PRECISION": self.precision}
-        return (parts, self.members, heads), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
+        return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
@@ -202,7 +208,7 @@ class _Step:
     def _forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
         """The states before every layer and after the last, the attention weights, the errors, and the readout's parts."""
         config, sides = self.config, (self.members, self.lists)
-        grid, parts, sizes = self._launch("layer_forward" if self.positional else "attention_forward")
+        grid, parts, sizes = self._launch("forward")
         new = self.w.new_empty
         error = new(*sides, self.n)
         loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
@@ -247,10 +253,8 @@ class _Step:
 
     def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        backward = "positional" if self.positional else "attention"
-        state = getattr(layers, f"{backward}_state")
-        state_grid, _, state_sizes = self._launch(f"{backward}_state")
-        weights_grid, parts, weights_sizes = self._launch(self.weights.__name__, self.slots)
+        state_grid, _, state_sizes = self._launch("state")
+        weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
         gradients = self._parts(parts)
 
         def part(name: str) -> Tensor:
@@ -283,11 +287,11 @@ class _Step:
                 summed |= {"dk_pointer": part("K")}
                 self.weights[weights_grid](**summed, **given, **inputs, **matrices, **weights_sizes)
                 if not first:
-                    state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+                    self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
             else:
                 slopes = torch.empty_like(pairs[index])
                 tables = {"pairs_pointer": pairs[index], "slopes_pointer": slopes}
-                state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
+                self.state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
                 summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
                 inputs |= self._logits(index) if self.apart else {}
                 self.weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
@@ -302,8 +306,8 @@ class _Step:
         if self.positional:
             shapes["K"] = (*every, 2, rows, rows)
         elif self.apart:
-            both = (4, 2, self.form["K"])
-            shapes |= {"QK.first": (*first, d_in, *both), "QK": (*inner, width, *both), "B": (*every, rows, *both)}
+            both, table = (4, 2, self.form["K"]), rows if self.form["TABLE"] > 1 else 1
+            shapes |= {"QK.first": (*first, d_in, *both), "QK": (*inner, width, *both), "B": (*every, table, *both)}
         else:
             shapes |= {"M.first": (*first, d_in, 2, d_in), "M": (*inner, width, 2, width)}
             shapes |= {"m.first": (*first, 2, d_in), "m": (*inner, 2, width)}

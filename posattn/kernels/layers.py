@@ -17,7 +17,7 @@ three of TensorFloat-32, of the numbers and of what rounding them leaves. Produc
 import triton
 import triton.language as tl
 
-from posattn.kernels.queries import attend_by_queries, back_through_queries, halves_of
+from posattn.kernels.queries import attend_by_queries, back_through_queries
 from posattn.kernels.tiles import (
     dot,
     encoder_input,
@@ -100,10 +100,7 @@ def layer_forward(
         k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
         k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
     elif K:
-        q_1l, q_1r = halves_of(m_pointer + member * m_stride, 0, D_IN, D, K, PRECISION)
-        q_2l, q_2r = halves_of(m_pointer + member * m_stride, 1, D_IN, D, K, PRECISION)
-        k_1l, k_1r = halves_of(m_pointer + member * m_stride, 2, D_IN, D, K, PRECISION)
-        k_2l, k_2r = halves_of(m_pointer + member * m_stride, 3, D_IN, D, K, PRECISION)
+        matrices = m_pointer + member * m_stride
         table = r_pointer + member * r_stride
     else:
         m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
@@ -138,16 +135,16 @@ def layer_forward(
             z = dot(k_1, tl.trans(short_dot(tl.trans(u_1), tl.trans(s), PRECISION)), z, PRECISION)
             z = dot(k_2, tl.trans(short_dot(tl.trans(u_2), tl.trans(s), PRECISION)), z, PRECISION)
         else:
-            place, kept = pairs_of(first, lists, N, R)
+            place, kept = pairs_of(first, lists, N, 1, N, R)
             pairs = pairs_pointer + (member * lists + first) * 2 * N * N
             if K:
                 z = attend_by_queries(
-                    z, s, q_1l, q_1r, k_1l, k_1r, u_1, table, turn_pointer, 0, pairs, place, kept, same,
-                    N, R, K, TABLE, ROTARY, PRECISION,
+                    z, s, u_1, matrices, table, turn_pointer, 0, pairs, place, kept, same,
+                    N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
                 )  # fmt: skip
                 z = attend_by_queries(
-                    z, s, q_2l, q_2r, k_2l, k_2r, u_2, table, turn_pointer, 1, pairs + N * N, place, kept, same,
-                    N, R, K, TABLE, ROTARY, PRECISION,
+                    z, s, u_2, matrices, table, turn_pointer, 1, pairs + N * N, place, kept, same,
+                    N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
                 )  # fmt: skip
             else:
                 z = _attend(z, s, m_1, r_1, u_1, pairs, place, kept, same, BIAS, PRECISION)
@@ -283,10 +280,7 @@ def attention_state(
     u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
     u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
     if K:
-        q_1l, q_1r = halves_of(m_pointer + member * m_stride, 0, D_IN, D, K, PRECISION)
-        q_2l, q_2r = halves_of(m_pointer + member * m_stride, 1, D_IN, D, K, PRECISION)
-        k_1l, k_1r = halves_of(m_pointer + member * m_stride, 2, D_IN, D, K, PRECISION)
-        k_2l, k_2r = halves_of(m_pointer + member * m_stride, 3, D_IN, D, K, PRECISION)
+        matrices = m_pointer + member * m_stride
         table = r_pointer + member * r_stride
     else:
         m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
@@ -308,7 +302,7 @@ def attention_state(
         else:
             s = tile_of(s_pointer, start, at, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        place, kept = pairs_of(first, lists, N, R)
+        place, kept = pairs_of(first, lists, N, 1, N, R)
         here = (member * lists + first) * 2 * N * N
         pairs, slopes = pairs_pointer + here, slopes_pointer + here
         ds = zeros(R, D)
@@ -316,13 +310,13 @@ def attention_state(
             ds = dot(dz, tl.trans(u_0), ds, PRECISION)
         if K:
             ds = back_through_queries(
-                ds, s, dz, q_1l, q_1r, k_1l, k_1r, u_1, table, turn_pointer, 0, pairs, slopes, place, kept,
-                FIRST, N, R, K, TABLE, ROTARY, PRECISION,
+                ds, s, dz, u_1, matrices, table, turn_pointer, 0, pairs, slopes, place, kept,
+                FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
             )  # fmt: skip
             pairs, slopes = pairs + N * N, slopes + N * N
             ds = back_through_queries(
-                ds, s, dz, q_2l, q_2r, k_2l, k_2r, u_2, table, turn_pointer, 1, pairs, slopes, place, kept,
-                FIRST, N, R, K, TABLE, ROTARY, PRECISION,
+                ds, s, dz, u_2, matrices, table, turn_pointer, 1, pairs, slopes, place, kept,
+                FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
             )  # fmt: skip
         else:
             ds = _back_through_attention(ds, s, dz, m_1, r_1, u_1, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
@@ -359,7 +353,7 @@ def attention_weights(
         else:
             s = tile_of(s_pointer, start, at, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        place, kept = pairs_of(first, lists, N, R)
+        place, kept = pairs_of(first, lists, N, 1, N, R)
         here = ((member * lists + first) * 2 + head) * N * N
         a = tl.load(pairs_pointer + here + place, mask=kept, other=0.0)
         du = dot(short_dot(tl.trans(s), tl.trans(a), PRECISION), dz, du, PRECISION)

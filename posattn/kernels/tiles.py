@@ -74,12 +74,15 @@ def values_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, 
 
 
 @triton.jit
-def pairs_of(first, lists, N: tl.constexpr, R: tl.constexpr):
-    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which are there."""
+def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
+    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which are there.
+
+    Rows are ``down`` apart and columns ``across``: N and 1, or for transposed weights 1 and N.
+    """
     row = tl.arange(0, R)
     own = row // N
     kept = (own[:, None] == own[None, :]) & ((row < (R // N) * N) & (first + own < lists))[:, None]
-    return own[:, None] * 2 * N * N + (row % N)[:, None] * N + (row % N)[None, :], kept
+    return own[:, None] * 2 * N * N + (row % N)[:, None] * down + (row % N)[None, :] * across, kept
 
 
 @triton.jit
