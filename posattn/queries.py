@@ -58,14 +58,14 @@ class QueriesAndKeys:
             "QK.first": first[:, :d_in].unflatten(-1, parts),
             "QK": inner[..., : config.width, :].unflatten(-1, parts),
         }
-        table = self.weight.new_zeros(1)
+        tables = []
         if config.bias:
             rows = torch.cat([first[None, :, d_in:], inner[..., config.width :, :]])
-            table = (rows + self._both(stacked, "bias", dim=-1)[..., None, :]) * self._effective()
+            tables.append((rows + self._both(stacked, "bias", dim=-1)[..., None, :]) * self._effective())
         if config.design.attends == "both":
-            table = table + p @ self.places
-        if table.ndim > 1:
-            self.folded["B"] = table.unflatten(-1, parts)
+            tables.append(p @ self.places)
+        if tables:
+            self.folded["B"] = sum(tables[1:], start=tables[0]).unflatten(-1, parts)
 
     def _both(self, stacked: Mapping[str, Tensor], kind: str, dim: int) -> Tensor:
         """Weight or bias of queries, over sqrt(d_k), and keys."""

@@ -40,7 +40,7 @@ _HALF = {
     "bilinear weights": _Tuning(2, 1),
     "queries forward": _Tuning(2, 1),
     "queries state": _Tuning(2, 1),
-    "queries weights": _Tuning(2, 1),
+    "queries weights": _Tuning(1, 1),  # for each slot
 }
 _SINGLE = _Tuning(2, 1)
 

@@ -10,6 +10,10 @@ the bilinear form M and its row m of self-attention, z the pre-activation, h = r
 the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range; what would lie
 beyond the range becomes its largest number. Sums leave in true units.
 
+Where queries and keys do not multiply out, K is their half width, and 0 elsewhere; m_pointer and r_pointer are then their
+matrices and table, and ``queries`` says what becomes of them. Matrices of queries and keys are read anew for every tile, since
+all of them together leave no room on chip.
+
 PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``fp32``, where a product is
 three of TensorFloat-32, of the numbers and of what rounding them leaves. Products are always summed in float32.
 """

@@ -75,7 +75,7 @@ def _joined(value: Float[Tensor, "*lead 2 K"], d_k: int) -> Float[Tensor, "*lead
 
 @cache
 def turns(n: int, config: ModelConfig, device: torch.device) -> Float[Tensor, "n 2 K"]:
-    """Cosines and sines of the angles at n positions. Kept, since a step is too short to compute them anew."""
+    """Cosines and sines of the angles at n positions: computed by a first step, and kept for those that a graph records."""
     half = config.d_k // 2
     unit = torch.ones(n, config.d_k, device=device)
     unit[:, half : 2 * half] = 0
