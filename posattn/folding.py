@@ -38,7 +38,7 @@ Tensors = dict[str, Tensor]
 
 
 def folds(config: object) -> bool:
-    """Whether a network folds: a Transformer for lists of up to n, not compiled, whose attention does not turn positions alone."""
+    """Whether a network folds: a Transformer for lists of up to n, not compiled, that does not turn positions alone."""
     if not isinstance(config, ModelConfig) or config.compiled or config.any_length:
         return False
     return not (config.design.rotary and config.design.attends == "position")
