@@ -34,7 +34,7 @@ def check() -> None:
     from posattn.kernels import fused  # needs Triton, which comes with PyTorch for GPUs
 
     print(f"{'kernels against float64 autograd':40}{'loss':>12}{'gradients':>12}")
-    for arch in ("positional", "scale-exact", "misaligned", "standard", "no-encoding", "positional-input"):
+    for arch in (name for name in posattn.ARCHITECTURES if fused.supported(ModelConfig(8, name), "fp16")):
         torch.manual_seed(0)
         config, named = ModelConfig(8, arch), {}
         models = [Transformer(config) for _ in range(3)]
@@ -116,7 +116,7 @@ def traffic(arch: str, precision: str) -> float:
 GROUPS = {
     "forward": ("layer_forward",),
     "backward, states": ("positional_state", "attention_state"),
-    "backward, weights": ("positional_weights", "attention_weights"),
+    "backward, weights": ("positional_weights", "attention_weights", "queries_weights"),
     "optimiser": ("_adam",),
 }
 

@@ -2,7 +2,7 @@
 
 What is written is the folded network (posattn.folding) for lists of one length. A positional one is then a constant linear map
 and a ReLU a layer: no query, key or softmax is left in the file. Self-attention keeps its softmax, with one matrix instead of
-queries and keys; architectures that do not fold are written as they are.
+queries and keys where those multiply out; architectures that do not fold are written as they are.
 """
 
 import copy

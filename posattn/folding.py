@@ -11,6 +11,8 @@ ends up in the constant c. Self-attention folds too: softmax ignores what is the
     (x_i W_Q + b_Q)(x_j W_K + b_K)^T   may be replaced by   (s_i M + m) s_j^T,
     M = T W_Q W_K^T T^T,   m = (t W_Q + b_Q) W_K^T T^T.
 
+Where something comes between W_Q and W_K^T, queries and keys stay apart, each folded (posattn.queries).
+
 The products are taken once a step, and :class:`Fold` carries gradients back through them; frozen, the network is a
 constant linear map and a ReLU a layer. Exact up to rounding, with half the multiplications of the plain network.
 
@@ -20,6 +22,7 @@ all layers lead with (L, M), so that those of any run of layers are one batch of
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -29,15 +32,16 @@ from torch import Tensor, nn
 from posattn.attention import merge_heads, softmax, split_heads
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.queries import Logits, QueriesAndKeys, apart, logits_by_layer
 
 Tensors = dict[str, Tensor]
 
 
 def folds(config: object) -> bool:
-    """Whether a network folds: a Transformer with no rotary embedding and no encodings beside the state in queries and keys."""
+    """Whether a network folds: a Transformer for lists of up to n, not compiled, that does not turn positions alone."""
     if not isinstance(config, ModelConfig) or config.compiled or config.any_length:
         return False
-    return config.design.attends != "both" and not config.design.rotary
+    return not (config.design.rotary and config.design.attends == "position")
 
 
 def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
@@ -57,7 +61,8 @@ def fold(stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N
     """The folded tensors of an ensemble whose parameters are as ``stack_layers`` gives them, at the encodings ``p``.
 
     ``U.first`` (M, d_in, H+1, w) and ``U`` (L-1, M, w, H+1, w), with U_0 first; ``c`` (L, M, 1, w); ``A`` (L, M, H, N, N),
-    or ``M.first`` (M, d_in, H, d_in), ``M`` (L-1, M, w, H, w), ``m.first`` (M, H, d_in) and ``m`` (L-1, M, H, w);
+    or ``M.first`` (M, d_in, H, d_in), ``M`` (L-1, M, w, H, w), ``m.first`` (M, H, d_in) and ``m`` (L-1, M, H, w), or what
+    :class:`posattn.queries.QueriesAndKeys` has;
     ``w`` (M, w, V) and ``b`` (M, 1, V) of the readout, V = 1 for numbers. Without biases there are no c, m and b, and a tied
     decoder has only the b that W_2 gives it.
     """
@@ -80,7 +85,12 @@ class Fold:
         self.first_map = self._below(encoder, "encoder")
         self.inner_map = torch.cat([self.inner, self._row("layers.W_2")[:-1]], dim=-2) if config.bias else self.inner
         self.folded = self._values()
-        self.folded |= self._positional_weights() if config.design.attends == "position" else self._bilinear_logits()
+        if apart(config):
+            self.queries_and_keys = QueriesAndKeys(stacked, config, p, self.first_map, self.inner_map)
+            self.folded |= self.queries_and_keys.folded
+        else:
+            positional = config.design.attends == "position"
+            self.folded |= self._positional_weights() if positional else self._bilinear_logits()
         self.folded |= self._readout()
 
     def adjoint(self, gradients: Mapping[str, Tensor]) -> Tensors:
@@ -90,7 +100,8 @@ class Fold:
         if self.config.design.attends == "position":
             self._positional_adjoint(gradients["A"], found)
         else:
-            more_first, more_inner = self._bilinear_adjoint(gradients, found)
+            adjoint = self.queries_and_keys.adjoint if apart(self.config) else self._bilinear_adjoint
+            more_first, more_inner = adjoint(gradients, found)
             first, inner = first + more_first, inner + more_inner
         self._maps_adjoint(first, inner, gradients, found)
         return {name: found[name] for name in self.stacked}
@@ -317,21 +328,30 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
     members, b, n, _ = features.shape
     s = features
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
-    bilinear = _by_layer(folded, "M")
-    rows: list[tuple[Tensor | None, ...]] = [(None,) * config.heads] * config.layers
-    if config.bias:
-        rows = [layer.split(1, dim=1) for layer in (folded["m.first"], *folded["m"].unbind())]
-    for u, m, m_row, c in zip(_by_layer(folded, "U"), bilinear, rows, constants, strict=True):
-        d = s.shape[-1]
-        by_entry, by_list = s.reshape(members, b * n, d), s.reshape(members * b, n, d)
+    logits = logits_by_layer(folded, config) if apart(config) else _bilinear_by_layer(folded, config)
+    for u, logits_of, c in zip(_by_layer(folded, "U"), logits, constants, strict=True):
+        by_entry = s.reshape(members, b * n, s.shape[-1])
         z = _affine(by_entry, u[0], c).view(members * b, n, config.width)
-        for m_h, m_row_h, u_h in zip(m, m_row, u[1:], strict=True):
-            queries = _affine(by_entry, m_h, m_row_h).view(by_list.shape)
-            weights = softmax(torch.bmm(queries, by_list.mT), config.causal)
+        for logits_h, u_h in zip(logits_of(s), u[1:], strict=True):
+            weights = softmax(logits_h, config.causal)
             z = torch.baddbmm(z, weights, torch.bmm(by_entry, u_h).view(z.shape))
         s = torch.relu_(z).view(members, b, n, config.width)
     out = _affine(s.view(members, b * n, config.width), folded["w"], folded.get("b"))
     return out.view(members, b, n, -1)
+
+
+def _bilinear_by_layer(folded: Tensors, config: ModelConfig) -> list[Logits]:
+    rows: list[tuple[Tensor | None, ...]] = [(None,) * config.heads] * config.layers
+    if config.bias:
+        rows = [layer.split(1, dim=1) for layer in (folded["m.first"], *folded["m"].unbind())]
+    return [partial(_bilinear, m, row) for m, row in zip(_by_layer(folded, "M"), rows, strict=True)]
+
+
+def _bilinear(m: tuple[Tensor, ...], rows: tuple[Tensor | None, ...], s: Float[Tensor, "M b N d"]) -> list[Tensor]:
+    """(s_i M + m) s_j^T of every head."""
+    by_entry, by_list = s.flatten(1, 2), s.flatten(0, 1)
+    queries = [_affine(by_entry, m_h, row).view(by_list.shape) for m_h, row in zip(m, rows, strict=True)]
+    return [torch.bmm(q, by_list.mT) for q in queries]
 
 
 def _affine(x: Float[Tensor, "M rows d"], matrix: Float[Tensor, "M d e"], row: Float[Tensor, "M 1 e"] | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from posattn.experiments.declaration import Cell
 from posattn.folding import folds
 from posattn.model import ModelConfig
+from posattn.queries import apart
 from posattn.tasks import TASKS
 from posattn.training import Member, Trainer
 from posattn.training.network import NetworkConfig
@@ -19,6 +20,7 @@ from posattn.training.workers import Workers
 _ENTRIES = 1800  # timed at once: 200 lists of 8 numbers
 # Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
+_GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_RATE = 5e13  # operations a second of networks of tokens, through the kernels: likewise a guess
 
@@ -54,8 +56,9 @@ def _on_gpu(model: NetworkConfig) -> float:
         return operations(model) / _GPU_RATE
     if not folds(model):
         return _GPU_UNFOLDED
-    entries = (model.n + 1) * getattr(model, "layers", 4) / 36
-    return _GPU[model.design.attends] * entries  # type: ignore[attr-defined]
+    assert isinstance(model, ModelConfig)
+    entries = (model.n + 1) * model.layers / 36
+    return (_GPU_APART if apart(model) else _GPU[model.design.attends]) * entries
 
 
 def operations(model: ModelConfig) -> float:

@@ -74,6 +74,7 @@ LOGARITHMIC = (
     "positional bound",
     "self-attention bound",
 )
+_TITLE, _ACROSS = 42, 40  # letters in a line of a panel's title, and along its axis
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 
 
@@ -167,10 +168,13 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             else:
                 _panel(axes, here, there, list(dict.fromkeys(own["series"])), shown.x)
             title = ", ".join(titled(name, value) for name, value in zip(shown.columns, column, strict=True))
-            axes.set_title(f"{title}: {view.title}" if view.title else title, fontsize="medium")
+            long = len(title) + len(view.title) > _TITLE * (2 if bars else 1)
+            title = title + (":\n" if long else ": ") + view.title if view.title else title
+            axes.set_title(title, fontsize="medium")
             axes.set_yscale("log" if view.metric in LOGARITHMIC else "linear")
             if shown.x not in ("scale", "layers") and not bars:
                 axes.set_xscale("log")
+                _mark(axes, sorted(set(own[shown.x])))
         for axes in row if bars else row[:1]:
             axes.set_ylabel(METRICS.get(view.metric, view.metric))
     handles = {
@@ -180,6 +184,19 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
     beside = max(1, min(len(handles), 4, fit))
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=beside, fontsize="small")
     return save(figure, out / f"{experiment.name}.png")
+
+
+def _mark(axes: Axes, values: Sequence[float]) -> None:
+    """Names the values that were measured along a logarithmic axis: the ends, and those between that there is room for."""
+    span, marks = math.log(values[-1] / values[0]) or 1.0, dict[float, str]()
+    for value in (values[-1], *values[:-1]):
+        name = f"{value:,g}" if value < 1e6 else f"{value:.0e}"
+        apart = ((len(name) + len(other)) / 2 + 1 for other in marks.values())
+        away = (abs(math.log(value / other)) / span * _ACROSS for other in marks)
+        if all(gap >= room for gap, room in zip(away, apart, strict=True)):
+            marks[value] = name
+    axes.set_xticks(list(marks), list(marks.values()))
+    axes.minorticks_off()
 
 
 def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:

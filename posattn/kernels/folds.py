@@ -24,6 +24,7 @@ from torch import Tensor
 from posattn.folding import Tensors
 from posattn.kernels import layers
 from posattn.model import ModelConfig
+from posattn.queries import apart
 
 _NARROWEST = 16  # rows and columns that tl.dot needs
 _WARPS = 4
@@ -382,7 +383,7 @@ def unfold_rest(
 def serves(config: ModelConfig) -> bool:
     """Whether the kernels fold the architecture, given that those of ``layers`` run it; larger ones do not fit on chip."""
     sizes = config.embed in (32, 64) and config.width in (16, 32, 64)
-    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal
+    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal and not apart(config)
 
 
 class RowsFold:

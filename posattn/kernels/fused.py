@@ -15,10 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.folding import Tensors, folds
-from posattn.kernels import layers
+from posattn.kernels import layers, queries
+from posattn.kernels.shapes import narrowed, padded, turns, widened
 from posattn.model import ModelConfig
+from posattn.queries import apart
 
-_NARROWEST = 16  # rows and columns that tl.dot needs
 _WARPS = 4
 _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely divided less evenly
 
@@ -31,12 +32,15 @@ class _Tuning(NamedTuple):
 
 
 _HALF = {
-    "layer_forward": _Tuning(3, 1),
-    "attention_forward": _Tuning(2, 1),
-    "positional_state": _Tuning(3, 1),
-    "positional_weights": _Tuning(2, 2),
-    "attention_state": _Tuning(2, 2),
-    "attention_weights": _Tuning(2, 1),
+    "positional forward": _Tuning(3, 1),
+    "positional state": _Tuning(3, 1),
+    "positional weights": _Tuning(2, 2),
+    "bilinear forward": _Tuning(2, 1),
+    "bilinear state": _Tuning(2, 2),
+    "bilinear weights": _Tuning(2, 1),
+    "queries forward": _Tuning(2, 1),
+    "queries state": _Tuning(2, 1),
+    "queries weights": _Tuning(1, 1),  # for each slot
 }
 _SINGLE = _Tuning(2, 1)
 
@@ -44,7 +48,8 @@ _SINGLE = _Tuning(2, 1)
 def supported(config: ModelConfig, precision: str) -> bool:
     """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
-    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens.
+    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens. Queries and
+    keys that do not multiply out may have 64 entries.
     """
     if config.vocabulary.words and precision == "fp32":
         return False
@@ -55,6 +60,7 @@ def supported(config: ModelConfig, precision: str) -> bool:
         and config.positions <= layers.ROWS
         and config.width <= 64
         and config.input_dim <= 64
+        and (config.d_k <= 64 or not apart(config))
     )
 
 
@@ -72,9 +78,9 @@ def loss_and_gradients(
     The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
     as many as an H200 runs at once.
     """
-    wide = replace(config, width=_padded(config.width))
-    loss, parts = loss_and_parts(_widened(folded, wide.width), x, y, encoding, wide, precision, programs)
-    return loss, _narrowed(_summed(parts, x.shape[-1] + 1), config.width)
+    wide = replace(config, width=padded(config.width))
+    loss, parts = loss_and_parts(widened(folded, wide.width, precision), x, y, encoding, wide, precision, programs)
+    return loss, narrowed(_summed(parts, x.shape[-1] + 1), config)
 
 
 def loss_and_parts(
@@ -89,43 +95,14 @@ def loss_and_parts(
     """The same for a width of 16, 32 or 64, with the parts that the gradients are sums of, along an axis after the members'.
 
     For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks also add up: A stands in every one of the matrix
-    that the kernels apply.
+    that the kernels apply. ``B`` has a row, or one for each of a tile.
     """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
 
 
-def _padded(width: int) -> int:
-    """Columns that the matrix units take for so many."""
-    return max(_NARROWEST, 2 ** (width - 1).bit_length())
-
-
-_HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "w": (-2,)}  # axes of hidden units
-
-
-def _widened(folded: Tensors, width: int) -> Tensors:
-    """The same network with more hidden units, whose weights are zero."""
-    wide = dict(folded)
-    for name in _HIDDEN.keys() & folded.keys():
-        for axis in _HIDDEN[name]:
-            value = wide[name]
-            missing = list(value.shape)
-            missing[axis] = width - value.shape[axis]
-            wide[name] = torch.cat([value, value.new_zeros(missing)], dim=axis) if missing[axis] else value
-    return wide
-
-
-def _narrowed(gradients: Tensors, width: int) -> Tensors:
-    """The gradients of the first ``width`` hidden units."""
-    narrow = dict(gradients)
-    for name in _HIDDEN.keys() & gradients.keys():
-        for axis in _HIDDEN[name]:
-            narrow[name] = narrow[name].narrow(axis, 0, width)
-    return narrow
-
-
 def _summed(parts: Tensors, n: int) -> Tensors:
     """The gradient of every folded tensor from its parts."""
-    by_member = ("U.first", "M.first", "m.first", "w", "b")  # the others have an axis of layers in front
+    by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")  # the others have an axis of layers in front
     gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items() if name != "K"}
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
@@ -135,6 +112,9 @@ def _summed(parts: Tensors, n: int) -> Tensors:
             (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
         )
         gradients["A"] = blocks.sum(dim=(2, 4))
+    if "B" in gradients and gradients["B"].shape[2] > 1:  # rows of a tile; a position has as many as there are lists
+        lists = gradients["B"][:, :, : layers.ROWS // n * n]
+        gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
     return gradients
 
 
@@ -157,10 +137,29 @@ class _Step:
         self.members, self.lists, k = x.shape
         self.n, self.d_in = k + 1, config.input_dim
         self.lists_of_numbers = True
-        self.positional, self.bias = config.design.attends == "position", config.bias
         self.none = folded["w"]  # stands for what the architecture lacks
+        self._set_attention()
         self.kind = torch.float16 if precision == "fp16" else torch.float32
         self.w = folded["w"].contiguous()
+
+    def _set_attention(self) -> None:
+        """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
+        config, self.bias = self.config, self.config.bias
+        self.positional, self.apart = config.design.attends == "position", apart(config)
+        self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
+        if self.positional:
+            self.attention, self.slots, self.names = "positional", 1, ("", "")
+            self.state, self.weights = layers.positional_state, layers.positional_weights
+        elif not self.apart:
+            self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
+            self.state, self.weights = layers.attention_state, layers.attention_weights
+        else:
+            self.attention, self.slots, self.names = "queries", 4, ("QK", "B")
+            self.state, self.weights = layers.attention_state, queries.queries_weights
+            half, rotary = self.folded["QK.first"].shape[-1], config.design.rotary
+            rows = self.folded["B"].shape[2] if "B" in self.folded else 0
+            self.form = {"K": half, "TABLE": rows, "ROTARY": rotary}
+            self.turns = turns(self.n, config, self.none.device, self.precision) if rotary else self.none
 
     def run(self) -> tuple[Tensor, Tensors]:
         states, pairs, errors, read = self._forward()
@@ -168,41 +167,48 @@ class _Step:
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
-    def _launch(self, name: str, heads: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
+    def _launch(self, way: str, slots: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
-        tuning = _HALF[name] if self.precision == "fp16" else _SINGLE
+        tuning = _HALF[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
         programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
         tiles = math.ceil(self.lists / (layers.ROWS // self.n))
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": layers.ROWS, "PRECISION": self.precision}
-        return (parts, self.members, heads), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
+        return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
         wide = self.d_in if index == 0 else self.config.width
-        return {"D_IN": wide, "D": _padded(wide)}
+        return {"D_IN": wide, "D": padded(wide)}
 
-    def _of_layer(self, name: str, index: int) -> Tensor:
-        """A folded tensor of one layer, or a stand-in."""
-        if f"{name}.first" in self.folded:
-            return self.folded[f"{name}.first"] if index == 0 else self.folded[name][index - 1]
-        return self.folded[name][index] if name in self.folded else self.none
+    def _of_layer(self, name: str, index: int, tensors: Tensors | None = None) -> Tensor:
+        """A folded tensor of one layer, or one of others like them, or a stand-in."""
+        tensors = self.folded if tensors is None else tensors
+        if f"{name}.first" in tensors:
+            return tensors[f"{name}.first"] if index == 0 else tensors[name][index - 1]
+        return tensors[name][index] if name in tensors else self.none
 
     def _matrices(self, index: int) -> dict[str, Any]:
-        u, a, m, r = (self._of_layer(name, index) for name in ("U", "A", "M", "m"))
+        u = self._of_layer("U", index)
         assert u.stride()[1:] == (3 * self.config.width, self.config.width, 1)
         own = {"u_pointer": u, "u_stride": u.stride(0)}
         if self.positional:
-            return own | {"a_pointer": a}
-        return own | {"m_pointer": m, "m_stride": m.stride(0), "r_pointer": r, "r_stride": r.stride(0)}
+            return own | {"a_pointer": self._of_layer("A", index)}
+        return own | self._logits(index)
+
+    def _logits(self, index: int) -> dict[str, Any]:
+        """What a layer's logits need: M and m, or matrices, table and turns of queries and keys."""
+        m, r = (self._of_layer(name, index) for name in self.names)
+        strides = {"m_stride": m.stride(0), "r_stride": r.stride(0)}
+        return {"m_pointer": m, "r_pointer": r, "turn_pointer": self.turns} | strides | self.form
 
     # --- forward and back --------------------------------------------------------------------------------------------------
 
     def _forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
         """The states before every layer and after the last, the attention weights, the errors, and the readout's parts."""
         config, sides = self.config, (self.members, self.lists)
-        grid, parts, sizes = self._launch("layer_forward" if self.positional else "attention_forward")
+        grid, parts, sizes = self._launch("forward")
         new = self.w.new_empty
         error = new(*sides, self.n)
         loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
@@ -233,9 +239,7 @@ class _Step:
                 CAUSAL=config.causal,
                 FIRST=first,
                 LAST=last,
-                **dict.fromkeys(("a_pointer", "m_pointer", "r_pointer"), self.none)
-                | dict.fromkeys(("m_stride", "r_stride"), 0)
-                | self._matrices(index),
+                **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
                 **self._width_in(index),
                 **sizes,
             )
@@ -249,26 +253,14 @@ class _Step:
 
     def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        count, width = self.config.layers, self.config.width
-        heads = 1 if self.positional else 2
-        backward = "positional" if self.positional else "attention"
-        state, weights = getattr(layers, f"{backward}_state"), getattr(layers, f"{backward}_weights")
-        state_grid, _, state_sizes = self._launch(f"{backward}_state")
-        weights_grid, parts, weights_sizes = self._launch(f"{backward}_weights", heads)
+        state_grid, _, state_sizes = self._launch("state")
+        weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
+        gradients = self._parts(parts)
 
-        def sums(*shape: int) -> Tensor:
-            return self.w.new_empty(*shape)
+        def part(name: str) -> Tensor:
+            return self._of_layer(name, index, gradients)
 
-        of_first, of_inner = (self.members, parts), (count - 1, self.members, parts)
-        du_first, du = sums(*of_first, self.d_in, 3, width), sums(*of_inner, width, 3, width)
-        dc = sums(count, *of_first, width)
-        if self.positional:
-            dk = sums(count, *of_first, 2, layers.ROWS, layers.ROWS)
-        else:
-            dm_first, dm = sums(*of_first, self.d_in, 2, self.d_in), sums(*of_inner, width, 2, width)
-            dr_first, dr = sums(*of_first, 2, self.d_in), sums(*of_inner, 2, width)
-
-        for index in reversed(range(count)):
+        for index in reversed(range(self.config.layers)):
             first, s = index == 0, states[index]
             reads_lists, last = self._ends(index)
             given = {
@@ -288,26 +280,38 @@ class _Step:
                 "FIRST": reads_lists,
             }
             inputs |= {"BIAS": self.bias} | self._width_in(index)
-            summed = {"du_pointer": du_first if first else du[index - 1], "dc_pointer": dc[index]}
+            summed = {"du_pointer": part("U"), "dc_pointer": part("c")}
             before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
             if self.positional:
-                weights[weights_grid](dk_pointer=dk[index], **summed, **given, **inputs, **matrices, **weights_sizes)
+                summed |= {"dk_pointer": part("K")}
+                self.weights[weights_grid](**summed, **given, **inputs, **matrices, **weights_sizes)
                 if not first:
-                    state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+                    self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
             else:
                 slopes = torch.empty_like(pairs[index])
                 tables = {"pairs_pointer": pairs[index], "slopes_pointer": slopes}
-                state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
-                summed |= {"dm_pointer": dm_first if first else dm[index - 1]}
-                summed |= {"dr_pointer": dr_first if first else dr[index - 1]}
-                weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
+                self.state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
+                summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
+                inputs |= self._logits(index) if self.apart else {}
+                self.weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
             dz = before
+        return gradients
 
-        gradients = {"U.first": du_first, "U": du} | ({"c": dc} if self.bias else {})
+    def _parts(self, parts: int) -> Tensors:
+        """Room for the parts of every gradient but the readout's."""
+        count, width, rows, d_in = self.config.layers, self.config.width, layers.ROWS, self.d_in
+        first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
+        shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
         if self.positional:
-            return gradients | {"K": dk}
-        return gradients | {"M.first": dm_first, "M": dm} | ({"m.first": dr_first, "m": dr} if self.bias else {})
+            shapes["K"] = (*every, 2, rows, rows)
+        elif self.apart:
+            both, table = (4, 2, self.form["K"]), rows if self.form["TABLE"] > 1 else 1
+            shapes |= {"QK.first": (*first, d_in, *both), "QK": (*inner, width, *both), "B": (*every, table, *both)}
+        else:
+            shapes |= {"M.first": (*first, d_in, 2, d_in), "M": (*inner, width, 2, width)}
+            shapes |= {"m.first": (*first, 2, d_in), "m": (*inner, 2, width)}
+        return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded or name == "K"}
 
 
 Finish = Callable[[Tensor], Tensor]  # from what the readout gives, (M, b, N, V), to every member's loss
@@ -322,10 +326,10 @@ def token_loss_and_gradients(
     programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
     """The same for networks of tokens: any features and any loss. The kernels do the layers, autograd what comes after them."""
-    wide = replace(config, width=_padded(config.width))
-    step = _TokenStep(_widened(folded, wide.width), features, finish, wide, precision, programs)
+    wide = replace(config, width=padded(config.width))
+    step = _TokenStep(widened(folded, wide.width, precision), features, finish, wide, precision, programs)
     loss, gradients = step.differentiate()
-    return loss, _narrowed(gradients, config.width)
+    return loss, narrowed(gradients, config)
 
 
 class _TokenStep(_Step):
@@ -346,9 +350,10 @@ class _TokenStep(_Step):
             programs,
             finish,
         )
-        self.positional, self.bias, self.lists_of_numbers = config.design.attends == "position", config.bias, False
+        self.lists_of_numbers = False
         self.kind = torch.float16 if precision == "fp16" else torch.float32
         self.w = self.none = folded["w"].contiguous()
+        self._set_attention()
         # The first layer reads features as others read states: from memory, padded for the matrix units.
         self.x = F.pad(features, (0, self._width_in(0)["D"] - self.d_in)).to(self.kind)
         self.y = self.encoding = self.none

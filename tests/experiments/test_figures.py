@@ -1,9 +1,12 @@
 """Figures from rows alone: medians and percentiles by hand, and the published numbers beside ours."""
 
+import itertools
+
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from posattn.experiments import EXPERIMENTS
+from posattn.experiments import EXPERIMENTS, figures
 from posattn.experiments.figures import STYLES, against_published, dash, draw, medians, published, style
 
 FIX_SCALE = EXPERIMENTS["fix-scale"]
@@ -126,3 +129,19 @@ def test_a_legend_of_long_names_stays_within_the_figure(monkeypatch, tmp_path):
     (legend,) = figure.legends
     box = legend.get_window_extent()
     assert len(legend.get_texts()) == 8 and box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
+@pytest.mark.parametrize("values", [[2, 4, 8, 16], [2**k for k in range(1, 11)], list(range(5000, 50_001, 5000)), [7]])
+def test_names_along_a_logarithmic_axis_do_not_overlap_and_the_ends_are_named(values):
+    figure, axes = plt.subplots(figsize=(4.0, 3.4), layout="constrained")
+    axes.plot(values, values)
+    axes.set_xscale("log")
+    figures._mark(axes, values)
+    figure.draw_without_rendering()
+    labels = sorted(
+        (tick for tick in axes.get_xticklabels() if tick.get_text()), key=lambda tick: tick.get_position()[0]
+    )
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert {labels[0].get_text(), labels[-1].get_text()} == {f"{values[0]:,}", f"{values[-1]:,}"}
+    plt.close(figure)

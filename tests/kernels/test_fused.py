@@ -167,7 +167,6 @@ def test_what_the_kernels_serve():
     assert fused.supported(ModelConfig(8), "tf32") and fused.supported(ModelConfig(8, "standard"), "tf32")
     assert fused.supported(ModelConfig(8), "fp16") and fused.supported(ModelConfig(8), "fp32")
     assert not fused.supported(ModelConfig(8, "standard"), "fp32")
-    assert not fused.supported(ModelConfig(8, "rope-only"), "tf32")
     assert not fused.supported(ModelConfig(8, heads=4), "tf32")
     assert not fused.supported(ModelConfig(layers.ROWS), "tf32")
     assert fused.supported(ModelConfig(8, "standard", width=2), "tf32")

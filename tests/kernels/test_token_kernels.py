@@ -45,6 +45,7 @@ CASES = [
     ("khop", {"arch": "standard"}),
     ("khop", {"arch": "standard", "tied": True, "layers": 1}),
     ("khop", {"arch": "scale-exact", "tied": True}),
+    ("khop", {"arch": "rope-only", "layers": 2}),
     ("mixed-sum", {"arch": "standard"}),
     ("mixed-multitask", {"relative": True, "layers": 2, "width": 10}),  # padded to 16
 ]

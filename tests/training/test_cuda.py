@@ -168,7 +168,7 @@ def test_a_member_that_does_not_fit_alone_is_an_error_in_one_sentence(monkeypatc
 TOKENS = [
     ("khop", {"n": 6}),
     ("khop", {"n": 6, "arch": "standard", "tied": True}),
-    ("khop", {"n": 6, "arch": "rope-only"}),  # does not fold: vmap
+    ("khop", {"n": 6, "arch": "rope-only"}),
     ("mixed-multitask", {"relative": True}),
     ("mixed-sum", {"arch": "standard"}),
 ]

@@ -101,7 +101,7 @@ def test_training_is_what_a_plain_loop_does(arch, recipe):
     assert len(trainer.batches()) == 4 and trainer.steps_done == 32
 
 
-@pytest.mark.parametrize("arch", ["positional", "standard"])
+@pytest.mark.parametrize("arch", ["positional", "standard", "input-regularized"])
 def test_the_folded_step_trains_as_the_plain_one(arch):
     config, member = posattn.ModelConfig(5, arch, embed=16), Member("sort", 2, 1e-3)
     recipe = Recipe(samples=37, batch=10, epochs=5, lr=1e-3)
@@ -150,7 +150,7 @@ STEPS_200 = Recipe(samples=60, batch=12, epochs=40, patience=2, threshold=0.05) 
 
 @pytest.fixture(scope="module")
 def company():
-    plain = posattn.ModelConfig(3, "rope-only", embed=8, width=8)  # does not fold
+    plain = posattn.ModelConfig(3, "rope-only", embed=8, width=8, any_length=True)  # does not fold
     return {"folded": ensemble(TINY, STEPS_200, TEAM), "plain": ensemble(plain, STEPS_200, TEAM[:3])}
 
 

@@ -1,0 +1,88 @@
+"""From the folded tensors to the shapes that the kernels read, and back for their gradients.
+
+Matrix units take powers of two from 16 on, so hidden layers are padded with units whose weights are zero, and queries and
+keys that do not multiply out come in padded halves.
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn.encodings import rotate
+from posattn.folding import Tensors
+from posattn.model import ModelConfig, positions_of
+
+_NARROWEST = 16  # rows and columns that tl.dot needs
+
+
+def padded(width: int) -> int:
+    """Columns that the matrix units take for so many."""
+    return max(_NARROWEST, 2 ** (width - 1).bit_length())
+
+
+def half_columns(d_k: int, precision: str) -> int:
+    """Columns of half a query or key. In half precision 64 at least: for products of 32 columns Triton 3.6 and 3.7 make code
+    that reads beyond the shared memory of a Hopper GPU (triton-lang/triton#11366)."""
+    return max(padded(d_k - d_k // 2), 64 if precision == "fp16" else 0)
+
+
+_HIDDEN = {  # axes of hidden units
+    "U.first": (-1,),
+    "U": (-3, -1),
+    "c": (-1,),
+    "M": (-3, -1),
+    "m": (-1,),
+    "QK": (-3,),
+    "w": (-2,),
+}
+_HALVED = ("QK.first", "QK", "B")  # what the kernels of queries and keys read in halves
+
+
+def widened(folded: Tensors, width: int, precision: str) -> Tensors:
+    """The same network with more hidden units, whose weights are zero; queries and keys in halves, as the kernels read them."""
+    wide = dict(folded)
+    for name in _HIDDEN.keys() & folded.keys():
+        for axis in _HIDDEN[name]:
+            value = wide[name]
+            missing = list(value.shape)
+            missing[axis] = width - value.shape[axis]
+            wide[name] = torch.cat([value, value.new_zeros(missing)], dim=axis) if missing[axis] else value
+    return wide | {name: _halved(wide[name], precision).contiguous() for name in _HALVED if name in wide}
+
+
+def narrowed(gradients: Tensors, config: ModelConfig) -> Tensors:
+    """The gradients of the configuration's hidden units, from those of what ``widened`` gives."""
+    width = config.width
+    narrow = gradients | {name: _joined(gradients[name], config.d_k) for name in _HALVED if name in gradients}
+    for name in _HIDDEN.keys() & gradients.keys():
+        for axis in _HIDDEN[name]:
+            narrow[name] = narrow[name].narrow(axis, 0, width)
+    return narrow
+
+
+def _halved(value: Float[Tensor, "*lead d_k"], precision: str) -> Float[Tensor, "*lead 2 K"]:
+    """The entries that ``rotate`` pairs in two rows, padded for the matrix units. An odd last entry goes with the first row."""
+    half = value.shape[-1] // 2
+    left, right, rest = value.split([half, half, value.shape[-1] - 2 * half], dim=-1)
+    left = torch.cat([left, rest], dim=-1)
+    size = half_columns(value.shape[-1], precision)
+    return torch.stack([F.pad(side, (0, size - side.shape[-1])) for side in (left, right)], dim=-2)
+
+
+def _joined(value: Float[Tensor, "*lead 2 K"], d_k: int) -> Float[Tensor, "*lead d_k"]:
+    """What ``_halved`` was given."""
+    half = d_k // 2
+    left, right = value.unbind(dim=-2)
+    return torch.cat([left[..., :half], right[..., :half], left[..., half : d_k - half]], dim=-1)
+
+
+@cache
+def turns(n: int, config: ModelConfig, device: torch.device, precision: str) -> Float[Tensor, "n 2 K"]:
+    """Cosines and sines of the angles at n positions: computed by a first step, and kept for those that a graph records."""
+    half = config.d_k // 2
+    unit = torch.ones(n, config.d_k, device=device)
+    unit[:, half : 2 * half] = 0
+    return _halved(rotate(unit, positions_of(n - 1, config, device)), precision).contiguous()

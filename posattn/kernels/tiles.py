@@ -1,0 +1,180 @@
+"""What the kernels share: rounding, matrix products, and what a program reads of a member, in tiles of R rows of the state.
+
+A tile holds as many whole lists of N positions as fit; rows left over are zero. Letters as in ``layers``.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rounded(x, precision: tl.constexpr):
+    """x as matrix products read it. Both short forms have a fraction of ten digits, and x is rounded to the nearest.
+
+    The matrix units would cut float32 off instead: every product too small by a part in 2000, which training adapts to
+    and evaluation in float32 does not.
+    """
+    if precision == "tf32":
+        return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    elif precision == "fp16":
+        return x.to(tl.float16)
+    else:
+        return x
+
+
+@triton.jit
+def rounded_gradient(x, precision: tl.constexpr):
+    """The same for gradients, which half precision's range may not hold: one infinite entry would end a member's training."""
+    if precision == "fp16":
+        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+    return rounded(x, precision)
+
+
+@triton.jit
+def dot(a, b, total, precision: tl.constexpr):
+    """total + a b."""
+    if precision == "fp32":
+        return tl.dot(a, b, acc=total, input_precision="tf32x3")
+    else:
+        return tl.dot(a, b, acc=total, input_precision="tf32")
+
+
+@triton.jit
+def product(a, b, precision: tl.constexpr):
+    """a b."""
+    if precision == "fp32":
+        return tl.dot(a, b, input_precision="tf32x3")
+    else:
+        return tl.dot(a, b, input_precision="tf32")
+
+
+@triton.jit
+def short_dot(a, b, precision: tl.constexpr):
+    """a b, rounded for the next product."""
+    return rounded(product(a, b, precision), precision)
+
+
+@triton.jit
+def gradient_dot(a, b, precision: tl.constexpr):
+    """The same if a or b is a gradient."""
+    return rounded_gradient(product(a, b, precision), precision)
+
+
+@triton.jit
+def zeros(rows: tl.constexpr, columns: tl.constexpr):
+    return tl.zeros((rows, columns), tl.float32)
+
+
+@triton.jit
+def values_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, P: tl.constexpr):
+    """U_head out of (D_IN, 3, W); rows beyond D_IN are zero."""
+    row, wide = tl.arange(0, D), tl.arange(0, W)
+    place = row[:, None] * 3 * W + head * W + wide[None, :]
+    return rounded(tl.load(pointer + place, mask=(row < D_IN)[:, None], other=0.0), P)
+
+
+@triton.jit
+def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
+    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which are there.
+
+    Rows are ``down`` apart and columns ``across``: N and 1, or for transposed weights 1 and N.
+    """
+    row = tl.arange(0, R)
+    own = row // N
+    kept = (own[:, None] == own[None, :]) & ((row < (R // N) * N) & (first + own < lists))[:, None]
+    return own[:, None] * 2 * N * N + (row % N)[:, None] * down + (row % N)[None, :] * across, kept
+
+
+@triton.jit
+def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
+    """A tile's rows among the member's, and which are there: rows left over after whole lists are not."""
+    row = tl.arange(0, R)
+    at = first * N + row
+    return at, (row < (R // N) * N) & (at < lists * N)
+
+
+@triton.jit
+def tile_of(pointer, start, at, valid, columns: tl.constexpr):
+    """Rows ``at`` of the member that begins at row ``start``."""
+    place = (start + at)[:, None] * columns + tl.arange(0, columns)[None, :]
+    return tl.load(pointer + place, mask=valid[:, None], other=0.0)
+
+
+@triton.jit
+def encoder_input(encoding_pointer, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr):
+    """A tile's ``slope`` and ``base`` out of (2, N, D_IN): the encoder reads number * slope + base."""
+    row, deep = tl.arange(0, R), tl.arange(0, D)
+    place, there = (row % N)[:, None] * D_IN + deep[None, :], (deep < D_IN)[None, :]
+    slope = tl.load(encoding_pointer + place, mask=there, other=0.0)
+    return slope, tl.load(encoding_pointer + N * D_IN + place, mask=there, other=0.0)
+
+
+@triton.jit
+def first_state(x_pointer, at, valid, slope, base, N: tl.constexpr, P: tl.constexpr):
+    """The encoder's input of a tile, from the lists of numbers; the scratchpad holds 0."""
+    number = tl.load(x_pointer + (at // N) * (N - 1) + at % N, mask=valid & (at % N < N - 1), other=0.0)
+    return rounded(tl.where(valid[:, None], number[:, None] * slope + base, 0.0), P)
+
+
+@triton.jit
+def softmax(logits, same):
+    logits = tl.where(same, logits, float("-inf"))
+    weight = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+    return weight / tl.sum(weight, axis=1)[:, None]
+
+
+@triton.jit
+def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
+    """z plus what a head with these logits brings, whose weights are written down for the way back."""
+    a = rounded(softmax(logits, same), P)
+    tl.store(pairs_pointer + place, a, mask=kept)
+    return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), z, P)
+
+
+@triton.jit
+def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.constexpr):
+    """A head's weights a, e = dz U^T, and the gradient of its logits, which is written down."""
+    a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
+    e = gradient_dot(dz, tl.trans(u), P)
+    da = dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
+    weighted = a.to(tl.float32) * da
+    dl = rounded_gradient(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
+    tl.store(slopes_pointer + place, dl, mask=kept)
+    return a, e, dl
+
+
+@triton.jit
+def unit_of(loss_pointer, member):
+    """8 times the root mean squared error: the unit of dz, but for 2 / entries."""
+    return 8 * tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
+
+
+@triton.jit
+def gradient_of(
+    dz_pointer,
+    h_pointer,
+    error_pointer,
+    w,
+    unit,
+    start,
+    at,
+    valid,
+    W: tl.constexpr,
+    LAST: tl.constexpr,
+    P: tl.constexpr,
+):
+    """dz of a tile: of the last layer, error w^T where the ReLU is on."""
+    if LAST:
+        h = tile_of(h_pointer, start, at, valid, W)
+        error = tl.load(error_pointer + start + at, mask=valid, other=0.0) / unit
+        dz = rounded_gradient(tl.where(h > 0, error[:, None] * w[None, :], 0.0), P)
+    else:
+        dz = tile_of(dz_pointer, start, at, valid, W)
+    return dz
+
+
+@triton.jit
+def store_values(pointer, head, value, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr):
+    """A program's dU_head into (D_IN, 3, W)."""
+    row, wide = tl.arange(0, D), tl.arange(0, W)
+    tl.store(pointer + row[:, None] * 3 * W + head * W + wide[None, :], value, mask=(row < D_IN)[:, None])
