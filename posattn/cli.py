@@ -262,7 +262,7 @@ def reproduce(
     ] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import EXPERIMENTS, SCALES, Engine, RayEngine, Store
+    from posattn.experiments import EXPERIMENTS, SCALES, Engine, NothingStored, RayEngine, Store
     from posattn.experiments.estimate import in_words, seconds
     from posattn.experiments.userfile import SUFFIXES, load_experiment
 
@@ -310,7 +310,12 @@ def reproduce(
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
         lines = [line.label for line in each.grid.series if line.label in (only or ())]
         if lines or not only:
-            _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs, as_json)
+            try:
+                _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs, as_json)
+            except NothingStored as error:
+                if name != "all":
+                    raise
+                announce(f"{each.name}: {error}")
 
 
 def _reproduce(

@@ -2,7 +2,7 @@
 
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.engine import AnyEngine, Engine, Outcome, report_on, reproduce
+from posattn.experiments.engine import AnyEngine, Engine, NothingStored, Outcome, report_on, reproduce
 from posattn.experiments.measures import Lengths, Scales, Shifts
 from posattn.experiments.ray_engine import RayEngine
 from posattn.experiments.store import Store
@@ -17,6 +17,7 @@ __all__ = [
     "Grid",
     "Lengths",
     "Lines",
+    "NothingStored",
     "Outcome",
     "RayEngine",
     "Scales",

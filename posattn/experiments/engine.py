@@ -33,6 +33,10 @@ AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
 
 
+class NothingStored(UsageError):
+    """No rows to draw, and none to be trained."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a reproduction leaves behind."""
@@ -122,7 +126,9 @@ def reproduce(
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)
     if seeds == 0 and experiment.computed is None and not store.find(cells, measure, precision):
-        raise UsageError(f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw.")
+        raise NothingStored(
+            f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw."
+        )
     _claim(out, {"experiment": experiment.name, "scale": scale})
     chosen = [cell for cell in cells if (not only or cell.label in only) and cell.member.seed < seeds]
     _complete(chosen, measure, store, engine, precision)

@@ -28,8 +28,8 @@ STYLES = {
     "positional": ("#0072B2", "o"),
     "scale-exact": ("#009E73", "^"),
 }
-_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn with
-_MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more marker, so that no two of 42 look alike
+_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn
+_MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more than colours: series without variants differ up to the 42nd
 _DASHES = ("-", "--", "-.")
 _LETTERS = 14  # of the legend to an inch
 AXES = {
