@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 import typer
 from rich.table import Table
+from torch import Tensor, nn
 
 from posattn.compiler.command import register as register_compiler
 from posattn.compiler.saved import load
 from posattn.console import console, parse_lengths, parse_list, parse_scales, print_frame
-from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice
 from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
-from posattn.model import ARCHITECTURES, ModelConfig
-from posattn.offsets import FAMILIES
-from posattn.tasks import TASKS, task
+from posattn.pretrained import pretrained as of_package
+from posattn.tasks import task
 from posattn.theory import commands as theory_commands
-from posattn.training import RECIPES, Run, files, pick_device, train
+from posattn.train_command import train_command
+from posattn.training import files, pick_device
 from posattn.training.answers import answer_tokens
+from posattn.training.network import NetworkConfig
 from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 
@@ -86,93 +87,10 @@ def _options(
     pass
 
 
-TaskName = Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 
 
-@app.command("train")
-def train_command(
-    name: TaskName,
-    arch: Annotated[str, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)}.")] = "positional",
-    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
-    members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
-    samples: Annotated[int | None, typer.Option(help="Training lists a network (default 30000).")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the training lists (default 2001, or 3001 with tuned).")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(help="Lists a step (default 1000).")] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1.5e-3 with tuned).")
-    ] = None,
-    recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
-    seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
-    layers: Annotated[
-        int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own).")
-    ] = None,
-    heads: Annotated[int, typer.Option(help="Attention heads a layer.")] = 2,
-    embed: Annotated[int | None, typer.Option(help="Width of the state (default 64, or the token task's own).")] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden width of the MLPs (default 64 or the task's own).")] = None,
-    encoding: Annotated[str, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)}.")] = "one-hot",
-    encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
-    no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
-    tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
-    family: Annotated[str | None, typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)}.")] = None,
-    variable_length: Annotated[
-        bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
-    ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
-    out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
-    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
-) -> None:
-    """Train networks on a task into a folder. The same command again resumes the run, or does nothing if it is done.
-
-    Example: posattn train sort --members 10 --out runs/sort
-    """
-    given = {"n": n, "layers": layers, "embed": embed, "width": width, "encoding_dim": encoding_dim, "family": family}
-    given |= {"bias": False if no_bias else None, "tied": tied or None}
-    if task(name).TOKENS != "none" and arch == "scale-exact":
-        raise UsageError(
-            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
-            "--no-bias leaves out the biases of a positional one."
-        )
-    network = task(name).NETWORK | {field: value for field, value in given.items() if value is not None}
-    config = ModelConfig(**network, arch=arch, heads=heads, encoding=encoding)
-    folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
-    known = (folder / "weights.json").exists()
-    run = train(
-        name,
-        config,
-        members=members,
-        samples=samples,
-        epochs=epochs,
-        batch=batch,
-        lr=lr,
-        recipe=recipe,
-        seed=seed,
-        variable_length=variable_length,
-        device=device,
-        precision=precision,
-        out=folder,
-        save_every=save_every,
-        tensorboard=tensorboard,
-    )
-    _print_training(run, folder, "already trained" if known else "trained")
-
-
-def _print_training(run: Run, folder: Path, what: str) -> None:
-    table = Table(
-        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} {what} in {folder}"
-    )
-    losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
-    for index, (trained, validated) in enumerate(losses):
-        member = run.spec.members[index]
-        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
-        table.add_row(str(index), str(member.seed), run.status[index], *numbers)
-    console().print(table)
-    scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
-    print(f"Next: posattn evaluate {folder} --scales {scales}")
+app.command("train")(train_command)
 
 
 @app.command()
@@ -218,34 +136,59 @@ def evaluate(
 
 @app.command(context_settings={"ignore_unknown_options": True})  # a list may begin with a minus sign
 def predict(
-    run: RunFolder,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")
+    ] = None,
     numbers: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="LIST",
             help="Numbers with commas between them: 3.2,1.5,-0.5,2. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
         ),
-    ],
+    ] = None,
     member: Annotated[int, typer.Option(help="Which network of the run to ask.")] = 0,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="In RUN's place: the network for TASK that comes with the package."),
+    ] = None,
+    arch: Annotated[
+        str, typer.Option(help="Which of these: positional, scale-exact, standard or looped.")
+    ] = "positional",
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
-    trained = load(run, device)
+    if pretrained is not None and numbers is None:
+        run, numbers = None, run
+    if numbers is None or (run is None) == (pretrained is None):
+        raise UsageError("a network is asked about a list; give RUN and LIST, or LIST and --pretrained TASK.")
+    if pretrained is not None:
+        model = of_package(pretrained, arch).to(pick_device(device))
+        x = torch.tensor(parse_list(numbers), device=model.P.device)
+        _warn_of_shorter(len(x), model.config, f"the {arch} network")
+        _print_answers(f"{pretrained} by {arch}, with the package", x, model, task(pretrained).target(x))
+        return
+    trained = load(str(run), device)
     if trained.reads_tokens:
         print(answer_tokens(trained, member, numbers))
         return
     values = parse_list(numbers)
     x = trained.as_input(values)
-    any_length = getattr(trained.spec.model, "any_length", False)
-    if len(values) < trained.spec.model.n and not trained.spec.variable_length and not any_length:
-        warnings.warn(
-            f"the list has {len(values)} numbers; this run was trained on {trained.spec.model.n} only.", stacklevel=1
-        )
-    model = trained.model(member)
+    if not trained.spec.variable_length:
+        _warn_of_shorter(len(values), trained.spec.model, "this run")
+    trained.check_member(member)
+    title = f"{trained.spec.members[member].task} by {run}"
+    _print_answers(title, x, trained.model(member), trained.truth(x, member))
+
+
+def _warn_of_shorter(length: int, config: NetworkConfig, what: str) -> None:
+    if length < config.n and not getattr(config, "any_length", False):
+        warnings.warn(f"the list has {length} numbers; {what} was trained on {config.n} only.", stacklevel=1)
+
+
+def _print_answers(title: str, x: Tensor, model: nn.Module, truth: Tensor) -> None:
     with torch.no_grad():
         answer = model(x)
-    truth = trained.truth(x, member)
-    table = Table("position", "input", "model", "true", "error", title=f"{trained.spec.members[member].task} by {run}")
+    table = Table("position", "input", "model", "true", "error", title=title)
     for index, (given, said, right) in enumerate(zip(x, answer, truth, strict=True)):
         shown = [
             " ".join(f"{number:{form}}" for number in value.flatten().tolist())  # compiled programs may have vectors

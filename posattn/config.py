@@ -130,12 +130,10 @@ class ModelConfig:
             object.__setattr__(self, field, whole(field, getattr(self, field)))
         if self.d_v is None and self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
-        if self.mlp is not None:  # lists where it comes from JSON
-            object.__setattr__(self, "mlp", tuple(tuple(row) for row in self.mlp))
-        if self.mlp is not None and (len(self.mlp) != self.layers or not all(self.mlp)):
-            raise UsageError(
-                f"mlp has {len(self.mlp)} rows; it must have hidden widths for each of {self.layers} layers."
-            )
+        if self.mlp is not None:
+            object.__setattr__(self, "mlp", _widths(self.mlp, self.layers))
+        if self.d_v is not None:
+            object.__setattr__(self, "d_v", whole("d_v", self.d_v))
         if self.bounds is not None and len(self.bounds) != self.inputs:
             raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
         self._fill("bias", self.design.biases)
@@ -172,6 +170,9 @@ class ModelConfig:
             for field, value in (("width", 24), ("d_v", self.embed)):
                 self._fill(field, value)
             self._fill("mlp", ((self.width,) * family.hidden,))
+            for field, own in (("encoding", "one-hot"), ("causal", False), ("d_k", self.embed)):
+                if getattr(self, field) not in (None, own):
+                    raise UsageError(f"{field} is {getattr(self, field)!r}; the looped architecture takes none.")
             if not isinstance(self.stay, bool):
                 raise UsageError(f"stay is {self.stay!r}; it must be True or False.")
             object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
@@ -259,6 +260,15 @@ class ModelConfig:
     def to_dict(self) -> dict[str, object]:
         """The fields. Those after ``bias`` are left out at their defaults: older runs, known by their fields, lack them."""
         return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
+
+
+def _widths(mlp: object, layers: int) -> tuple[tuple[int, ...], ...]:
+    """Hidden widths, layer by layer; lists where they come from JSON."""
+    if not isinstance(mlp, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in mlp):
+        raise UsageError(f"mlp is {mlp!r}; it must have a tuple of hidden widths for each layer, such as ((24, 24),).")
+    if len(mlp) != layers or not all(mlp):
+        raise UsageError(f"mlp has {len(mlp)} rows; it must have hidden widths for each of {layers} layers.")
+    return tuple(tuple(whole("mlp", width) for width in row) for row in mlp)
 
 
 def _from(first: str) -> dict[str, object]:

@@ -15,6 +15,19 @@ from posattn.tokens import token_features
 Sequence = Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"]  # numbers, or tokens
 
 
+def check_input(x: object, config: ModelConfig, kind: torch.dtype) -> None:
+    """Raises unless ``x`` is a tensor of what a network whose weights are of ``kind`` reads."""
+    if not isinstance(x, Tensor):
+        raise UsageError(f"the input is a {type(x).__name__}; it must be a tensor, such as torch.tensor([3.0, 1.0]).")
+    if not x.ndim:
+        raise UsageError("the input is a single number; it must be a list of them, (..., n).")
+    wanted = kind if config.vocabulary.numbers else torch.int64
+    if x.dtype == wanted or config.bounds is not None:  # numbers within bounds are cast
+        return
+    if not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+        raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
+
+
 def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
     """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
     if config.compiled and length != config.n:

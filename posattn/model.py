@@ -27,7 +27,7 @@ from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
 from posattn.encodings import ENCODINGS, random_places
 from posattn.errors import UsageError
 from posattn.free_memory import check_fits
-from posattn.inputs import Sequence, input_encoding, input_features, positions_of
+from posattn.inputs import Sequence, check_input, input_encoding, input_features, positions_of
 from posattn.memory import refuse_breaches, within_bounds
 from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
 from posattn.tokens import relative_numbers, reset_embedding
@@ -143,7 +143,7 @@ class LoopedLayer(Layer):
             here = slice(start, min(start + tile, n))
             old = x[..., here, :]
             new = self.update(self.attention.mix(a[:, here], values, loop, start), old)
-            parts.append(torch.lerp(old, new, m[here, None]) if self.stay else new)
+            parts.append(torch.lerp(old, new, m[here, None].to(old.dtype)) if self.stay else new)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
 
@@ -215,6 +215,8 @@ class Transformer(nn.Module):
             raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
         if x is not None and length is not None:
             raise UsageError("attention takes x or length, not both.")
+        if x is not None:
+            check_input(x, self.config, self.encoder.weight.dtype)
         if x is None:
             kind = self.P.dtype if self.config.vocabulary.numbers else torch.int64
             vector = (self.config.inputs,) * (self.config.inputs > 1)
@@ -271,6 +273,7 @@ class Transformer(nn.Module):
 
     def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
+        check_input(x, self.config, self.encoder.weight.dtype)
         if self.config.bounds is not None:
             x = within_bounds(x, self.config.n, self.config.bounds, self.config.integers).to(self.P.dtype)
         n = self._length(x)

@@ -11,7 +11,8 @@ attention in the sense of Eq. 3, and the weights exist for every n. A loop costs
 
 A family says which strides the loops have, which candidates, and which classes. ``dilated`` is what a scan (Hillis and Steele)
 needs: ⌈log2 n⌉ loops of strides 1, 2, 4, ... backwards. ``butterfly`` is what a bitonic sorter needs: stages k = 1..⌈log2 n⌉
-with steps j = k-1..0, strides 2^j both ways, and classes by two binary digits of i.
+with steps j = k-1..0, strides 2^j both ways, and classes by two binary digits of i. ``selector`` sorts in the same loops, and
+goes on: the two middle positions take their mean, and what is in the middle passes outwards, to all positions.
 
 Letters: n positions, H heads, C candidates, K classes, d width of X, T logits (H, K, C+1), S sharpness, s stride.
 """
@@ -26,12 +27,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+MIDDLE, OUTWARDS = 0, -1  # the selector's loops after the last stage
+
 
 class Loop(NamedTuple):
     """One pass through the tied layer: its stride and, in families that tell directions apart, the stage's digit k."""
 
     stride: int
-    stage: int | None = None
+    stage: int | None = None  # k, or MIDDLE or OUTWARDS
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Family:
     """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K.
 
     ``words``, ``heads`` and ``hidden``, the hidden layers of Φ, are what a network has by default. The state is narrow on
-    purpose: see docs/any-length.md. ``carries``: a new network hands the list on, and adds a little to it.
+    purpose: see docs/any-length.md. ``carries``: a new network hands the list on, and adds a little to it. ``extends`` names
+    a family whose loops and classes are the first of this one, so that its tables are the first rows of tables here.
     """
 
     candidates: tuple[int, ...]
@@ -49,12 +53,15 @@ class Family:
     hidden: int = 2
     classes: int = 1
     carries: bool = False
+    extends: str | None = None
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
-        """c(i): with stages, two digits of i; without, all positions are of one class."""
+        """c(i): with stages, two digits of i; without, all positions are of one class; after the stages by the side of i."""
         i = torch.arange(n, device=device)
         if loop.stage is None:
             return torch.zeros_like(i)
+        if loop.stage in (MIDDLE, OUTWARDS):
+            return _class_by_side(i, n, loop)
         # The lower or upper of a pair, and the direction that its block is sorted in: the opposite of its neighbour's, and
         # that of the block with the last number is upwards. So lists of every length sort, as if followed by infinities.
         upper = i // loop.stride % 2
@@ -84,9 +91,30 @@ def _sorter_loops(n: int) -> list[Loop]:
     return [Loop(2**step, stage) for stage in range(1, depth(n) + 1) for step in range(stage - 1, -1, -1)]
 
 
+def _selector_loops(n: int) -> list[Loop]:
+    """Strides 1, 2, 4, ... from the middle reach both ends, (n - 1) // 2 away."""
+    means = [Loop(1, MIDDLE)] if n % 2 == 0 else []
+    return _sorter_loops(n) + means + [Loop(2**step, OUTWARDS) for step in range(((n - 1) // 2).bit_length())]
+
+
+def _class_by_side(i: Int64[Tensor, " n"], n: int, loop: Loop) -> Int64[Tensor, " n"]:
+    """The middle two (4 and 5), those with a place s nearer to the middle (1 and 3, as if sorted downwards), and others (6).
+
+    Left of the middle of a sorted list the larger of two numbers is the one nearer to the median, right of it the smaller.
+    """
+    left, right = (n - 1) // 2, n // 2
+    others = torch.full_like(i, 6)
+    if loop.stage == MIDDLE:
+        return others.masked_fill(i == left, 4).masked_fill(i == right, 5)
+    return others.masked_fill(left - i >= loop.stride, 1).masked_fill(i - right >= loop.stride, 3)
+
+
 FAMILIES: dict[str, Family] = {
     "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2),
     "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True),
+    "selector": Family(
+        (0, -1, 1), _selector_loops, words=1, heads=2, hidden=1, classes=7, carries=True, extends="butterfly"
+    ),
 }
 
 

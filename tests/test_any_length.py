@@ -7,7 +7,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
-from posattn.compiler.graph_report import looped_report
+from posattn.compiler.graph_report import looped_report, pretrained_report
 from posattn.export import to_torch
 from posattn.looped import looped_forward
 from posattn.model import LoopedLayer
@@ -18,6 +18,7 @@ KINDS = {
     "scan": {},
     "blank": {"stay": False},
     "sorter": {"family": "butterfly", "heads": 4},
+    "selector": {"family": "selector"},
     "deeper": {"mlp": ((12, 10),)},
     "narrow values": {"d_v": 3},
 }
@@ -188,13 +189,22 @@ def test_bad_input_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"arch": "looped", "family": "star"}, "family is 'star'; it must be one of dilated, butterfly."),
+        ({"arch": "looped", "family": "star"}, "family is 'star'; it must be one of dilated, butterfly, selector."),
         ({"arch": "looped", "sharpness": 0}, "sharpness is 0; it must be a finite number above 0."),
         ({"arch": "looped", "layers": 3}, "layers is 3; a looped network has 1, which is tied."),
         ({"arch": "looped", "bias": True}, "bias is True; the looped architecture has no biases."),
         ({"arch": "standard", "stay": True}, "stay is True; the standard architecture has none."),
         ({"any_length": True}, "any_length is True; the positional architecture has encodings for n positions only."),
         ({"arch": "looped", "stay": 2}, "stay is 2; it must be True or False."),
+        ({"arch": "looped", "encoding": "binary"}, "encoding is 'binary'; the looped architecture takes none."),
+        ({"arch": "looped", "causal": True}, "causal is True; the looped architecture takes none."),
+        ({"arch": "looped", "d_k": 7}, "d_k is 7; the looped architecture takes none."),
+        ({"arch": "looped", "d_v": 0}, "d_v is 0; it must be a whole number of at least 1."),
+        ({"arch": "looped", "mlp": ((0,),)}, "mlp is 0; it must be a whole number of at least 1."),
+        (
+            {"arch": "looped", "mlp": 24},
+            "mlp is 24; it must have a tuple of hidden widths for each layer, such as ((24, 24),).",
+        ),
         (
             {"arch": "alibi", "tokens": "letters"},
             "tokens is 'letters'; for a network of lists of every length it must be 'none'.",
@@ -203,7 +213,7 @@ def test_bad_input_is_one_sentence(monkeypatch):
         ({"arch": "alibi", "looped": 1}, "looped is 1; it must be True or False."),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, sentence):
+def test_settings_that_do_not_fit_are_refused(unchecked, settings, sentence):
     with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
         ModelConfig(n=8, **settings)
 
@@ -218,10 +228,16 @@ def test_what_is_not_for_looped_networks_says_so():
 def test_its_graph_is_drawn_at_any_length():
     model = network(sharpness=1e4)
     model.layers[0].attention.logits.copy_(torch.eye(5)[[1, 0]][:, None])
-    graph = looped_report(model, "scan", 0.5, 5).graph
+    report = looped_report(model, "scan", 0.5, 5)
+    graph = report.graph
     back = {(r, i - 2**r, i) for r in range(3) for i in range(2**r, 5)}
     stays = {(r, i, i) for r in range(3) for i in range(5)}
     assert graph.arrows == back | stays and graph.rounds == 3 and len(graph.names) == 5
+    assert list(report.patterns()) == ["loop", "earlier", "later", "scan", "tree", "butterfly"]
+    own = pretrained_report("median-total", "looped", machines=6)
+    assert own.graph.rounds == 6 + 1 + 2 and len(own.graph.names) == 6  # a sort, the mean, two strides
+    outwards = {(r, j, i) for r, j, i in own.graph.arrows if r == own.graph.rounds - 1 and i != j}
+    assert outwards == {(8, 2, 0), (8, 3, 5)}  # the last stride, 2, reaches the ends
 
 
 def test_configurations_of_other_networks_are_described_as_before():

@@ -392,14 +392,57 @@ def test_the_commands_take_prompts(posattn_command, tmp_path):
 
 def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_command):
     small = ["--samples", 40, "--epochs", 1, "--batch", 20, "--embed", 8, "--width", 8, "--device=cpu", "--out=run"]
-    code, _, error = posattn_command("train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, *small)
-    assert code == 0, error
+    code, shown, error = posattn_command("train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, *small)
+    assert (code, error) == (
+        0,
+        "",
+    ) and "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
     code, shown, _ = posattn_command("evaluate", "run", "--lengths=4,19", "--scales=1", "--samples=5", "--device=cpu")
-    assert code == 0 and "relative_square" in shown and " 19 " in shown
+    assert code == 0 and "relative_square" in shown and "closeness" in shown and " 19 " in shown
     code, _, warned = posattn_command("predict", "run", "3,1,2", "--device=cpu")
     assert code == 0 and warned == ""  # shorter and longer lists are nothing to warn of
     code, _, refused = posattn_command("evaluate", "run", "--lengths=4,x", "--device=cpu")
     assert code == 2 and refused == "posattn: lengths has 'x'; it must be whole numbers above 0, such as 16,1024.\n"
+    select = ["train", "median-total", "--arch", "looped", "--family", "selector", "--from", "run", *small[:-1]]
+    code, shown, error = posattn_command(*select, "--out=medians")
+    assert code == 0 and "1 trained" in shown, error
+    began = posattn.load("medians").spec.to_dict()["members"][0]
+    assert list(began) == ["task", "seed", "lr", "begin"]
+    options = ["--samples", 40, "--epochs", 1, "--batch", 20, "--device=cpu"]
+    code, _, error = posattn_command("train", "sort", "--from", "run", *options, "--out=more")
+    assert code == 0 and posattn.load("more").spec.model == posattn.load("run").spec.model, error
+    code, _, refused = posattn_command(*select, "--width", 9, "--out=other")
+    assert code == 2 and refused.startswith("posattn: width is 9; that of the run to begin with is 8.")
+
+
+def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
+    code, shown, said = posattn_command(
+        "predict", "--pretrained", "median-total", "--arch=looped", "-4,3,0,1,100", "--device=cpu"
+    )
+    rows = [line.split("│") for line in shown.splitlines() if line.startswith("│")]
+    assert (code, said) == (0, "") and [float(row[4]) for row in rows] == [
+        1.0
+    ] * 5  # the true median, at every position
+    assert max(abs(float(row[3]) - 1) for row in rows) < 0.1
+    code, shown, said = posattn_command("predict", "3,1,2", "--pretrained", "sort", "--device=cpu")
+    assert code == 0 and said == "posattn: the list has 3 numbers; the positional network was trained on 8 only.\n"
+    for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
+        code, _, said = posattn_command("predict", *wrong)
+        assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
+    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "khop")
+    assert code == 2 and said.startswith("posattn: task is 'khop'; it must be one of ") and said.count("\n") == 1
+
+
+def test_tasks_that_no_looped_network_is_known_to_solve_are_doubted_in_a_sentence(posattn_command):
+    small = ["--arch", "looped", "--n", 3, "--samples", 4, "--epochs", 1, "--batch", 2, "--device=cpu"]
+    code, _, said = posattn_command("train", "median", *small)
+    known = "sum, min, maxsub, sort, median-total"
+    sentence = "no looped network is known to solve median, so it is learned roughly at best; there are some for"
+    assert (code, said) == (0, f"posattn: {sentence} {known}.\n")
+    code, _, said = posattn_command("train", "sort", *small)
+    sentence = "family is 'dilated'; looped networks that solve sort are of family 'butterfly'."
+    assert (code, said) == (0, f"posattn: {sentence}\n")
+    assert posattn_command("train", "sum", *small)[2] == ""
 
 
 def test_medians_of_an_experiment_as_json(posattn_command, tmp_path):

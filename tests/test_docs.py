@@ -125,8 +125,11 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     """The names and lists that a command line gives exist in the package's tables."""
     if command == "train":
         assert given["name"] in TASKS, place
-        network = TASKS[given["name"]].NETWORK | ({} if given["n"] is None else {"n": given["n"]})
-        posattn.ModelConfig(**network, arch=given["arch"], encoding=given["encoding"])
+        own = {
+            field: given[field] for field in ("n", "arch", "encoding", "family", "embed", "width", "layers", "heads")
+        }
+        network = TASKS[given["name"]].NETWORK | {field: value for field, value in own.items() if value is not None}
+        posattn.ModelConfig(**network)
         assert given["recipe"] in RECIPES, place
     elif command == "evaluate":
         assert given["scales"] is None or cli.parse_scales(given["scales"]), place
@@ -139,7 +142,7 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         assert given["what"] in known or given["what"].startswith("runs/"), place
     elif command == "predict":
         readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
-        assert any(reads(reader, given["numbers"]) for reader in readers), place
+        assert any(reads(reader, given["numbers"] or given["run"]) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
         own = given["name"].endswith((".py", ".toml"))
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place

@@ -286,6 +286,30 @@ def test_a_shorter_list_attends_to_its_own_positions_and_the_scratchpads(lively,
     assert (restricted[..., :k, :] - padded).abs().max() > 1e-3, "what was cut off had weight"
 
 
+@pytest.mark.parametrize("arch", ["positional", "standard", "looped"])
+def test_what_is_no_tensor_of_the_networks_numbers_is_refused_in_a_sentence(unchecked, arch):
+    model = Transformer(ModelConfig(4, arch))
+    for x, what in (
+        ([1.0, 2.0], r"is a list; it must be a tensor, such as torch\.tensor\(\[3\.0, 1\.0\]\)"),
+        (torch.tensor(3.0), r"is a single number; it must be a list of them, \(\.\.\., n\)"),
+        (torch.tensor([3, 1]), r"is of torch\.int64; this network reads torch\.float32, which x\.to\(.*\) gives"),
+        (torch.zeros(2).double(), r"is of torch\.float64; this network reads torch\.float32, which x\.to\(.*\) gives"),
+    ):
+        for ask in (model, model.attention, model.states):
+            with pytest.raises(UsageError, match=rf"^the input {what}\.$"):
+                ask(x)
+    assert model.double()(torch.zeros(2).double()).dtype == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):  # which casts by itself
+        assert model.float()(torch.zeros(2).bfloat16()).shape == (2,)
+
+
+def test_words_are_int64(unchecked):
+    model = Transformer(ModelConfig(5, tokens="letters", causal=True, layers=1))
+    assert model(torch.zeros(5, dtype=torch.int64)).ndim == 2
+    with pytest.raises(UsageError, match=r"^the input is of torch\.float32; this network reads torch\.int64, "):
+        model(torch.zeros(5))
+
+
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 @pytest.mark.parametrize("k", [0, 9])
 def test_lists_of_another_length_are_refused(arch, k):

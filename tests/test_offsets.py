@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth, edges, rows
+from posattn.offsets import FAMILIES, MIDDLE, OUTWARDS, Loop, OffsetAttention, depth, edges, rows
 
 CASES = [("dilated", n) for n in (1, 2, 3, 5, 16, 23)] + [("butterfly", n) for n in (1, 2, 3, 6, 8, 13)]
+CASES += [("selector", n) for n in (1, 2, 3, 6, 9)]
 
 
 def attention(family, heads=3, sharpness=2.0, d=6):
@@ -20,14 +21,24 @@ def digit(number, place):
     return number >> place & 1
 
 
+def class_of(i, n, loop):
+    if loop.stage is None:
+        return 0
+    middle = [j for j in range(n) if abs(2 * j - (n - 1)) <= 1]  # one, or two if n is even
+    left, right = middle[0], middle[-1]
+    if loop.stage == MIDDLE:
+        return {left: 4, right: 5}.get(i, 6)
+    if loop.stage == OUTWARDS:
+        return 1 if i <= left - loop.stride else 3 if i >= right + loop.stride else 6
+    return 2 * digit(i // loop.stride, 0) + (digit(i, loop.stage) != digit(n - 1, loop.stage))
+
+
 def written_out(layer, x, loop):
     """(⊕_h A_h X W_V,h) W_O and m, one position and one head at a time."""
     n, values = len(x), x @ layer.W_V.weight.T
     width, attended, shares = values.shape[1] // layer.heads, torch.zeros_like(values), torch.ones(n).double()
     for i in range(n):
-        c = 0
-        if loop.stage is not None:
-            c = 2 * digit(i // loop.stride, 0) + (digit(i, loop.stage) != digit(n - 1, loop.stage))
+        c = class_of(i, n, loop)
         for h in range(layer.heads):
             weights = torch.softmax(layer.sharpness * layer.logits[h, c], dim=0)
             outside = 0.0
@@ -88,6 +99,25 @@ def test_exchanges_by_the_classes_of_the_butterfly_sort_lists_of_every_length(n)
         kept = torch.where(less, torch.minimum(numbers, other), torch.maximum(numbers, other))
         numbers = torch.where(paired, kept, numbers)
     assert torch.equal(numbers, expected)
+
+
+@pytest.mark.parametrize("n", range(1, 34))
+def test_after_sorting_the_selector_carries_the_middle_to_every_position_in_logarithmic_depth(n):
+    family, sorter = FAMILIES["selector"], FAMILIES[FAMILIES["selector"].extends]
+    loops, sorting = family.loops(n), sorter.loops(n)
+    assert loops[: len(sorting)] == sorting and family.candidates == sorter.candidates
+    assert len(loops) - len(sorting) <= 1 + depth(n)
+    for loop in sorting:
+        assert torch.equal(family.class_of(n, loop), sorter.class_of(n, loop))
+    known = {(n - 1) // 2, n // 2}  # who has the median
+    for loop in loops[len(sorting) :]:
+        classes = family.class_of(n, loop).tolist()
+        if loop.stage == MIDDLE:
+            assert n % 2 == 0 and classes[n // 2 - 1 : n // 2 + 1] == [4, 5] and classes.count(6) == n - 2
+            continue
+        steps = {1: loop.stride, 3: -loop.stride, 6: 0}
+        known |= {i for i, c in enumerate(classes) if i + steps[c] in known}
+    assert known == set(range(n))
 
 
 @settings(max_examples=60, deadline=None)

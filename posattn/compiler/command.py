@@ -80,7 +80,7 @@ def graph_command(
     pretrained: Annotated[
         str | None, typer.Option(metavar="TASK", help="In its place: the network for TASK that comes with the package.")
     ] = None,
-    arch: Annotated[str, typer.Option(help="Which of these: positional or scale-exact.")] = "positional",
+    arch: Annotated[str, typer.Option(help="Which of these: positional, scale-exact or looped.")] = "positional",
     machines: Machines = 8,
     member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
     by: Annotated[
@@ -100,7 +100,7 @@ def graph_command(
     if (what is None) == (pretrained is None):
         raise UsageError("a graph is drawn of one thing; give a program, benes or a folder, or --pretrained TASK.")
     if pretrained is not None:
-        report = pretrained_report(pretrained, arch, least, by, samples)
+        report = pretrained_report(pretrained, arch, least, by, samples, machines)
     elif what is not None and Path(what).exists():
         report = folder_report(what, member, least, by, samples, machines)
     else:

@@ -27,13 +27,17 @@ BY = ("attention", "effect")
 
 @dataclass(frozen=True)
 class Report:
-    """``edges`` are dictionaries with layer, from, to and weight, of networks also head; ``cuts`` are of trained networks."""
+    """``edges`` are dictionaries with layer, from, to and weight, of networks also head; ``cuts`` are of trained networks.
+
+    ``step`` is what tables call a layer: a loop has no scratchpad to hear.
+    """
 
     graph: Graph
     edges: list[dict[str, Any]]
     settings: dict[str, Any] = field(default_factory=dict)
     layers: list[Likeness | None] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    step: str = "layer"
 
     def as_json(self) -> dict[str, Any]:
         by_layer: list[list[dict[str, Any]]] = [[] for _ in range(self.graph.rounds)]
@@ -53,14 +57,11 @@ class Report:
 
     def patterns(self) -> pd.DataFrame:
         """A row a layer; a pattern's share with the offset that fits best, and in brackets that of a uniform layer."""
-        rows = []
+        rows, places = [], ("earlier", "later") + (("scratchpad",) if self.step == "layer" else ())
         for number, own in enumerate(self.layers, start=1):
-            shares = {
-                "layer": number,
-                **dict.fromkeys(("earlier", "later", "scratchpad", "scan", "tree", "butterfly"), "-"),
-            }
+            shares = {self.step: number, **dict.fromkeys((*places, "scan", "tree", "butterfly"), "-")}
             if own is not None:
-                shares |= {name: f"{getattr(own, name):.2f}" for name in ("earlier", "later", "scratchpad")}
+                shares |= {name: f"{getattr(own, name):.2f}" for name in places}
                 for name, (share, offset) in own.patterns.items():
                     shares[name] = f"{share:.2f} by {offset} ({own.uniform[name]:.2f})"
             rows.append(shares)
@@ -100,19 +101,29 @@ def folder_report(
     if isinstance(run, CompiledRun):
         return compiled_report(run.network, run.spec.program)
     model, name = run.model(member), run.spec.members[member].task
-    title = f"{name} by {folder}"
-    if isinstance(model, Transformer) and model.config.family is not None:
-        report = looped_report(model, title, least, whole("machines", machines))
-    else:
-        report = trained_report(model, name, title, least, by, samples)
+    report = _network_report(model, name, f"{name} by {folder}", least, by, samples, machines)
     return replace(report, settings={"folder": folder, "member": member, **report.settings})
 
 
 def pretrained_report(
-    name: str, arch: str = "positional", least: float = 0.3, by: str = "attention", samples: int = 1000
+    name: str,
+    arch: str = "positional",
+    least: float = 0.3,
+    by: str = "attention",
+    samples: int = 1000,
+    machines: int = 8,
 ) -> Report:
     """Of a network that comes with the package."""
-    return trained_report(pretrained(name, arch), name, f"{name}, {arch}, with the package", least, by, samples)
+    title = f"{name}, {arch}, with the package"
+    return _network_report(pretrained(name, arch), name, title, least, by, samples, machines)
+
+
+def _network_report(
+    model: torch.nn.Module, name: str, title: str, least: float, by: str, samples: int, machines: int
+) -> Report:
+    if isinstance(model, Transformer) and model.config.family is not None:
+        return looped_report(model, title, least, whole("machines", machines))
+    return trained_report(model, name, title, least, by, samples)
 
 
 def compiled_report(model: Transformer, program: str) -> Report:
@@ -161,7 +172,8 @@ def looped_report(model: Transformer, title: str, least: float, machines: int) -
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
     graph = Graph(title, numbered(machines), len(loops), arrows)
     edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
-    return Report(graph, edges, {"arch": "looped", "n": machines, "least": least}, _rounds(graph, 1, found))
+    settings = {"arch": "looped", "n": machines, "least": least}
+    return Report(graph, edges, settings, _rounds(graph, 1, found), step="loop")
 
 
 def _check_share(least: float) -> None:

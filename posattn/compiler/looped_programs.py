@@ -7,6 +7,10 @@ larger one:
 
     Φ  =  x + max(h_1, h_2) - max(x, h_2)  =  x + p - max(x, p) = min(x, p),  or  x + max(p, x) - x = max(x, p).
 
+A selector, which gives the median of the whole list, has the same Φ. Where the two middle numbers of a sorted list take their
+mean, h_1 is half on either: (x + p) / 2 is the larger one of itself and the lower number, and the smaller one of itself and the
+upper.
+
 The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``; none needs a bias.
 
 Letters: w words of a state, H heads, K classes of positions, C candidates.
@@ -34,14 +38,15 @@ _ANY = 1e200  # no weight depends on how large the numbers are
 class LoopedProgram:
     """One row of the table.
 
-    heads: where each looks, by class of positions: one of the family's candidates r, or None for the sink.
+    heads: where each looks, by class of positions: one of the family's candidates r, several in equal parts, or None for the
+        sink.
     reads: the word of the state that each head brings.
     phi: the new words, from what the heads bring and the position's own words.
     """
 
     family: str
     words: int
-    heads: tuple[tuple[int | None, ...], ...]
+    heads: tuple[tuple[int | tuple[int, ...] | None, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     phi: Callable[[Sequence[Expression], Sequence[Expression]], Sequence[Expression]]
 
@@ -59,17 +64,21 @@ def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Seque
 # Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
 _PARTNER = (1, 1, -1, -1)
 _PARTNER_IF_LESS = (1, 0, 0, -1)
+# And of the selector: the lower and the upper of the middle two, and those that keep what they have.
+_PARTNER_OR_MEAN = (*_PARTNER, (0, 1), (0, -1), 0)
+_THE_SAME_IF_LESS = (*_PARTNER_IF_LESS, 0, (0, -1), 0)
 
 LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
     "sum": _scan(total),
     "min": _scan(least),
     "maxsub": _scan(joined_stretch, words=4),
     "sort": LoopedProgram("butterfly", 1, (_PARTNER, _PARTNER_IF_LESS), ((0,),) * 2, _exchange),
+    "median-total": LoopedProgram("selector", 1, (_PARTNER_OR_MEAN, _THE_SAME_IF_LESS), ((0,),) * 2, _exchange),
 }
 
 
 def looped_program(task: str) -> Transformer:
-    """The looped network that solves a task (sum, min, maxsub, sort) exactly, for lists of every length."""
+    """The looped network that solves a task (sum, min, maxsub, sort, median-total) exactly, for lists of every length."""
     row = LOOPED_PROGRAMS[choice("task", task, LOOPED_PROGRAMS)]
     brought = sum(len(words) for words in row.reads)
     cells = [Cell(index) for index in range(brought + row.words)]
@@ -100,10 +109,22 @@ def looped_program(task: str) -> Transformer:
     return model
 
 
+def doubt(task: str, family: str) -> str | None:
+    """A sentence to warn with if no looped network of the family is known to solve a task; None if one is."""
+    if task not in LOOPED_PROGRAMS:
+        known = ", ".join(LOOPED_PROGRAMS)
+        return (
+            f"no looped network is known to solve {task}, so it is learned roughly at best; there are some for {known}."
+        )
+    own = LOOPED_PROGRAMS[task].family
+    return None if family == own else f"family is {family!r}; looped networks that solve {task} are of family {own!r}."
+
+
 def _set(linear: torch.nn.Linear, weight: Tensor) -> None:
     linear.weight.copy_(weight)
 
 
 def _logits(row: LoopedProgram) -> Tensor:
     candidates = (*FAMILIES[row.family].candidates, None)
-    return _CERTAIN * torch.tensor([[[r == wanted for r in candidates] for wanted in head] for head in row.heads])
+    looks = [[places if isinstance(places, tuple) else (places,) for places in head] for head in row.heads]
+    return _CERTAIN * torch.tensor([[[r in places for r in candidates] for places in head] for head in looks])

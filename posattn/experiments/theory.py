@@ -62,7 +62,7 @@ class Gaps:
 
     def rows(self, run: Run) -> pd.DataFrame:
         found = []
-        for index, member in enumerate(run.spec.members):
+        for index, member in enumerate(run.kept):
             model, m = run.model(index), run.spec.recipe.samples
             there, here = self._risks(model, member.task, member.seed, m, run.spec.model.n)
             own = {"gap": abs(there - here), "capped risk": there}

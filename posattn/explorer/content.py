@@ -125,6 +125,7 @@ def of_package() -> Content:
     content.add_compiled()
     for name in LOOPED_PROGRAMS:
         model = pretrained(name, "looped")
+        content.subject(name, content.subjects[0]["lengths"])
         choices = [{"network": content.add(model), "name": "median of five runs"}]
         detail = f"trained on lists up to {model.config.n}, the median of five runs"
         content.every_length[name] = [_model("looped", "looped", detail, choices, None)]

@@ -1,8 +1,9 @@
 """Fine-tuning of some parameters on numbers of another scale, all others frozen (Appendix D.1, Table 1)."""
 
+from dataclasses import replace
+
 import torch
 
-from posattn.errors import UsageError
 from posattn.training.fit import trainer_for
 from posattn.training.program import Parameters, Precision
 from posattn.training.recipe import recipe
@@ -20,21 +21,17 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     Args:
         lr: constant; the first one of the run's recipe by default.
     """
-    if not any(only in name for name in run.parameters.shapes):
-        raise UsageError(f"only is {only!r}; no parameter of this network has it in its name.")
     spec, before = run.spec, run.parameters.flat
+    frozen = ~run.parameters.mask(only).to(before.device)
     # The rate stays, and so does the sharpness of a looped network.
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
-    members = tuple(
-        type(member)(member.task, member.seed, spec.recipe.lr if lr is None else lr) for member in spec.members
-    )
+    members = [replace(member, lr=spec.recipe.lr if lr is None else lr) for member in run.kept]
     with Workers() as workers, Precision("fp32", before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
         trainer.parameters = Parameters(spec.model, before.clone())
         for _ in trainer.steps():
             pass
     after = trainer.parameters
-    frozen = ~after.mask(only).to(before.device)
     if not torch.equal(after.flat[:, frozen], before[:, frozen]):
         raise RuntimeError("fine-tuning changed parameters that were to stay as they are.")
     status = [was if alive else "diverged" for was, alive in zip(run.status, trainer.alive.tolist(), strict=True)]

@@ -16,6 +16,7 @@ from posattn.looped import serves
 from posattn.model import ModelConfig
 from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
+from posattn.training.begin import begins, begun, check_given
 from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
 from posattn.training.network import NetworkConfig, reading
@@ -42,6 +43,7 @@ def train(
     recipe: str | Recipe = "paper",
     seed: int = 0,
     variable_length: bool | Sequence[int] = False,
+    begin: Run | str | Path | None = None,
     device: str | torch.device | None = None,
     precision: str = "fp32",
     out: str | Path | None = None,
@@ -61,19 +63,27 @@ def train(
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
-        recipe: ``paper``, ``tuned``, ``looped``, ``sorter`` or a :class:`Recipe`.
+        recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
+        begin: a run, or its folder: member k begins with the weights of its member k, and not with new ones. The network is
+            the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
         save_every: seconds between checkpoints.
         tensorboard: also write TensorBoard events into the folder.
         progress: show a progress bar; by default if standard error is a terminal.
     """
-    spec = _spec(task, config, members, samples, epochs, batch, lr, recipe, seed, variable_length, precision)
     place = pick_device(device)
+    before = begin if begin is None or isinstance(begin, Run) else load(begin)
+    if before is not None and config is None:
+        config = before.spec.model
+    spec = _spec(task, config, members, samples, epochs, batch, lr, recipe, seed, variable_length, precision)
+    if before is not None:
+        spec = begins(spec, before)
     if tensorboard and out is None:
         raise UsageError("tensorboard is on and out is not given; events need a folder.")
-    return train_spec(spec, place, None if out is None else Path(out), save_every, tensorboard, progress)
+    folder = None if out is None else Path(out)
+    return train_spec(spec, place, folder, save_every, tensorboard, progress, begin=before)
 
 
 def _spec(
@@ -115,8 +125,12 @@ def train_spec(
     tensorboard: bool = False,
     progress: bool | None = None,
     report: Callable[[int], None] | None = None,
+    begin: Run | None = None,
 ) -> Run:
-    """Trains ``spec``, or goes on where its folder stopped; ``report`` gets the number of epochs done, after each."""
+    """Trains ``spec``, or goes on where its folder stopped; ``report`` gets the number of epochs done, after each.
+
+    ``begin`` is the run that the members of ``spec`` begin with, if they do.
+    """
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if tensorboard:
@@ -124,6 +138,7 @@ def train_spec(
     if folder is not None and _finished(folder, spec):
         return load(folder, device)
     check_precision(spec.model, spec.precision, device)
+    check_given(spec, begin)
     started = time.monotonic()
     with ExitStack() as held:
         state = None
@@ -133,7 +148,11 @@ def train_spec(
                 return load(folder, device)
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
-            trainer = trainer_for(spec, spec.recipe, team, device, stack.enter_context(Workers()))
+            trainer = trainer_for(
+                spec, spec.recipe, team, device, stack.enter_context(Workers()), only=spec.recipe.only
+            )
+            if begin is not None:
+                trainer.parameters = begun(trainer, begin, spec.recipe.starts)
             # The kernels take the precision themselves, and what is around them stays exact.
             stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
             if folder is not None:

@@ -104,6 +104,9 @@ def evaluate_shifts(
     return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
 
 
+OF_LENGTHS = {"mse": mean_squared_error, "relative_square": relative_square, "closeness": closeness_accuracy}
+
+
 def evaluate_lengths(
     predict: Predict,
     members: Sequence[tuple[str, int]],
@@ -113,7 +116,7 @@ def evaluate_lengths(
     split: str = "test",
     device: torch.device | None = None,
 ) -> pd.DataFrame:
-    """One row a member, length and scale: ``mse``, and ``relative_square``, which compares lengths and scales."""
+    """One row a member, length and scale: ``mse``, ``relative_square``, which compares lengths and scales, ``closeness``."""
     rows, factors = [], [positive("scale", scale) for scale in scales]
     for n in lengths:
         for scale in factors:
@@ -125,8 +128,7 @@ def evaluate_lengths(
             out = predict(x)
             for index, (name, seed) in enumerate(members):
                 own = {"member": index, "task": name, "seed": seed, "n": n, "scale": scale}
-                error, relative = (measure(out[index], y[index]) for measure in (mean_squared_error, relative_square))
-                rows.append(own | {"mse": error.item(), "relative_square": relative.item()})
+                rows.append(own | {key: measure(out[index], y[index]).item() for key, measure in OF_LENGTHS.items()})
     if not rows:
         raise UsageError("lengths or scales is empty; give at least one of each.")
     return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)

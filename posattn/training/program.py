@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from posattn import looped
+from posattn.errors import UsageError
 from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
@@ -108,6 +109,8 @@ class Parameters:
 
     def mask(self, part: str) -> Bool[Tensor, " P"]:
         """Which entries of a row belong to parameters whose name has ``part`` in it."""
+        if not any(part in name for name in self.shapes):
+            raise UsageError(f"only is {part!r}; no parameter of this network has it in its name.")
         return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
 
     def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:

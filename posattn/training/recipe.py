@@ -33,6 +33,7 @@ class Recipe:
         polish: steps of Levenberg and Marquardt after the last epoch, for looped networks (:mod:`posattn.training.polish`).
         starts: networks trained for each member, all but one of them from seeds of their own. The one whose loss in the last
             epoch is least becomes the member.
+        only: the parameters to train, by a part of their names, where training begins with another run; None for all.
     """
 
     name: str = "paper"
@@ -54,6 +55,7 @@ class Recipe:
     sharpen_to: float = 0.0
     polish: int = 0
     starts: int = 1
+    only: str | None = None
 
     def __post_init__(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
@@ -70,18 +72,23 @@ class Recipe:
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
             object.__setattr__(self, field, float(value))
-
+        if self.only is not None and not (isinstance(self.only, str) and self.only):
+            raise UsageError(f"only is {self.only!r}; it must be a part of the names of parameters, or None.")
+        if self.only is not None and self.polish:
+            raise UsageError(
+                f"polish is {self.polish}; it must be 0 where {self.only!r} alone is trained: it moves every weight."
+            )
         if self.sharpen_from > self.sharpen_to:
             raise UsageError(f"sharpen_from is {self.sharpen_from}; it must be at most sharpen_to, {self.sharpen_to}.")
 
     @property
     def for_loops(self) -> dict[str, Any]:
         """What smaller scales of an experiment keep of the recipe."""
-        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to", "polish", "starts")}
+        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to", "polish", "starts", "only")}
 
     def to_dict(self) -> dict[str, object]:
         """The fields. The last ones are left out where they say nothing: older runs, known by their fields, lack them."""
-        silent = dict.fromkeys((*_LATER, "polish"), 0) | {"starts": 1}
+        silent = dict.fromkeys((*_LATER, "polish"), 0) | {"starts": 1, "only": None}
         return {name: value for name, value in asdict(self).items() if name not in silent or value != silent[name]}
 
 
@@ -95,6 +102,10 @@ RECIPES: dict[str, Recipe] = {
     "sorter": Recipe(
         name="sorter", schedule="cosine", lr=3e-2, epochs=25, batch=50, samples=4000, warmup=0.02, clip=0.1,
         sharpen_to=0.8, starts=8,
+    ),
+    "selector": Recipe(
+        name="selector", schedule="cosine", lr=3e-2, epochs=10, batch=50, samples=4000, warmup=0.02, clip=0.1,
+        sharpen_to=0.8, starts=4, only="attention.logits",
     ),
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from posattn.training.network import NetworkConfig
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
 from posattn.training.spec import RunSpec
+from posattn.training.trainer import Member
 from posattn.training.workers import Workers
 
 
@@ -48,6 +49,12 @@ class Run:
     def check_member(self, member: int) -> None:
         if not 0 <= member < len(self):
             raise UsageError(f"member is {member}; this run has members 0 to {len(self) - 1}.")
+
+    @property
+    def kept(self) -> list[Member]:
+        """The members with the seeds of the starts kept, by which their initial weights and training lists were drawn."""
+        starts = self.result.get("start", [0] * len(self))
+        return [member.starts(start + 1)[start] for member, start in zip(self.spec.members, starts, strict=True)]
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(member.task for member in self.spec.members))
@@ -103,33 +110,39 @@ class Run:
         """
         device, factors = self.parameters.flat.device, self.task.SCALES if scales is None else scales
         predict, score = predictor(self.parameters), scores_of(self.task.name)
-        table = score.evaluate(predict, self._members(), self.spec.lengths, factors, samples, split, device)
-        return table.assign(status=[self.status[member] for member in table["member"]])
+        members = self._members(split)
+        return self._named(score.evaluate(predict, members, self.spec.lengths, factors, samples, split, device))
 
     def evaluate_lengths(
         self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
-        """One row a member, length and scale: ``mse``, ``relative_square`` (mse over the mean square of the answers)."""
+        """One row a member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
         if not getattr(self.spec.model, "any_length", False):
             raise UsageError(f"the {self.kind} network is for lists of up to {self.spec.model.n} numbers only.")
-        given = (self._members(), lengths, scales, samples, split, self.device)
-        table = metrics.evaluate_lengths(predictor(self.parameters), *given)
-        return table.assign(status=[self.status[member] for member in table["member"]])
+        given = (self._members(split), lengths, scales, samples, split, self.device)
+        return self._named(metrics.evaluate_lengths(predictor(self.parameters), *given))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row a member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
         self._refuse_tokens()
         device = self.parameters.flat.device
-        predict = predictor(self.parameters)
-        table = metrics.evaluate_shifts(predict, self._members(), self.spec.lengths, names, samples, device)
-        return table.assign(status=[self.status[member] for member in table["member"]])
+        predict, members = predictor(self.parameters), self._members("test")
+        return self._named(metrics.evaluate_shifts(predict, members, self.spec.lengths, names, samples, device))
 
     def _refuse_tokens(self) -> None:
         if self.task.TOKENS != "none":
             raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
 
-    def _members(self) -> list[tuple[str, int]]:
-        return [(member.task, member.seed) for member in self.spec.members]
+    def _members(self, split: str) -> list[tuple[str, int]]:
+        """The task and the seed of every member's lists: of split ``train`` those that it was trained on."""
+        return [(member.task, member.seed) for member in (self.kept if split == "train" else self.spec.members)]
+
+    def _named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """With every member's own seed, and status."""
+        rows = list(table["member"])
+        return table.assign(
+            seed=[self.spec.members[row].seed for row in rows], status=[self.status[row] for row in rows]
+        )
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one a member, scale and metric, with the settings beside each."""

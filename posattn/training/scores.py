@@ -104,7 +104,7 @@ SCORES: dict[str, Scores] = {
 }
 
 
-LENGTH_SCORES = Scores(metrics.evaluate_lengths, ("mse", "relative_square"), by=("n",))  # of networks of any length
+LENGTH_SCORES = Scores(metrics.evaluate_lengths, tuple(metrics.OF_LENGTHS), by=("n",))  # of networks of any length
 
 ROW_NAMES = {"mse/c²": "mse_over_c2"}  # of metrics in result rows, where they differ
 

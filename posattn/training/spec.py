@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from posattn.errors import UsageError, choice, whole
@@ -49,7 +49,7 @@ class RunSpec:
             "format": _FORMAT,
             "model": self.model.to_dict(),
             "recipe": self.recipe.to_dict(),
-            "members": [asdict(member) for member in self.members],
+            "members": [member.to_dict() for member in self.members],
             "variable_length": self.variable_length,
             "precision": self.precision,
         }
@@ -83,7 +83,7 @@ class RunSpec:
 
         Without ``precision``, one for the run in whatever precision it was trained.
         """
-        alone = self.to_dict() | {"members": [asdict(self.members[member])]}
+        alone = self.to_dict() | {"members": [self.members[member].to_dict()]}
         # The member has its own rate, and what a recipe is called does not matter.
         alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
         if not precision:

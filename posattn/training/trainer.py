@@ -9,7 +9,7 @@ Letters: M members, P parameters, S training lists a member, b lists a batch, k 
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from jaxtyping import Float, Shaped
@@ -34,11 +34,16 @@ class Member:
     task: str
     seed: int
     lr: float
+    begin: str | None = None  # the weights that it begins with, by their fingerprint; None for new ones
 
     def starts(self, count: int) -> list["Member"]:
         """The member and, with seeds derived from its own, ``count`` - 1 more to choose from."""
         derived = [abs(stream(self.seed, "start", start)) for start in range(1, count)]
-        return [self, *(Member(self.task, seed, self.lr) for seed in derived)]
+        return [self, *(replace(self, seed=seed) for seed in derived)]
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields. ``begin`` is left out where there is nothing to say: older runs, known by their fields, lack it."""
+        return {name: value for name, value in asdict(self).items() if name != "begin" or value is not None}
 
 
 @dataclass

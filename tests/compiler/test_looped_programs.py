@@ -40,11 +40,28 @@ def test_one_hidden_layer_is_not_enough_for_maxsub():
     assert [len(looped_program(task).config.mlp[0]) for task in ("sum", "min", "maxsub", "sort")] == [1, 1, 2, 1]
 
 
+def test_medians_of_lists_with_ties_and_of_every_short_length():
+    model, target = looped_program("median-total"), posattn.task("median-total").target
+    for n in range(1, 35):
+        x = torch.randint(-2, 3, (50, n), generator=torch.Generator().manual_seed(n)).double()
+        torch.testing.assert_close(model(x), target(x), rtol=0, atol=1e-14)
+    sorter = looped_program("sort")
+    assert all(  # nothing but where the middle two look is new
+        torch.equal(value, model.state_dict()[name])
+        for name, value in sorter.state_dict().items()
+        if not name.endswith("logits")
+    )
+    assert torch.equal(model.offset_attention().table()[:, :4], sorter.offset_attention().table())
+    assert model.attention(length=6).unique().tolist() == [0.0, 0.5, 1.0]
+
+
 def test_an_exchange_takes_two_heads_and_four_hidden_units():
     config = looped_program("sort").config
     assert (config.heads, config.embed, config.mlp) == (2, 1, ((4,),))
 
 
 def test_tasks_without_a_program_are_refused():
-    with pytest.raises(UsageError, match=r"^task is 'median'; it must be one of sum, min, maxsub, sort\.$"):
+    with pytest.raises(
+        UsageError, match=r"^task is 'median'; it must be one of sum, min, maxsub, sort, median-total\.$"
+    ):
         looped_program("median")

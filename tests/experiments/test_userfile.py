@@ -76,7 +76,7 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         (GOOD + "[plot]", r"has 'plot'; the file has name, title, "),
         (
             GOOD + '[recipe]\nname = "secret"',
-            r"^recipe\.name is 'secret'; it must be one of paper, tuned, looped, sorter\.$",
+            r"^recipe\.name is 'secret'; it must be one of paper, tuned, looped, sorter, selector\.$",
         ),
         (GOOD + "[recipe]\nspeed = 3", r"^recipe in .* has a field that recipes do not have"),
         (GOOD + "[recipe]\nlr = -1", r"^lr is -1"),

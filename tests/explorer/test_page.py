@@ -110,6 +110,14 @@ def test_a_list_of_any_length_is_answered_by_networks_that_take_it(page):
     assert boxes.count() == 8 and page.locator("#count").is_hidden()
 
 
+def test_the_median_of_the_whole_list_has_networks_of_every_length_alone(page):
+    page.get_by_role("radio", name="median", exact=True).check()
+    for n in (8, 21):
+        set_length(page, n)
+        trained, exact = errors(page)
+        assert trained < 0.01 and exact < 1e-12
+
+
 def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path, unchecked):
     small = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
     fixed = posattn.ModelConfig(n=6, **SMALL)

@@ -72,7 +72,10 @@ def test_a_looped_network_learns_and_keeps_its_answers_in_a_folder(tmp_path):
     }
     run = posattn.train("sum", config, out=tmp_path / "run", **plan)
     assert run.status == ["ok"]
-    table = run.evaluate_lengths([8, 32], scales=[1, 10], samples=50).set_index(["n", "scale"])["relative_square"]
+    found = run.evaluate_lengths([8, 32], scales=[1, 10], samples=50).set_index(["n", "scale"])
+    table, plain = found["relative_square"], run.evaluate([1, 10], samples=50).set_index("scale")
+    for column in ("mse", "closeness"):
+        assert found[column][8, 1] == plain[column][1] and found[column][8, 10] == plain[column][10]
     assert table[8, 1] < 0.01 and table[32, 10] < 0.2
     again = posattn.load(tmp_path / "run")
     assert again.evaluate_lengths([32], [10], 50)["relative_square"].item() == table[32, 10]
@@ -86,7 +89,7 @@ def test_an_exact_network_has_no_error_at_any_length():
     named = {name: value[None] for name, value in model.named_parameters()}
     run = Run(spec, Parameters.of(model.config, named), {"status": ["ok"]}, None)
     table = run.evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
-    assert len(table) == 6 and (table["relative_square"] < 1e-12).all()
+    assert len(table) == 6 and (table["relative_square"] < 1e-12).all() and (table["closeness"] == 1).all()
 
 
 def test_the_relative_square_is_1_for_no_answer_and_does_not_see_the_scale():

@@ -61,6 +61,7 @@ def test_changes_replace_fields_and_none_leaves_them():
         *(("clip", value) for value in (0, -1.0, math.nan)),
         *(("warmup", value) for value in (-0.1, 1.0, math.nan)),
         *(("factor", value) for value in (0, -0.5, math.nan)),
+        *(("only", value) for value in ("", 3)),
         ("schedule", "linear"),
     ],
 )
@@ -72,5 +73,13 @@ def test_a_bad_value_is_named_with_its_field(field, value):
 
 
 def test_an_unknown_recipe_is_named_with_those_there_are():
-    with pytest.raises(UsageError, match=r"^recipe is 'papre'; it must be one of paper, tuned, looped, sorter\.$"):
+    with pytest.raises(
+        UsageError, match=r"^recipe is 'papre'; it must be one of paper, tuned, looped, sorter, selector\.$"
+    ):
         recipe("papre")
+
+
+def test_last_steps_that_move_every_weight_do_not_go_with_training_some():
+    assert recipe("selector").only == "attention.logits" and recipe("selector").polish == 0
+    with pytest.raises(UsageError, match=r"^polish is 3; it must be 0 where 'attention\.logits' alone is trained: "):
+        recipe("selector", polish=3)

@@ -8,6 +8,7 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
+from posattn.training.finetune import fine_tune
 from posattn.training.fit import _choose
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
@@ -35,6 +36,23 @@ def test_a_member_is_the_best_of_its_starts_as_each_would_be_alone(run):
         assert torch.equal(run.parameters.flat[index], alone[best].parameters.flat[0])
         assert run.history[run.history["member"] == index]["loss"].tolist() == alone[best].history["loss"].tolist()
     assert run.status == ["ok", "ok"] and "start" not in alone[0].result
+
+
+def test_the_training_lists_are_those_of_the_start_that_was_kept(run):
+    """The same figures as the kept start has alone; on test lists they are the member's, as for all its starts."""
+    assert any(run.result["start"])  # or nothing is tested
+    for index, member in enumerate(TEAM):
+        start = member.starts(3)[run.result["start"][index]]
+        assert run.kept[index] == start
+        alone = train_spec(RunSpec(SMALL, recipe(THREE, starts=1), (start,)), CPU)
+        own = run.evaluate([1], samples=40, split="train").iloc[index]
+        assert own["mse"] == alone.evaluate([1], samples=40, split="train").iloc[0]["mse"]
+        assert own["seed"] == member.seed
+        x, y = posattn.task(member.task).sample(40, n=3, seed=member.seed, split="test")
+        tested = (run.model(index)(x) - y).square().mean().item()
+        assert run.evaluate([1], samples=40).iloc[index]["mse"] == pytest.approx(tested)
+    tuned, other = fine_tune(run, epochs=1, lr=0.1), fine_tune(alone, epochs=1, lr=0.1)
+    torch.testing.assert_close(tuned.parameters.flat[1:], other.parameters.flat)
 
 
 def test_members_with_several_starts_do_not_notice_each_other(run):

@@ -152,7 +152,7 @@ def test_a_folder_gives_back_the_run(tmp_path):
 
 def test_the_network_of_a_task_is_the_default(monkeypatch):
     seen = []
-    monkeypatch.setattr("posattn.training.fit.train_spec", lambda spec, *rest: seen.append(spec.model))
+    monkeypatch.setattr("posattn.training.fit.train_spec", lambda spec, *rest, **more: seen.append(spec.model))
     posattn.train("khop")
     posattn.train("mixed-max")
     posattn.train("khop", posattn.ModelConfig(30, "standard", layers=3, embed=60))

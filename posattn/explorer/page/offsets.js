@@ -8,18 +8,34 @@ function depth(n) {
   return digits;
 }
 
+/** Strides 1, 2, 4, ... */
+const doubling = (count, more = {}) => Array.from({ length: count }, (_, step) => ({ stride: 2 ** step, ...more }));
+
+const MIDDLE = 0, OUTWARDS = -1;
+
 /** The loops of each family for lists of n: strides and, where directions are told apart, the digit of the stage. */
 const LOOPS = {
-  dilated: (n) => Array.from({ length: depth(n) }, (_, step) => ({ stride: 2 ** step })),
+  dilated: (n) => doubling(depth(n)),
   butterfly: (n) =>
-    Array.from({ length: depth(n) }, (_, k) => k + 1).flatMap((stage) =>
-      Array.from({ length: stage }, (_, step) => ({ stride: 2 ** (stage - 1 - step), stage })),
-    ),
+    Array.from({ length: depth(n) }, (_, k) => k + 1).flatMap((stage) => doubling(stage, { stage }).reverse()),
+  selector: (n) => [
+    ...LOOPS.butterfly(n),
+    ...(n % 2 ? [] : [{ stride: 1, stage: MIDDLE }]),
+    ...doubling(depth(Math.floor((n + 1) / 2)), { stage: OUTWARDS }),
+  ],
 };
+
+/** The middle two, those with a place s nearer to the middle, and others. */
+function classBySide(i, n, { stride, stage }) {
+  const left = Math.floor((n - 1) / 2), right = Math.floor(n / 2);
+  if (stage === MIDDLE) return i === left ? 4 : i === right ? 5 : 6;
+  return left - i >= stride ? 1 : i - right >= stride ? 3 : 6;
+}
 
 /** c(i): with stages whether i is the upper of its pair, and whether its block is sorted downwards; else 0. */
 function classOf(i, n, { stride, stage }) {
   if (stage === undefined) return 0;
+  if (stage <= MIDDLE) return classBySide(i, n, { stride, stage });
   const digit = (position) => Math.floor(position / 2 ** stage) % 2;
   const upper = Math.floor(i / stride) % 2;
   return 2 * upper + Number(digit(i) !== digit(n - 1));

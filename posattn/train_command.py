@@ -1,0 +1,133 @@
+"""The command ``posattn train``: networks of a task into a folder."""
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from posattn.compiler.looped_programs import doubt
+from posattn.console import console
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError
+from posattn.model import ARCHITECTURES, ModelConfig
+from posattn.offsets import FAMILIES
+from posattn.tasks import TASKS, task
+from posattn.training import RECIPES, Run, load, train
+from posattn.training.network import NetworkConfig
+
+
+def train_command(
+    name: Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")],
+    arch: Annotated[
+        str | None, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional).")
+    ] = None,
+    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
+    members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
+    samples: Annotated[
+        int | None, typer.Option(help="Training lists a network (default: the recipe's; paper 30000).")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training lists (default: the recipe's; paper 2001).")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Lists a step (default: the recipe's; paper 1000).")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate (default: the recipe's; paper 5e-4).")] = None,
+    recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
+    seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
+    layers: Annotated[
+        int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own; looped 1).")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads a layer (default 2).")] = None,
+    embed: Annotated[
+        int | None, typer.Option(help="Width of the state (default 64, or the token task's or the family's own).")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Hidden width of the MLPs (default 64, or the token task's own; looped 24).")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help=f"Positional encoding: {', '.join(ENCODINGS)} (default one-hot).")
+    ] = None,
+    encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
+    no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
+    tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
+    family: Annotated[str | None, typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)}.")] = None,
+    variable_length: Annotated[
+        bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
+    ] = False,
+    begin: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Begin with the weights of a run; its network is the default."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
+    out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
+    save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+) -> None:
+    """Train networks on a task into a folder. The same command again resumes the run, or does nothing if it is done.
+
+    Example: posattn train sort --members 10 --out runs/sort
+    """
+    given = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
+    given |= {
+        "encoding": encoding,
+        "encoding_dim": encoding_dim,
+        "bias": False if no_bias else None,
+        "tied": tied or None,
+    }
+    before = None if begin is None else load(begin)
+    config = _network(name, {field: value for field, value in given.items() if value is not None}, before)
+    folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
+    known = (folder / "weights.json").exists()
+    run = train(
+        name,
+        config,
+        members=members,
+        samples=samples,
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        recipe=recipe,
+        seed=seed,
+        variable_length=variable_length,
+        begin=before,
+        device=device,
+        precision=precision,
+        out=folder,
+        save_every=save_every,
+        tensorboard=tensorboard,
+    )
+    _print_training(run, folder, "already trained" if known else "trained")
+
+
+def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkConfig:
+    """What the options say, and the task's own beside them; the network of the run to begin with if they say nothing."""
+    if before is not None and not given:
+        return before.spec.model
+    if task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
+        raise UsageError(
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
+            "--no-bias leaves out the biases of a positional one."
+        )
+    config = ModelConfig(**task(name).NETWORK | given)
+    if config.family is not None and (sentence := doubt(name, config.family)) is not None:
+        warnings.warn(sentence, stacklevel=1)
+    return config
+
+
+def _print_training(run: Run, folder: Path, what: str) -> None:
+    table = Table(
+        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} {what} in {folder}"
+    )
+    losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
+    for index, (trained, validated) in enumerate(losses):
+        member = run.spec.members[index]
+        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
+        table.add_row(str(index), str(member.seed), run.status[index], *numbers)
+    console().print(table)
+    scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
+    options = f"--scales {scales}"
+    if getattr(run.spec.model, "family", None) is not None:
+        options = f"--lengths {run.spec.model.n},{64 * run.spec.model.n} --scales 1,10 --samples 100"
+    print(f"Next: posattn evaluate {folder} {options}")

@@ -1,0 +1,79 @@
+"""Training that begins with the networks of a run: the same network, or one of a family that extends theirs.
+
+Member k begins with the weights of the run's member k, and is known by them: their fingerprint is part of its identity. Where a
+looped network has more classes of positions than the run's, the rows of the run's table go to the same classes and the others
+are new. The logits are divided by the factor that sharpening begins with. So in its first step a network looks where the
+run's looked, at sharpness S, while the new rows are soft.
+"""
+
+import hashlib
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from posattn.errors import UsageError
+from posattn.offsets import FAMILIES
+from posattn.training.network import NetworkConfig
+from posattn.training.program import LOGITS, Parameters
+from posattn.training.run import Run
+from posattn.training.spec import RunSpec
+from posattn.training.trainer import Trainer
+
+_OF_LENGTH = ("n", "encoding_dim")  # what says nothing of the weights where a network takes every length
+
+
+def begins(spec: RunSpec, run: Run) -> RunSpec:
+    """``spec`` with members that begin with those of ``run``."""
+    _check_networks(spec.model, run.spec.model)
+    if len(spec.members) > len(run):
+        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
+    known = [fingerprint(row) for row in run.parameters.flat]
+    team = tuple(replace(member, begin=name) for member, name in zip(spec.members, known, strict=False))
+    return replace(spec, members=team)
+
+
+def check_given(spec: RunSpec, run: Run | None) -> None:
+    """Raises unless the run that the members begin with is there, if they begin with one."""
+    if run is None and spec.recipe.only is not None:
+        raise UsageError(f"the recipe trains {spec.recipe.only!r} alone; give a run to begin with, which has the rest.")
+    given = [None] * len(spec.members) if run is None else [fingerprint(row) for row in run.parameters.flat]
+    for number, (member, name) in enumerate(zip(spec.members, given, strict=False)):
+        if member.begin != name:
+            raise UsageError(f"begin of member {number} is {member.begin}; the weights given for it are {name}.")
+
+
+def begun(trainer: Trainer, run: Run, starts: int) -> Parameters:
+    """A new trainer's parameters with the weights of ``run``: every member's for all of its starts.
+
+    For classes of positions that the run's networks do not have, the logits are the trainer's own.
+    """
+    flat = trainer.parameters.flat.clone()
+    own, count = trainer.parameters.by_name(flat), len(flat) // starts  # views
+    factor = 1.0 if trainer.sharpness is None else trainer.sharpness[1]
+    for name, value in run.parameters.named(slice(count)).items():
+        old = value.to(flat.device).repeat_interleave(starts, dim=0)
+        if name == LOGITS:
+            own[name][:, :, : old.shape[2]] = old / factor
+        else:
+            own[name].copy_(old)
+    return Parameters(trainer.config, flat)
+
+
+def fingerprint(weights: Tensor) -> str:
+    """A name for one network's weights."""
+    return hashlib.sha256(weights.detach().to("cpu", torch.float32).numpy().tobytes()).hexdigest()[:16]
+
+
+def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
+    """Raises unless networks of ``new`` can begin with weights of ``old``."""
+    wanted, given = new.to_dict(), old.to_dict()
+    alike = _OF_LENGTH if wanted.get("any_length") and given.get("any_length") else ()
+    family = FAMILIES.get(str(wanted.get("family")))
+    if family is not None and family.extends == given.get("family"):
+        alike = (*alike, "family")
+    for field in wanted | given:
+        if field not in alike and wanted.get(field) != given.get(field):
+            raise UsageError(
+                f"{field} is {wanted.get(field)!r}; that of the run to begin with is {given.get(field)!r}."
+            )

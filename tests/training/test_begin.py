@@ -1,0 +1,147 @@
+"""Training that begins with the networks of a run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import posattn
+from posattn import ModelConfig, UsageError
+from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
+from posattn.training.begin import begins, begun
+from posattn.training.program import LOGITS
+from posattn.training.workers import Workers
+
+STORED = Path(__file__).parents[2] / "results" / "length-generalization"
+CPU = torch.device("cpu")
+SORTER = ModelConfig(n=3, arch="looped", family="butterfly", width=5)
+SELECTOR = ModelConfig(n=5, arch="looped", family="selector", width=5)
+QUICK = Recipe(schedule="cosine", lr=1e-2, epochs=2, batch=10, samples=20, sharpen_to=0.5, starts=2)
+SHORT = {"samples": 20, "epochs": 2, "batch": 10, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def sorters(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "sorters"
+    return posattn.train("sort", SORTER, members=2, recipe=QUICK, device="cpu", out=folder)
+
+
+def first(config, run, members=2, plan=QUICK):
+    """The parameters before the first step, with the factor on their logits in it."""
+    team = [start for k in range(members) for start in Member("median-total", 7 + k, 1e-2).starts(plan.starts)]
+    with Workers(1) as workers:
+        trainer = Trainer(config, plan, team, CPU, workers)
+    factor = 1.0 if trainer.sharpness is None else float(trainer.sharpness[1])
+    return trainer.parameters, begun(trainer, run, plan.starts), factor
+
+
+@pytest.mark.parametrize("sharpen_to", [0.0, 0.5])
+def test_in_the_first_step_every_start_is_the_runs_network(sorters, sharpen_to):
+    plan = posattn.training.recipe.recipe(QUICK, sharpen_to=sharpen_to)
+    _, parameters, factor = first(SORTER, sorters, plan=plan)
+    assert (factor == 1.0) == (sharpen_to == 0.0)
+    parameters.named()[LOGITS].mul_(factor)
+    x = torch.randn(4, 9)
+    for k in range(4):
+        torch.testing.assert_close(parameters.model(k)(x), sorters.model(k // 2)(x))
+
+
+def test_a_larger_family_has_the_runs_rows_first_and_new_rows_after_them(sorters):
+    fresh, parameters, factor = first(SELECTOR, sorters)
+    table, old = parameters.named()[LOGITS], sorters.parameters.named()[LOGITS].repeat_interleave(2, dim=0)
+    torch.testing.assert_close((factor * table[:, :, :4]).softmax(-1), old.softmax(-1))
+    assert torch.equal(table[:, :, 4:], fresh.named()[LOGITS][:, :, 4:])
+    assert not torch.equal(table[0, :, 4:], table[1, :, 4:])  # starts differ in what is new
+    name = "layers.0.W_1.weight"
+    assert torch.equal(parameters.named()[name][::2], sorters.parameters.named()[name])
+
+
+def test_what_a_member_began_with_is_part_of_its_identity(sorters):
+    plain = RunSpec(SELECTOR, QUICK, (Member("median-total", 0, 1e-2),))
+    assert "begin" not in plain.to_dict()["members"][0]  # nor in runs from before
+    spec = begins(plain, sorters)
+    other = begins(plain, posattn.train("sort", SORTER, seed=5, recipe=QUICK, device="cpu"))
+    assert len({each.identity(0) for each in (plain, spec, other)}) == 3
+    assert len({each.digest for each in (plain, spec, other)}) == 3
+    assert RunSpec.from_dict(spec.to_dict()) == spec
+    with pytest.raises(UsageError, match=r"^begin of member 0 is [0-9a-f]{16}; the weights given for it are None\.$"):
+        train_spec(spec, CPU)
+    with pytest.raises(UsageError, match=r"^begin of member 0 is None; the weights given for it are [0-9a-f]{16}\.$"):
+        train_spec(plain, CPU, begin=sorters)
+
+
+def test_a_run_that_begins_with_another_goes_on_where_it_stopped(sorters, tmp_path):
+    spec = begins(RunSpec(SELECTOR, QUICK, (Member("median-total", 0, 1e-2),)), sorters)
+    whole = train_spec(spec, CPU, begin=sorters)
+
+    def stop(epoch):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_spec(spec, CPU, tmp_path / "run", save_every=0, report=stop, begin=sorters)
+    again = train_spec(spec, CPU, tmp_path / "run", begin=sorters)
+    assert torch.equal(again.parameters.flat, whole.parameters.flat)
+    read = posattn.load(tmp_path / "run")  # the run it began with need not be there
+    assert read.spec == spec and torch.equal(read.parameters.flat, whole.parameters.flat)
+
+
+def test_the_network_is_the_runs_by_default_and_training_goes_on_from_its_weights(tmp_path):
+    settings = {"samples": 500, "batch": 50, "device": "cpu"}
+    network = ModelConfig(n=3, layers=1, embed=8, width=16)
+    before = posattn.train("sum", network, epochs=20, lr=1e-2, out=tmp_path / "before", **settings)
+    after = posattn.train("sum", begin=tmp_path / "before", epochs=1, **settings)
+    assert after.spec.model == network
+    new = posattn.train("sum", network, epochs=1, **settings)
+    assert after.result["train_loss"][0] < 2 * before.result["train_loss"][0] < 0.5 * new.result["train_loss"][0]
+
+
+def test_only_what_the_recipe_names_is_trained(sorters):
+    plan = posattn.training.recipe.recipe(QUICK, only="attention.logits")
+    run = posattn.train("median-total", SELECTOR, begin=sorters, members=2, recipe=plan, device="cpu")
+    assert run.spec.recipe.to_dict()["only"] == "attention.logits"
+    old, new = sorters.parameters.named(), run.parameters.named()
+    assert {name for name in new if not torch.equal(old[name], new[name])} == {LOGITS}
+    _, before, _ = first(SELECTOR, sorters)
+    assert not torch.equal(new[LOGITS][:, :, 4:], before.named()[LOGITS][::2, :, 4:])
+    with pytest.raises(UsageError, match=r"^the recipe trains 'attention\.logits' alone; give a run to begin with, "):
+        posattn.train("median-total", SELECTOR, recipe="selector", device="cpu")
+    with pytest.raises(UsageError, match=r"^only is 'W_Q'; no parameter of this network has it in its name\.$"):
+        unknown = posattn.training.recipe.recipe(plan, only="W_Q")
+        posattn.train("median-total", SELECTOR, begin=sorters, recipe=unknown, device="cpu")
+
+
+def test_sorters_learn_medians_of_long_lists_from_short_ones_by_where_they_look():
+    """With a third of the recipe's steps, from one start."""
+    config = ModelConfig(n=4, arch="looped", family="selector")
+    plan = posattn.training.recipe.recipe("selector", starts=1, epochs=3)
+    settings = {"recipe": plan, "variable_length": True, "device": "cpu"}
+    run = posattn.train("median-total", config, begin=STORED / "sort-run", **settings)
+    table = run.evaluate_lengths([4, 99, 100], scales=[10], samples=20).set_index("n")["relative_square"]
+    assert table.max() < 1e-3
+
+
+def test_the_stored_medians_began_with_the_stored_sorters():
+    stored, sorters = posattn.load(STORED / "median-run"), posattn.load(STORED / "sort-run")
+    assert begins(stored.spec, sorters) == stored.spec
+    assert stored.evaluate_lengths([255, 256], scales=[10], samples=10)["relative_square"].max() < 1e-3
+
+
+def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path):
+    def refused(sentence, config, **more):
+        with pytest.raises(UsageError, match=f"^{sentence}$"):
+            posattn.train("sort", config, begin=sorters, **SHORT | more)
+
+    refused(r"members is 3; the run to begin with has 2\.", SORTER, members=3)
+    three = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
+    refused(r"heads is 3; that of the run to begin with is 2\.", three)
+    scan = ModelConfig(n=3, arch="looped", embed=1, width=5, mlp=((5,),))
+    refused(r"family is 'dilated'; that of the run to begin with is 'butterfly'\.", scan)
+    refused(r"arch is 'positional'; that of the run to begin with is 'looped'\.", ModelConfig(n=3))
+    own = posattn.train("median-total", SELECTOR, **SHORT)
+    with pytest.raises(UsageError, match=r"^family is 'butterfly'; that of the run to begin with is 'selector'\.$"):
+        posattn.train("sort", SORTER, begin=own, **SHORT)
+    positional = posattn.train("sum", ModelConfig(n=3, layers=1), **SHORT)
+    with pytest.raises(UsageError, match=r"^n is 4; that of the run to begin with is 3\.$"):
+        posattn.train("sum", ModelConfig(n=4, layers=1), begin=positional, **SHORT)
+    with pytest.raises(UsageError, match=r"holds no run: it has no run\.json\.$"):
+        posattn.train("sort", begin=tmp_path, **SHORT)
