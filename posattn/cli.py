@@ -104,6 +104,9 @@ def train_command(
     lr: Annotated[
         float | None, typer.Option(help="Learning rate (default 5e-4 with recipe paper, 1.5e-3 with tuned).")
     ] = None,
+    polish: Annotated[
+        int | None, typer.Option(metavar="STEPS", help="Last steps of looped networks (default: the recipe's number).")
+    ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
     layers: Annotated[
@@ -149,6 +152,7 @@ def train_command(
         epochs=epochs,
         batch=batch,
         lr=lr,
+        polish=polish,
         recipe=recipe,
         seed=seed,
         variable_length=variable_length,

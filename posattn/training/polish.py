@@ -13,7 +13,7 @@ have taught. The network that comes out is kept if it is better on the training 
 Letters: P weights, L lists a step, n numbers a list, λ damping, μ memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
 from posattn.model import ModelConfig, Transformer
+from posattn.offsets import FAMILIES
 from posattn.streams import stream
 from posattn.tasks import Task
 from posattn.training.joins import Joins, Order, random_order
@@ -39,9 +40,16 @@ _SINK = 0.99  # a head with less on the sink brings something
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
+Report = Callable[[int, float], None]  # how many more steps are done, and the error before the last of them
+
 
 def polish(
-    parameters: Parameters, x: Float[Tensor, "M S n"], tasks: Sequence[Task], steps: int, workers: Workers
+    parameters: Parameters,
+    x: Float[Tensor, "M S n"],
+    tasks: Sequence[Task],
+    steps: int,
+    workers: Workers,
+    report: Report = lambda *_: None,
 ) -> tuple[Parameters, list[bool]]:
     """The parameters after ``steps`` steps on the training lists x, and which members are the better for it.
 
@@ -59,7 +67,7 @@ def polish(
         fit, judges = _Fit(parameters, tasks[member]), lists[-_LISTS:]
         ways = [fit.hardened(old.double(), faithful) for faithful in (False, True)]
         start = min(ways, key=lambda row: fit.error(row, judges))
-        new = fit.run(start, lists, steps).to(old.dtype)
+        new = fit.run(start, lists, steps, report).to(old.dtype)
         better = fit.error(new.double(), judges) < fit.error(old.double(), judges)
         return (new, True) if better else (old, False)
 
@@ -76,7 +84,7 @@ class _Fit:
         network = parameters.model(0).double()
         assert isinstance(network, Transformer)
         self.joins, self.target = Joins(network), task.target
-        self.scans = parameters.config.family == "dilated" and parameters.config.stay
+        self.family, self.stay = parameters.config.family, parameters.config.stay
 
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
@@ -102,12 +110,25 @@ class _Fit:
         logits.copy_(one_hot(a.argmax(dim=-1), a.shape[-1]) * (_CERTAIN / self.sharpness))
         return row
 
+    def joins_neighbours(self, row: Float[Tensor, " P"]) -> bool:
+        """Whether a loop joins two stretches side by side, so that other orders of joining have the same answers.
+
+        A head that looks further back, at r = -2 or -3, brings a third stretch, or a gap.
+        """
+        if self.family != "dilated" or not self.stay:
+            return False
+        looks = self.parameters.by_name(row[None])[LOGITS].argmax(dim=-1)
+        far = [place for place, r in enumerate(FAMILIES["dilated"].candidates) if r < -1]
+        return not torch.isin(looks, torch.tensor(far, device=row.device)).any()
+
     @torch.no_grad()
-    def run(self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int) -> Float[Tensor, " P"]:
-        damping = 1e-3
+    def run(
+        self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int, report: Report = lambda *_: None
+    ) -> Float[Tensor, " P"]:
+        damping, reorders = 1e-3, self.joins_neighbours(row)
         remembered = row.new_zeros(len(row), len(row))
         for step in range(steps):
-            order = random_order(lists.shape[1], step) if self.scans and step % 2 else None
+            order = random_order(lists.shape[1], step) if reorders and step % 2 else None
             x = self._lists_of(step, row, lists, order)
             squares, slope = self._normal_equations(row, x, order)
             remembered = _MEMORY * remembered + squares
@@ -121,7 +142,9 @@ class _Fit:
                     break
                 damping *= 4
             else:
+                report(steps - step, before)
                 break
+            report(1, before)
         return row
 
     def _lists_of(

@@ -1,6 +1,7 @@
 """The last steps of looped networks: near an exact network they find one, and a network that they would spoil is left alone."""
 
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,31 @@ def test_a_head_with_most_of_its_weight_on_the_sink_is_not_lost():
     assert _error(parameters, "min", 256) > 1e-2 and _error(after, "min", 256) < 1e-12
 
 
+@pytest.mark.parametrize(("share", "looks", "values"), [(0.995, [0, 0, 0, 0, 1], 0.995), (0.98, [0, 1, 0, 0, 0], 0.02)])
+def test_only_a_head_that_brings_nothing_stays_at_the_sink(share, looks, values):
+    """Two hundredths of its weight on r = -1 are something; five thousandths are what softmax leaves of nothing."""
+    parameters = _near("min", 0.0)
+    logits = torch.tensor([-50.0, math.log(1 - share), -50.0, -50.0, math.log(share)])
+    parameters.named()[LOGITS].copy_(logits / parameters.config.sharpness)
+    row = _Fit(parameters, posattn.task("min")).hardened(parameters.flat[0].double(), faithful=True)
+    after = Parameters(parameters.config, row[None].float())
+    assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == looks
+    name = "layers.0.attention.W_V.weight"
+    torch.testing.assert_close(after.named()[name], values * parameters.named()[name])
+
+
+def test_damping_falls_to_its_least_value_and_no_further(monkeypatch):
+    """What is solved has no smaller eigenvalue, though H has: values twice as large and outputs half as large are the same."""
+    solved, cholesky = [], torch.linalg.cholesky_ex
+    monkeypatch.setattr("torch.linalg.cholesky_ex", lambda matrix: solved.append(matrix) or cholesky(matrix))
+    before = _near("sum", 0.02)
+    _Fit(before, posattn.task("sum")).run(
+        before.flat[0].double(), posattn.task("sum").sample(40, n=8)[0].double(), steps=25
+    )
+    least = [torch.linalg.eigvalsh(matrix)[0] / matrix.diagonal().mean() for matrix in solved]
+    assert least[0] == pytest.approx(1e-3, rel=0.01) and min(least) == pytest.approx(1e-8, rel=0.01)
+
+
 def test_what_it_would_spoil_stays_as_it_is():
     """A head with half of its weight on r = -1 and the larger half on r = -2 would forget every other number."""
     parameters = _near("sum", 0.0)
@@ -124,6 +150,10 @@ def test_a_recipe_says_how_many_steps():
     plain = posattn.train("sum", ModelConfig(n=4), recipe=Recipe(samples=40, epochs=1, batch=20, polish=2))
     assert "polished" not in plain.result
     assert "polish" not in Recipe().to_dict() and Recipe(polish=2).to_dict()["polish"] == 2
+    with pytest.raises(
+        UsageError, match=r"^polish is 3; only looped networks have last steps, and this one is positional"
+    ):
+        posattn.train("sum", ModelConfig(n=4), polish=3)
     with pytest.raises(UsageError, match="polish is -1; it must be a whole number of at least 0"):
         Recipe(polish=-1)
 
@@ -150,13 +180,44 @@ def test_a_signal_ends_the_last_steps_at_once(tmp_path):
         process.kill()
 
 
-def _fit_of(**settings):
+def test_the_last_steps_are_counted_for_all_members(capsys):
+    small = {"samples": 40, "epochs": 1, "batch": 20, "device": "cpu"}
+    posattn.train("sum", ModelConfig(n=4, arch="looped", width=4), members=2, **small, polish=3, progress=True)
+    shown = capsys.readouterr().err
+    assert re.search(r"epoch 1/1 .*\n *last step 6/6 .* loss \d\.\d\de[-+]\d\d .* steps/s", shown)
+    posattn.train("sum", ModelConfig(n=4, arch="looped", width=4), **small, progress=True)
+    assert "last step" not in capsys.readouterr().err
+
+
+def test_steps_that_are_not_taken_count_as_done():
+    """An exact network can become no better, whatever the damping."""
+    exact, told = looped_program("sum"), []
+    parameters = Parameters.of(exact.config, {name: value[None] for name, value in exact.named_parameters()})
+    x = torch.ones(4, 8, dtype=torch.float64)
+    fit = _Fit(parameters, posattn.task("sum"))
+    after = fit.run(parameters.flat[0], x, 5, lambda steps, error: told.append((steps, error)))
+    assert told == [(5, pytest.approx(0, abs=1e-30))] and torch.equal(after, parameters.flat[0])
+
+
+def _fit_of(looks=None, **settings):
     parameters = Parameters.initial(ModelConfig(n=8, arch="looped", width=8, **settings), [0], torch.device("cpu"))
+    if looks is not None:
+        parameters.named()[LOGITS].copy_(torch.nn.functional.one_hot(torch.tensor(looks), 5)[:, None])
     fit = _Fit(parameters, posattn.task("sum"))
     return fit, fit.hardened(parameters.flat[0].double(), faithful=False)
 
 
-@pytest.mark.parametrize(("settings", "orders"), [({}, 2), ({"stay": False}, 0), ({"family": "butterfly"}, 0)])
+@pytest.mark.parametrize(
+    ("settings", "orders"),
+    [
+        ({"looks": [1, 0]}, 2),
+        ({"looks": [4, 1]}, 2),
+        ({"looks": [1, 2]}, 0),  # r = -2: a loop does not join neighbours
+        ({"looks": [3, 1]}, 0),
+        ({"looks": [1, 1], "stay": False}, 0),
+        ({"family": "butterfly"}, 0),
+    ],
+)
 def test_every_second_step_of_a_scan_that_stays_joins_in_another_order(settings, orders, monkeypatch):
     fit, row = _fit_of(**settings)
     seen, equations = [], fit._normal_equations
