@@ -5,12 +5,13 @@ least-squares problem in the weights of one small tied layer. Its P unknowns are
 
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
-with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other lists
-(:mod:`posattn.training.varied`), half of them the worst of many, and every second one joins their stretches in an order of its
-own (:mod:`posattn.training.joins`). H remembers earlier steps, as in recursive least squares: a step does not undo what they
-have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
+with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. Every move takes other lists
+(:mod:`posattn.training.varied`), half of them the worst of many. A step is one move in the loops' own order and, where loops
+join neighbours, two more that join stretches in orders of their own (:mod:`posattn.training.joins`). H remembers earlier
+moves, as in recursive least squares: a move does not undo what they have taught. The network that comes out is kept if it is
+better on the training lists than the one that went in.
 
-Letters: P weights, L lists a step, n numbers a list, λ damping, μ memory.
+Letters: P weights, L lists a move, n numbers a list, λ damping, μ memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,17 +31,19 @@ from posattn.training.program import LOGITS, Parameters
 from posattn.training.varied import varied
 from posattn.training.workers import Workers
 
-_LISTS = 400  # of a step: of 16 numbers, more equations than there are weights
+_LISTS = 200  # of a move: of 16 numbers, more equations than there are weights
+_OTHERS = 2  # moves of a step in other orders than that of the loops
+_JUDGES = 400  # training lists that say whether a network is the better for it
 _MANY = 10  # times as many lists are tried as the worst of them are taken
-_MEMORY = 0.8  # μ
-_WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
+_MEMORY = 0.6  # μ
+_WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every move
 _ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
 _CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
 _SINK = 0.99  # a head with less on the sink brings something
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
-Report = Callable[[int, float], None]  # how many more steps are done, and the error before the last of them
+Report = Callable[[int, float], None]  # how many more steps are done, and the error that the last of them began with
 
 
 def polish(
@@ -64,7 +67,7 @@ def polish(
 
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
-        fit, judges = _Fit(parameters, tasks[member]), lists[-_LISTS:]
+        fit, judges = _Fit(parameters, tasks[member]), lists[-_JUDGES:]
         ways = [fit.hardened(old.double(), faithful) for faithful in (False, True)]
         start = min(ways, key=lambda row: fit.error(row, judges))
         new = fit.run(start, lists, steps, report).to(old.dtype)
@@ -125,11 +128,11 @@ class _Fit:
     def run(
         self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int, report: Report = lambda *_: None
     ) -> Float[Tensor, " P"]:
-        damping, reorders = 1e-3, self.joins_neighbours(row)
-        remembered = row.new_zeros(len(row), len(row))
-        for step in range(steps):
-            order = random_order(lists.shape[1], step) if reorders and step % 2 else None
-            x = self._lists_of(step, row, lists, order)
+        damping, remembered = 1e-3, row.new_zeros(len(row), len(row))
+        moves = 1 + _OTHERS if self.joins_neighbours(row) else 1
+        for number in range(steps * moves):
+            order = random_order(lists.shape[1], number) if number % moves else None
+            x = self._lists_of(number, row, lists, order)
             squares, slope = self._normal_equations(row, x, order)
             remembered = _MEMORY * remembered + squares
             unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * remembered.diagonal().mean()
@@ -142,18 +145,21 @@ class _Fit:
                     break
                 damping *= 4
             else:
-                report(steps - step, before)
+                report(steps - number // moves, before)
                 break
-            report(1, before)
+            if (number + 1) % moves == 0:
+                report(1, before)
         return row
 
     def _lists_of(
-        self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
+        self, number: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
     ) -> Float[Tensor, "L n"]:
         """Half of them as they come, and half the worst of many others."""
         half = max(1, min(_LISTS, len(lists)) // 2)
-        chosen = (torch.arange((1 + _MANY) * half, device=row.device) + step * half) % len(lists)
-        x, others = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device)).tensor_split([half])
+        chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
+        x, others = varied(lists[chosen], torch.tensor(stream(number, "polish"), device=row.device)).tensor_split(
+            [half]
+        )
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 
