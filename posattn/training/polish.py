@@ -43,7 +43,7 @@ _SINK = 0.99  # a head with less on the sink brings something
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
-Report = Callable[[int, float], None]  # how many more steps are done, and the error that the last of them began with
+Report = Callable[[int, float], None]  # how many more steps are done, and the error before the last move of them
 
 
 def polish(
@@ -157,9 +157,8 @@ class _Fit:
         """Half of them as they come, and half the worst of many others."""
         half = max(1, min(_LISTS, len(lists)) // 2)
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
-        x, others = varied(lists[chosen], torch.tensor(stream(number, "polish"), device=row.device)).tensor_split(
-            [half]
-        )
+        key = torch.tensor(stream(number, "polish"), device=row.device)
+        x, others = varied(lists[chosen], key).tensor_split([half])
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 
