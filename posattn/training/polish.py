@@ -15,6 +15,7 @@ Letters: P weights, L lists a move, n numbers a list, λ damping, μ memory.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -68,7 +69,7 @@ def polish(
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
         fit, judges = _Fit(parameters, tasks[member]), lists[-_JUDGES:]
-        ways = [fit.hardened(old.double(), faithful) for faithful in (False, True)]
+        ways = [fit.hardened(old.double(), faithful) for faithful in product((False, True), repeat=fit.heads)]
         start = min(ways, key=lambda row: fit.error(row, judges))
         new = fit.run(start, lists, steps, report).to(old.dtype)
         better = fit.error(new.double(), judges) < fit.error(old.double(), judges)
@@ -88,6 +89,7 @@ class _Fit:
         assert isinstance(network, Transformer)
         self.joins, self.target = Joins(network), task.target
         self.family, self.stay = parameters.config.family, parameters.config.stay
+        self.heads = parameters.config.heads
 
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
@@ -98,18 +100,19 @@ class _Fit:
     def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None = None) -> float:
         return (self.answers(row, x, order) - self.target(x)).square().mean().item()
 
-    def hardened(self, row: Float[Tensor, " P"], faithful: bool) -> Float[Tensor, " P"]:
+    def hardened(self, row: Float[Tensor, " P"], faithful: Sequence[bool]) -> Float[Tensor, " P"]:
         """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them.
 
-        If ``faithful`` a head is at the sink only where it brings nothing, and its values shrink to the share it brings.
+        A head that is ``faithful`` is at the sink only where it brings nothing, and its values shrink to the share it brings.
         """
         row = row.clone()
         named = self.parameters.by_name(row[None])  # views
         logits, values = named[LOGITS], named[_VALUES]
         a = (self.sharpness * logits).softmax(dim=-1)
-        if faithful:
-            a[..., -1] *= a[..., -1] >= _SINK
-            values.unflatten(1, (a.shape[1], -1)).mul_(a.amax(dim=-1).mean(dim=-1)[..., None, None])
+        for head, by_head in enumerate(values.unflatten(1, (self.heads, -1)).unbind(1)):
+            if faithful[head]:
+                a[:, head, :, -1] *= a[:, head, :, -1] >= _SINK
+                by_head.mul_(a[:, head].amax(dim=-1).mean(dim=-1)[:, None, None])
         logits.copy_(one_hot(a.argmax(dim=-1), a.shape[-1]) * (_CERTAIN / self.sharpness))
         return row
 

@@ -109,11 +109,29 @@ def test_only_a_head_that_brings_nothing_stays_at_the_sink(share, looks, values)
     parameters = _near("min", 0.0)
     logits = torch.tensor([-50.0, math.log(1 - share), -50.0, -50.0, math.log(share)])
     parameters.named()[LOGITS].copy_(logits / parameters.config.sharpness)
-    row = _Fit(parameters, posattn.task("min")).hardened(parameters.flat[0].double(), faithful=True)
+    row = _Fit(parameters, posattn.task("min")).hardened(parameters.flat[0].double(), faithful=[True])
     after = Parameters(parameters.config, row[None].float())
     assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == looks
     name = "layers.0.attention.W_V.weight"
     torch.testing.assert_close(after.named()[name], values * parameters.named()[name])
+
+
+def test_every_head_is_fixed_in_the_way_that_is_best_for_it(monkeypatch):
+    """One shares with the sink what it should not bring, the other what it should: neither way is right for both."""
+    parameters = Parameters.initial(ModelConfig(n=8, arch="looped"), [0], torch.device("cpu"))
+    shares = torch.tensor([[[1e-9, 1e-9, 1e-9, 0.05, 0.95]], [[1e-9, 0.3, 1e-9, 1e-9, 0.7]]])
+    parameters.named()[LOGITS].copy_(shares.log() / parameters.config.sharpness)
+    fit, row = _Fit(parameters, posattn.task("sum")), parameters.flat[0].double()
+    fixed = Parameters(parameters.config, fit.hardened(row, faithful=[False, True])[None].float())
+    assert fixed.model(0).offset_attention().table().argmax(dim=-1).flatten().tolist() == [4, 1]
+    name = "layers.0.attention.W_V.weight"
+    first, second = (fixed.named()[name] / parameters.named()[name]).unflatten(1, (2, -1)).unbind(1)
+    torch.testing.assert_close([first.mean(), second.mean()], [torch.tensor(1.0), torch.tensor(0.3)])
+    ways, begun = iter([3.0, 2.0, 1.0, 4.0, 0.0, 9.0]), []  # the errors of the four ways, then after and before
+    monkeypatch.setattr(_Fit, "error", lambda *_: next(ways))
+    monkeypatch.setattr(_Fit, "run", lambda self, row, *_: begun.append(row) or row)
+    _polish(parameters, "sum", steps=1)
+    torch.testing.assert_close(begun[0], fit.hardened(row, faithful=[True, False]))
 
 
 def test_damping_falls_to_its_least_value_and_no_further(monkeypatch):
@@ -214,7 +232,7 @@ def _fit_of(looks=None, **settings):
     if looks is not None:
         parameters.named()[LOGITS].copy_(torch.nn.functional.one_hot(torch.tensor(looks), 5)[:, None])
     fit = _Fit(parameters, posattn.task("sum"))
-    return fit, fit.hardened(parameters.flat[0].double(), faithful=False)
+    return fit, fit.hardened(parameters.flat[0].double(), faithful=[False, False])
 
 
 @pytest.mark.parametrize(
