@@ -33,6 +33,9 @@ def train_command(
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Lists a step (default: the recipe's; paper 1000).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate (default: the recipe's; paper 5e-4).")] = None,
+    polish: Annotated[
+        int | None, typer.Option(metavar="STEPS", help="Last steps of looped networks (default: the recipe's).")
+    ] = None,
     recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
     layers: Annotated[
@@ -88,6 +91,7 @@ def train_command(
         epochs=epochs,
         batch=batch,
         lr=lr,
+        polish=polish,
         recipe=recipe,
         seed=seed,
         variable_length=variable_length,

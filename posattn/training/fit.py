@@ -40,6 +40,7 @@ def train(
     epochs: int | None = None,
     batch: int | None = None,
     lr: float | Sequence[float] | None = None,
+    polish: int | None = None,
     recipe: str | Recipe = "paper",
     seed: int = 0,
     variable_length: bool | Sequence[int] = False,
@@ -63,6 +64,7 @@ def train(
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
+        polish: the last steps of looped networks, in place of the recipe's number.
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
         begin: a run, or its folder: member k begins with the weights of its member k, and not with new ones. The network is
@@ -77,7 +79,7 @@ def train(
     before = begin if begin is None or isinstance(begin, Run) else load(begin)
     if before is not None and config is None:
         config = before.spec.model
-    spec = _spec(task, config, members, samples, epochs, batch, lr, recipe, seed, variable_length, precision)
+    spec = _spec(task, config, members, samples, epochs, batch, lr, polish, recipe, seed, variable_length, precision)
     if before is not None:
         spec = begins(spec, before)
     if tensorboard and out is None:
@@ -94,6 +96,7 @@ def _spec(
     epochs: int | None,
     batch: int | None,
     lr: float | Sequence[float] | None,
+    polish: int | None,
     base: str | Recipe,
     seed: int,
     variable_length: bool | Sequence[int],
@@ -102,7 +105,7 @@ def _spec(
     whole("members", members)
     whole("seed", seed, least=0)
     one_rate = None if isinstance(lr, Sequence) else lr
-    own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate)
+    own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
     rates = [recipe(own, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [own.lr] * members
     tasks = [names] * members if isinstance(names, str) else list(names)
     for field, values in (("lr", rates), ("task", tasks)):
@@ -112,6 +115,8 @@ def _spec(
     if not callable(getattr(model, "build", None)):
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
     model = reading(model, tasks[0])
+    if polish and not serves(model):
+        raise UsageError(f"polish is {polish}; only looped networks have last steps, and this one is {model.arch}.")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
     return RunSpec(model, own, team, lengths, precision)
@@ -181,7 +186,7 @@ def train_spec(
                 _checkpoint(folder, spec, trainer, started)
                 stop.leave("Stopped before the last steps; the same command goes on from there.")
             stop.close()  # the last steps write nothing: a signal may end them at once, and they are then done again
-            about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish)
+            about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish, shown)
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
             save(folder, run)
@@ -269,13 +274,14 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
 
 
-def _polish(trainer: Trainer, steps: int) -> dict[str, Any]:
+def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     """The last steps of looped networks, if the recipe has any; returns what the run says of them."""
     if not steps or not serves(trainer.config):
         return {}
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
     tasks = [task(member.task) for member in trainer.members]
-    trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers)
+    advance = shown.last_steps(steps * len(tasks))
+    trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance)
     errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
     return {"polished": better, "train_loss": _finite(errors.tolist())}
 

@@ -5,15 +5,17 @@ least-squares problem in the weights of one small tied layer. Its P unknowns are
 
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
-with λ divided by 4 after a step that lowers the error and multiplied by 4 until one does. Every step takes other lists
-(:mod:`posattn.training.varied`), half of them the worst of many, and every second one joins their stretches in an order of its
-own (:mod:`posattn.training.joins`). H remembers earlier steps, as in recursive least squares: a step does not undo what they
-have taught. The network that comes out is kept if it is better on the training lists than the one that went in.
+with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. Every move takes other lists
+(:mod:`posattn.training.varied`), half of them the worst of many. A step is one move in the loops' own order and, where loops
+join neighbours, two more that join stretches in orders of their own (:mod:`posattn.training.joins`). H remembers earlier
+moves, as in recursive least squares: a move does not undo what they have taught. The network that comes out is kept if it is
+better on the training lists than the one that went in.
 
-Letters: P weights, L lists a step, n numbers a list, λ damping, μ memory.
+Letters: P weights, L lists a move, n numbers a list, λ damping, μ memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -22,6 +24,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
 from posattn.model import ModelConfig, Transformer
+from posattn.offsets import FAMILIES
 from posattn.streams import stream
 from posattn.tasks import Task
 from posattn.training.joins import Joins, Order, random_order
@@ -29,19 +32,28 @@ from posattn.training.program import LOGITS, Parameters
 from posattn.training.varied import varied
 from posattn.training.workers import Workers
 
-_LISTS = 400  # of a step: of 16 numbers, more equations than there are weights
+_LISTS = 200  # of a move: of 16 numbers, more equations than there are weights
+_OTHERS = 2  # moves of a step in other orders than that of the loops
+_JUDGES = 400  # training lists that say whether a network is the better for it
 _MANY = 10  # times as many lists are tried as the worst of them are taken
-_MEMORY = 0.8  # μ
-_WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every step
+_MEMORY = 0.6  # μ
+_WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every move
 _ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
 _CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
 _SINK = 0.99  # a head with less on the sink brings something
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
+Report = Callable[[int, float], None]  # how many more steps are done, and the error before the last move of them
+
 
 def polish(
-    parameters: Parameters, x: Float[Tensor, "M S n"], tasks: Sequence[Task], steps: int, workers: Workers
+    parameters: Parameters,
+    x: Float[Tensor, "M S n"],
+    tasks: Sequence[Task],
+    steps: int,
+    workers: Workers,
+    report: Report = lambda *_: None,
 ) -> tuple[Parameters, list[bool]]:
     """The parameters after ``steps`` steps on the training lists x, and which members are the better for it.
 
@@ -56,10 +68,10 @@ def polish(
 
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
-        fit, judges = _Fit(parameters, tasks[member]), lists[-_LISTS:]
-        ways = [fit.hardened(old.double(), faithful) for faithful in (False, True)]
+        fit, judges = _Fit(parameters, tasks[member]), lists[-_JUDGES:]
+        ways = [fit.hardened(old.double(), faithful) for faithful in product((False, True), repeat=fit.heads)]
         start = min(ways, key=lambda row: fit.error(row, judges))
-        new = fit.run(start, lists, steps).to(old.dtype)
+        new = fit.run(start, lists, steps, report).to(old.dtype)
         better = fit.error(new.double(), judges) < fit.error(old.double(), judges)
         return (new, True) if better else (old, False)
 
@@ -76,7 +88,8 @@ class _Fit:
         network = parameters.model(0).double()
         assert isinstance(network, Transformer)
         self.joins, self.target = Joins(network), task.target
-        self.scans = parameters.config.family == "dilated" and parameters.config.stay
+        self.family, self.stay = parameters.config.family, parameters.config.stay
+        self.heads = parameters.config.heads
 
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
@@ -87,28 +100,42 @@ class _Fit:
     def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None = None) -> float:
         return (self.answers(row, x, order) - self.target(x)).square().mean().item()
 
-    def hardened(self, row: Float[Tensor, " P"], faithful: bool) -> Float[Tensor, " P"]:
+    def hardened(self, row: Float[Tensor, " P"], faithful: Sequence[bool]) -> Float[Tensor, " P"]:
         """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them.
 
-        If ``faithful`` a head is at the sink only where it brings nothing, and its values shrink to the share it brings.
+        A head that is ``faithful`` is at the sink only where it brings nothing, and its values shrink to the share it brings.
         """
         row = row.clone()
         named = self.parameters.by_name(row[None])  # views
         logits, values = named[LOGITS], named[_VALUES]
         a = (self.sharpness * logits).softmax(dim=-1)
-        if faithful:
-            a[..., -1] *= a[..., -1] >= _SINK
-            values.unflatten(1, (a.shape[1], -1)).mul_(a.amax(dim=-1).mean(dim=-1)[..., None, None])
+        for head, by_head in enumerate(values.unflatten(1, (self.heads, -1)).unbind(1)):
+            if faithful[head]:
+                a[:, head, :, -1] *= a[:, head, :, -1] >= _SINK
+                by_head.mul_(a[:, head].amax(dim=-1).mean(dim=-1)[:, None, None])
         logits.copy_(one_hot(a.argmax(dim=-1), a.shape[-1]) * (_CERTAIN / self.sharpness))
         return row
 
+    def joins_neighbours(self, row: Float[Tensor, " P"]) -> bool:
+        """Whether a loop joins two stretches side by side, so that other orders of joining have the same answers.
+
+        A head that looks further back, at r = -2 or -3, brings a third stretch, or a gap.
+        """
+        if self.family != "dilated" or not self.stay:
+            return False
+        looks = self.parameters.by_name(row[None])[LOGITS].argmax(dim=-1)
+        far = [place for place, r in enumerate(FAMILIES["dilated"].candidates) if r < -1]
+        return not torch.isin(looks, torch.tensor(far, device=row.device)).any()
+
     @torch.no_grad()
-    def run(self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int) -> Float[Tensor, " P"]:
-        damping = 1e-3
-        remembered = row.new_zeros(len(row), len(row))
-        for step in range(steps):
-            order = random_order(lists.shape[1], step) if self.scans and step % 2 else None
-            x = self._lists_of(step, row, lists, order)
+    def run(
+        self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int, report: Report = lambda *_: None
+    ) -> Float[Tensor, " P"]:
+        damping, remembered = 1e-3, row.new_zeros(len(row), len(row))
+        moves = 1 + _OTHERS if self.joins_neighbours(row) else 1
+        for number in range(steps * moves):
+            order = random_order(lists.shape[1], number) if number % moves else None
+            x = self._lists_of(number, row, lists, order)
             squares, slope = self._normal_equations(row, x, order)
             remembered = _MEMORY * remembered + squares
             unit = torch.eye(len(row), dtype=row.dtype, device=row.device) * remembered.diagonal().mean()
@@ -121,16 +148,20 @@ class _Fit:
                     break
                 damping *= 4
             else:
+                report(steps - number // moves, before)
                 break
+            if (number + 1) % moves == 0:
+                report(1, before)
         return row
 
     def _lists_of(
-        self, step: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
+        self, number: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
     ) -> Float[Tensor, "L n"]:
         """Half of them as they come, and half the worst of many others."""
         half = max(1, min(_LISTS, len(lists)) // 2)
-        chosen = (torch.arange((1 + _MANY) * half, device=row.device) + step * half) % len(lists)
-        x, others = varied(lists[chosen], torch.tensor(stream(step, "polish"), device=row.device)).tensor_split([half])
+        chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
+        key = torch.tensor(stream(number, "polish"), device=row.device)
+        x, others = varied(lists[chosen], key).tensor_split([half])
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 

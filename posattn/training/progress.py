@@ -16,6 +16,8 @@ from posattn.errors import UsageError
 if TYPE_CHECKING:
     from posattn.training.trainer import Trainer
 
+_UNKNOWN: dict[str, Any] = {"loss": "-", "lr": "-", "speed": "-"}
+
 
 class Stop:
     """While open, Ctrl-C and SIGTERM only ask to stop; ``leave`` then stops, between two steps, after a checkpoint."""
@@ -73,7 +75,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self.bar = rich.progress.Progress(
-            rich.progress.TextColumn("epoch {task.fields[epoch]}"),
+            rich.progress.TextColumn("{task.description} {task.fields[done]}"),
             rich.progress.BarColumn(),
             rich.progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}  {task.fields[speed]} steps/s"),
             rich.progress.TimeRemainingColumn(),
@@ -82,13 +84,8 @@ class Progress:
         )
         trainer = self.trainer
         total = trainer.recipe.epochs * len(trainer.batches())
-        fields: dict[str, Any] = {
-            "loss": "-",
-            "lr": "-",
-            "speed": "-",
-            "epoch": f"{trainer.epoch}/{trainer.recipe.epochs}",
-        }
-        self.job = self.bar.add_task("", total=total, completed=trainer.steps_done, **fields)
+        fields = _UNKNOWN | {"done": f"{trainer.epoch}/{trainer.recipe.epochs}"}
+        self.job = self.bar.add_task("epoch", total=total, completed=trainer.steps_done, **fields)
         self.bar.start()
         return self
 
@@ -104,6 +101,23 @@ class Progress:
         if self.trainer.epoch != self.epoch:
             self._end_epoch()
 
+    def last_steps(self, total: int) -> Callable[[int, float], None]:
+        """A second line for ``total`` steps after the last epoch; what is returned takes how many more are done, and the loss.
+
+        Several threads may call it.
+        """
+        job = self.bar.add_task("last step", total=total, visible=False, done="", **_UNKNOWN)
+
+        def advance(steps: int, loss: float) -> None:
+            if self.shown:
+                self.bar.advance(job, steps)
+                task = self.bar.tasks[-1]
+                speed = "-" if task.speed is None else f"{task.speed:.1f}"
+                done = f"{task.completed:.0f}/{total}"
+                self.bar.update(job, visible=True, done=done, loss=f"{loss:.2e}", speed=speed)
+
+        return advance
+
     def _end_epoch(self) -> None:
         done, trainer = range(self.epoch, self.trainer.epoch), self.trainer
         self.epoch = trainer.epoch
@@ -113,7 +127,7 @@ class Progress:
         speed = self.bar.tasks[0].speed
         self.bar.update(
             self.job,
-            epoch=f"{trainer.epoch}/{trainer.recipe.epochs}",
+            done=f"{trainer.epoch}/{trainer.recipe.epochs}",
             loss=f"{loss:.2e}",
             lr=f"{rate:.1e}",
             speed="-" if speed is None else f"{speed:.1f}",

@@ -83,6 +83,30 @@ def test_a_start_without_a_loss_is_not_chosen():
     assert next(trainer.steps()) is None  # and training can go on with what is left
 
 
+@pytest.mark.parametrize("kept", [2, 0])
+def test_members_that_are_kept_go_on_as_if_alone(kept):
+    """In the middle of an epoch: with their own lists, shuffles, moments and rates, and without a trace in the others'."""
+    team = [Member("sort", 3, 1e-2), Member("min", 4, 1e-2), Member("sort", 5, 2e-2)]
+    plan = recipe(THREE, starts=1)
+    with Workers(1) as workers:
+        trainer, alone = (Trainer(SMALL, plan, members, CPU, workers) for members in (team, team[kept : kept + 1]))
+        for _, _ in zip(range(6), trainer.steps(), strict=False):
+            pass
+        before = trainer.state_dict()  # shares memory with the trainer
+        copied = {name: value.clone() for name, value in before.items()}
+        lists = trainer.blocks[0].x
+        trainer.keep([kept])
+        for each in (trainer, alone):
+            for _ in each.steps():
+                pass
+    assert [len(block.x) for block in trainer.blocks] == [len(block.y) for block in trainer.blocks] == [1]
+    assert torch.equal(trainer.blocks[0].x[0], lists[kept]) and trainer.members == team[kept : kept + 1]
+    state, wanted = trainer.state_dict(), alone.state_dict()
+    assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+    rows = ("parameters", "first_moment", "second_moment")
+    assert all(torch.equal(before[name], copied[name]) for name in rows)
+
+
 def test_the_number_of_starts_is_part_of_the_recipe():
     assert "starts" not in Recipe().to_dict() and Recipe(**THREE.to_dict()) == THREE
     for bad in (0, 1.5, True):
