@@ -392,12 +392,10 @@ def test_the_commands_take_prompts(posattn_command, tmp_path):
 
 def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_command):
     small = ["--samples", 40, "--epochs", 1, "--batch", 20, "--embed", 8, "--width", 8, "--device=cpu", "--out=run"]
-    small += ["--polish", 1]
-    code, shown, error = posattn_command("train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, *small)
-    assert (code, error) == (
-        0,
-        "",
-    ) and "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
+    sort = ["train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, "--polish", 1, *small]
+    code, shown, error = posattn_command(*sort)
+    assert (code, error) == (0, "")
+    assert "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
     assert posattn.load("run").spec.recipe.polish == 1
     code, shown, _ = posattn_command("evaluate", "run", "--lengths=4,19", "--scales=1", "--samples=5", "--device=cpu")
     assert code == 0 and "relative_square" in shown and "closeness" in shown and " 19 " in shown
