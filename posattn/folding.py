@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from posattn.attention import merge_heads, softmax, split_heads
 from posattn.errors import UsageError
+from posattn.inputs import check_input
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.queries import Logits, QueriesAndKeys, apart, logits_by_layer
 
@@ -398,6 +399,7 @@ class Frozen(nn.Module):
             self.register_buffer("b", folded["b"][0, 0] if config.bias else None)
 
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+        check_input(x, self.config, self.w.dtype)
         if x.shape[-1] != self.length:
             raise UsageError(f"the list has {x.shape[-1]} numbers; this model was frozen for {self.length}.")
         lists = x.reshape(math.prod(x.shape[:-1]), self.length)

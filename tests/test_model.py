@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posattn import ARCHITECTURES, ModelConfig, Transformer, UsageError
+from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError
 from posattn.encodings import ENCODINGS
 
 POSITIONAL = ["positional", "scale-exact", "misaligned"]
@@ -295,7 +295,7 @@ def test_what_is_no_tensor_of_the_networks_numbers_is_refused_in_a_sentence(unch
         (torch.tensor([3, 1]), r"is of torch\.int64; this network reads torch\.float32, which x\.to\(.*\) gives"),
         (torch.zeros(2).double(), r"is of torch\.float64; this network reads torch\.float32, which x\.to\(.*\) gives"),
     ):
-        for ask in (model, model.attention, model.states):
+        for ask in (model, model.attention, model.states, *([Frozen(model)] if arch == "positional" else [])):
             with pytest.raises(UsageError, match=rf"^the input {what}\.$"):
                 ask(x)
     assert model.double()(torch.zeros(2).double()).dtype == torch.float64
