@@ -146,14 +146,15 @@ def predict(
             help="Numbers with commas between them: 3.2,1.5,-0.5,2. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
         ),
     ] = None,
-    member: Annotated[int, typer.Option(help="Which network of the run to ask.")] = 0,
+    member: Annotated[int | None, typer.Option(help="Which network of the run to ask (default 0).")] = None,
     pretrained: Annotated[
         str | None,
         typer.Option(metavar="TASK", help="In RUN's place: the network for TASK that comes with the package."),
     ] = None,
     arch: Annotated[
-        str, typer.Option(help="Which of these: positional, scale-exact, standard or looped.")
-    ] = "positional",
+        str | None,
+        typer.Option(help="Which of these: positional (the default), scale-exact, standard or looped."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
@@ -161,7 +162,13 @@ def predict(
         run, numbers = None, run
     if numbers is None or (run is None) == (pretrained is None):
         raise UsageError("a network is asked about a list; give RUN and LIST, or LIST and --pretrained TASK.")
+    if pretrained is not None and member is not None:
+        raise UsageError(f"member is {member}; --pretrained TASK is one network.")
+    if run is not None and arch is not None:
+        raise UsageError(f"arch is {arch!r}; a run has its own.")
+    member = 0 if member is None else member
     if pretrained is not None:
+        arch = "positional" if arch is None else arch
         model = of_package(pretrained, arch).to(pick_device(device))
         x = torch.tensor(parse_list(numbers), device=model.P.device)
         _warn_of_shorter(len(x), model.config, f"the {arch} network")
@@ -343,6 +350,7 @@ def _reproduce(
         }
         print(json.dumps(about | {"medians": medians}))
         return
+    print(f"{experiment.name}: {experiment.title}")
     for title, table in report.pivots(outcome.table, experiment.shown):
         print_frame(table.reset_index(), title)
     ended = outcome.rows.drop_duplicates("run")["status"]

@@ -5,6 +5,7 @@ import sys
 import pandas as pd
 import torch
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from posattn.errors import UsageError
@@ -52,12 +53,22 @@ def parse_list(text: str) -> list[float]:
 
 
 def print_frame(frame: pd.DataFrame, title: str) -> None:
+    """A table; one that is too wide is turned, its columns into rows."""
+    out, table = console(), _table(frame, title)
+    if Measurement.get(out, out.options.update(max_width=10_000), table).minimum > out.width:
+        turned = frame.set_index(frame.columns[0]).T
+        turned.insert(0, frame.columns[0], turned.index)
+        table = _table(turned, title)
+    out.print(table)
+
+
+def _table(frame: pd.DataFrame, title: str) -> Table:
     table = Table(title=title)
     for column in frame.columns:
-        table.add_column(str(column), justify="right")
+        table.add_column(f"{column:g}" if isinstance(column, float) else str(column), justify="right")
     for row in frame.itertuples(index=False):
         table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
-    console().print(table)
+    return table
 
 
 def console() -> Console:

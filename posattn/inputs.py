@@ -24,7 +24,8 @@ def check_input(x: object, config: ModelConfig, kind: torch.dtype) -> None:
     wanted = kind if config.vocabulary.numbers else torch.int64
     if x.dtype == wanted or config.bounds is not None:  # numbers within bounds are cast
         return
-    if not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+    cast = x.is_floating_point() and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
+    if not cast:
         raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 
-from posattn.errors import choice
+from posattn.errors import UsageError, choice
 from posattn.model import ModelConfig, Transformer
 
 _FOLDER = resources("posattn").joinpath("data/pretrained")
@@ -24,6 +24,12 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     Lists have up to 8 numbers, and any length for arch ``looped``.
     """
     described = _describe(arch)
+    if task not in described["models"] and (
+        others := [each for each in _architectures() if task in _describe(each)["models"]]
+    ):
+        raise UsageError(
+            f"task is {task!r}; of the package's networks for it there is arch {' or '.join(others)}, not {arch}."
+        )
     choice("task", task, described["models"])
     config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())

@@ -1,6 +1,7 @@
 """The command ``posattn train``: networks of a task into a folder."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +61,11 @@ def train_command(
     ] = False,
     begin: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN", help="Begin with the weights of a run; its network is the default."),
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Begin with the weights of a run, and its network where no option says another.",
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
     precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
@@ -106,18 +111,30 @@ def train_command(
 
 
 def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkConfig:
-    """What the options say, and the task's own beside them; the network of the run to begin with if they say nothing."""
-    if before is not None and not given:
-        return before.spec.model
-    if task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
+    """What the options say, over the network of the run to begin with, or over the task's own settings."""
+    if before is not None:
+        config = _like(before.spec.model, given)
+    elif task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
         raise UsageError(
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
             "--no-bias leaves out the biases of a positional one."
         )
-    config = ModelConfig(**task(name).NETWORK | given)
-    if config.family is not None and (sentence := doubt(name, config.family)) is not None:
+    else:
+        config = ModelConfig(**task(name).NETWORK | given)
+    family = getattr(config, "family", None)
+    if family is not None and (sentence := doubt(name, family)) is not None:
         warnings.warn(sentence, stacklevel=1)
     return config
+
+
+def _like(model: NetworkConfig, given: dict[str, Any]) -> NetworkConfig:
+    """A run's network with other settings."""
+    if given.get("arch", model.arch) != model.arch:
+        raise UsageError(f"arch is {given['arch']!r}; that of the run to begin with is {model.arch!r}.")
+    if not isinstance(model, ModelConfig):  # of another kind, whose settings are not those of options
+        return model
+    of_length = {"encoding_dim": None} if model.encoding == "one-hot" and "n" in given else {}
+    return replace(model, **of_length | given)
 
 
 def _print_training(run: Run, folder: Path, what: str) -> None:
@@ -130,6 +147,8 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
     console().print(table)
+    if run.spec.recipe.polish:
+        print(f"Last steps: {sum(run.result.get('polished', []))} of {len(run)} networks are the better for them.")
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
     options = f"--scales {scales}"
     if getattr(run.spec.model, "family", None) is not None:

@@ -166,9 +166,9 @@ def test_the_list_of_experiments(posattn_command):
 
 
 def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_command):
-    code, shown, _ = posattn_command("reproduce", "all", "--scale", "smoke", "--runs", "0", "--only", "standard")
+    code, shown, _ = posattn_command("reproduce", "all", "--scale", "smoke", "--runs", "0")
     assert code == 0 and "fix-scale: runs is 0, and the store at 'out/store' has no rows of fix-scale to draw." in shown
-    assert "gnn" not in shown
+    assert "discrepancy: runs is 0" in shown and "gnn: runs is 0" in shown
 
 
 # What it refuses.
@@ -396,6 +396,8 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     code, shown, error = posattn_command(*sort)
     assert (code, error) == (0, "")
     assert "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
+    better = sum(posattn.load("run").result["polished"])
+    assert f"Last steps: {better} of 1 networks are the better for them.\n" in shown
     assert posattn.load("run").spec.recipe.polish == 1
     code, shown, _ = posattn_command("evaluate", "run", "--lengths=4,19", "--scales=1", "--samples=5", "--device=cpu")
     assert code == 0 and "relative_square" in shown and "closeness" in shown and " 19 " in shown
@@ -413,6 +415,12 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert code == 0 and posattn.load("more").spec.model == posattn.load("run").spec.model, error
     code, _, refused = posattn_command(*select, "--width", 9, "--out=other")
     assert code == 2 and refused.startswith("posattn: width is 9; that of the run to begin with is 8.")
+    code, _, error = posattn_command("train", "sort", "--from", "run", "--n", 8, *options, "--out=longer")
+    assert code == 0, error
+    longer, run = (posattn.load(name).spec.model for name in ("longer", "run"))
+    assert longer.n == 8 and (longer.family, longer.embed, longer.width) == (run.family, run.embed, run.width)
+    code, _, refused = posattn_command("train", "sort", "--from", "run", "--arch", "standard", *options, "--out=other")
+    assert code == 2 and refused == "posattn: arch is 'standard'; that of the run to begin with is 'looped'.\n"
 
 
 def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
@@ -429,6 +437,15 @@ def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
     for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
         code, _, said = posattn_command("predict", *wrong)
         assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
+    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "median-total")
+    sentence = "task is 'median-total'; of the package's networks for it there is arch looped, not positional."
+    assert (code, said) == (2, f"posattn: {sentence}\n")
+    for wrong, what in (
+        (["3,1,2", "--pretrained=sort", "--member=1"], "member is 1"),
+        (["run", "3,1", "--arch=looped"], "arch is"),
+    ):
+        code, _, said = posattn_command("predict", *wrong)
+        assert code == 2 and said.startswith(f"posattn: {what}")
     code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "khop")
     assert code == 2 and said.startswith("posattn: task is 'khop'; it must be one of ") and said.count("\n") == 1
 
@@ -441,8 +458,11 @@ def test_tasks_that_no_looped_network_is_known_to_solve_are_doubted_in_a_sentenc
     assert (code, said) == (0, f"posattn: {sentence} {known}.\n")
     code, _, said = posattn_command("train", "sort", *small)
     sentence = "family is 'dilated'; looped networks that solve sort are of family 'butterfly'."
+    sentence += " Training goes on with 'dilated'."
     assert (code, said) == (0, f"posattn: {sentence}\n")
     assert posattn_command("train", "sum", *small)[2] == ""
+    code, _, said = posattn_command("train", "min-total", "--from", "runs/sum-looped", *small[4:], "--out=min")
+    assert code == 0 and said.startswith("posattn: no looped network is known to solve min-total")
 
 
 def test_medians_of_an_experiment_as_json(posattn_command, tmp_path):

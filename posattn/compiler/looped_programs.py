@@ -117,7 +117,9 @@ def doubt(task: str, family: str) -> str | None:
             f"no looped network is known to solve {task}, so it is learned roughly at best; there are some for {known}."
         )
     own = LOOPED_PROGRAMS[task].family
-    return None if family == own else f"family is {family!r}; looped networks that solve {task} are of family {own!r}."
+    if family == own:
+        return None
+    return f"family is {family!r}; looped networks that solve {task} are of family {own!r}. Training goes on with {family!r}."
 
 
 def _set(linear: torch.nn.Linear, weight: Tensor) -> None:

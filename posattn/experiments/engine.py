@@ -125,7 +125,7 @@ def reproduce(
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)
-    if seeds == 0 and experiment.computed is None and not store.find(cells, measure, precision):
+    if seeds == 0 and not _has_rows(experiment, scale, store, precision):
         raise NothingStored(
             f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw."
         )
@@ -138,6 +138,16 @@ def reproduce(
     summary = figures.medians(rows, experiment.shown)
     page = report.write(out, experiment, scale, summary, drawn, described)
     return Outcome(rows, summary, page, drawn[0])
+
+
+def _has_rows(experiment: Experiment, scale: str, store: Store, precision: str | None) -> bool:
+    if experiment.computed is not None:
+        return store.has_computed(_of_scale(experiment, scale))
+    return bool(store.find(experiment.cells(scale), experiment.measure.at(scale), precision))
+
+
+def _of_scale(experiment: Experiment, scale: str) -> str:
+    return f"{experiment.name}-{scale}"
 
 
 def _draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> list[Path]:
@@ -154,7 +164,7 @@ def held(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The rows of an experiment that the store has, under its names, and what is known of the ensembles they are from."""
     if experiment.computed is not None:
-        return store.computed(f"{experiment.name}-{scale}", lambda: _rows_computed(experiment, scale)), []
+        return store.computed(_of_scale(experiment, scale), lambda: _rows_computed(experiment, scale)), []
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
     found = store.find(cells, measure, precision)
     rows, described = store.rows(found, measure)

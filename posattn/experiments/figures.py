@@ -188,6 +188,8 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
 
 def _mark(axes: Axes, values: Sequence[float]) -> None:
     """Names the values that were measured along a logarithmic axis: the ends, and those between that there is room for."""
+    if not values or values[0] <= 0:  # nothing measured, or no such axis
+        return
     span, marks = math.log(values[-1] / values[0]) or 1.0, dict[float, str]()
     for value in (values[-1], *values[:-1]):
         name = f"{value:,g}" if value < 1e6 else f"{value:.0e}"

@@ -114,7 +114,7 @@ def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]
         "tasks": _listed(cell.member.task for cell in cells),
         "list length n": _listed(f"{cell.model.n}" for cell in cells)
         + (" and shorter" if cells[0].variable_length else ""),
-        "runs": f"{sum(len(about['runs']) for about in described)} in the ensembles below, of {len(cells)} declared; "
+        "runs": f"{sum(len(about['runs']) for about in described)} in the ensembles below, of {len(cells)} declared, "
         f"{len({cell.member.seed for cell in cells})} a point",
         "recipe": f"{recipes[0].name}: {recipes[0].schedule} schedule, learning rate {recipes[0].lr:g}",
         "training": f"{_listed(f'{own.samples}' for own in recipes)} lists, {recipes[0].epochs} epochs, batches of "

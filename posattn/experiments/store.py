@@ -83,17 +83,21 @@ class Store:
         files.write_json(_description(path), described)
 
     def find(self, cells: Iterable[Cell], measure: Measure, precision: str | None) -> dict[str, Stored]:
-        """Where the rows of each run are, by the run's key; runs without rows are left out."""
-        wanted = {cell.key for cell in cells}
-        found: dict[str, Stored] = {}
+        """Where the rows of each run are, by the run's key; runs without rows are left out.
+
+        If a run was trained twice, its rows are of the better precision, then of this very measure, then of the file with
+        more of the runs, so that an experiment does not mix what another trained again.
+        """
+        wanted, own = {cell.key for cell in cells}, measure.key()
+        files_by_rank = []
         for described, path in self._rows(measure):
-            spec_precision = described["spec"]["precision"]
-            if precision is not None and spec_precision != precision:
-                continue
-            for key, run in described["runs"].items():
-                rank = PRECISIONS.index(spec_precision)
-                if key in wanted and (key not in found or rank < PRECISIONS.index(found[key].precision)):
-                    found[key] = Stored(path, run, spec_precision)
+            kind, held = described["spec"]["precision"], described["runs"].keys() & wanted
+            if precision is None or kind == precision:
+                rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
+                files_by_rank.append((rank, {key: Stored(path, described["runs"][key], kind) for key in held}))
+        found: dict[str, Stored] = {}
+        for _, stored in sorted(files_by_rank, key=lambda each: each[0]):
+            found = stored | found
         return found
 
     def rows(self, found: dict[str, Stored], measure: Measure) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -108,9 +112,16 @@ class Store:
             described.append(about)
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
 
+    def has_computed(self, name: str) -> bool:
+        """Whether the rows of that name were asked for before."""
+        return self._computed(name).exists()
+
+    def _computed(self, name: str) -> Path:
+        return self.root / "computed" / f"{name}.csv"
+
     def computed(self, name: str, rows: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """Rows that come from no run, computed when they are asked for first."""
-        path = self.root / "computed" / f"{name}.csv"
+        path = self._computed(name)
         if not path.exists():
             files.write(path, rows().to_csv(index=False, na_rep="nan").encode())
         try:

@@ -44,6 +44,10 @@ def _check(path: Path, experiment: Experiment) -> None:
             raise UsageError(f"grid.{field} in {path} is empty; it must have at least one number.")
         for value in values:
             whole(f"grid.{field}", value)
+    if experiment.grid.recipe.only is not None:
+        raise UsageError(
+            f"recipe in {path} trains {experiment.grid.recipe.only!r} alone, which takes a run to begin with."
+        )
     labels = [line.label for line in experiment.grid.series]
     if len(set(labels)) < len(labels):
         raise UsageError(f"{path} has two series of one label; every label must be its own.")

@@ -20,8 +20,6 @@ from posattn.training.run import Run
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Trainer
 
-_OF_LENGTH = ("n", "encoding_dim")  # what says nothing of the weights where a network takes every length
-
 
 def begins(spec: RunSpec, run: Run) -> RunSpec:
     """``spec`` with members that begin with those of ``run``."""
@@ -38,6 +36,8 @@ def check_given(spec: RunSpec, run: Run | None) -> None:
     if run is None and spec.recipe.only is not None:
         raise UsageError(f"the recipe trains {spec.recipe.only!r} alone; give a run to begin with, which has the rest.")
     given = [None] * len(spec.members) if run is None else [fingerprint(row) for row in run.parameters.flat]
+    if len(given) < len(spec.members):
+        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(given)}.")
     for number, (member, name) in enumerate(zip(spec.members, given, strict=False)):
         if member.begin != name:
             raise UsageError(f"begin of member {number} is {member.begin}; the weights given for it are {name}.")
@@ -68,7 +68,9 @@ def fingerprint(weights: Tensor) -> str:
 def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
     """Raises unless networks of ``new`` can begin with weights of ``old``."""
     wanted, given = new.to_dict(), old.to_dict()
-    alike = _OF_LENGTH if wanted.get("any_length") and given.get("any_length") else ()
+    alike: tuple[str, ...] = ()  # what says nothing of the weights
+    if wanted.get("any_length") and given.get("any_length"):
+        alike = ("n", "encoding_dim") if _reads(new) == _reads(old) else ("n",)
     family = FAMILIES.get(str(wanted.get("family")))
     if family is not None and family.extends == given.get("family"):
         alike = (*alike, "family")
@@ -77,3 +79,8 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
             raise UsageError(
                 f"{field} is {wanted.get(field)!r}; that of the run to begin with is {given.get(field)!r}."
             )
+
+
+def _reads(config: NetworkConfig) -> int | None:
+    """Features that a network's encoder reads of an entry."""
+    return getattr(config, "input_dim", None)

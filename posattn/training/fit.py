@@ -76,7 +76,9 @@ def train(
         progress: show a progress bar; by default if standard error is a terminal.
     """
     place = pick_device(device)
-    before = begin if begin is None or isinstance(begin, Run) else load(begin)
+    if begin is not None and not isinstance(begin, (Run, str, Path)):
+        raise UsageError(f"begin is a {type(begin).__name__}; it must be a run, or the folder of one.")
+    before = load(begin) if isinstance(begin, (str, Path)) else begin
     if before is not None and config is None:
         config = before.spec.model
     spec = _spec(task, config, members, samples, epochs, batch, lr, polish, recipe, seed, variable_length, precision)

@@ -14,7 +14,7 @@ better on the training lists than the one that went in.
 Letters: P weights, L lists a move, n numbers a list, λ damping, μ memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 
 import torch
@@ -41,6 +41,7 @@ _WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at ev
 _ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
 _CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
 _SINK = 0.99  # a head with less on the sink brings something
+_FEW = 4  # heads whose ways of hardening are all tried
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
@@ -69,7 +70,7 @@ def polish(
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
         fit, judges = _Fit(parameters, tasks[member]), lists[-_JUDGES:]
-        ways = [fit.hardened(old.double(), faithful) for faithful in product((False, True), repeat=fit.heads)]
+        ways = [fit.hardened(old.double(), faithful) for faithful in _ways(fit.heads)]
         start = min(ways, key=lambda row: fit.error(row, judges))
         new = fit.run(start, lists, steps, report).to(old.dtype)
         better = fit.error(new.double(), judges) < fit.error(old.double(), judges)
@@ -77,6 +78,13 @@ def polish(
 
     rows, better = zip(*workers.map(one, range(len(parameters.flat))), strict=True)
     return Parameters(parameters.config, torch.stack(rows)), list(better)
+
+
+def _ways(heads: int) -> Iterable[tuple[bool, ...]]:
+    """Which heads may be faithful: any of a few, all or none of many."""
+    return (
+        product((False, True), repeat=heads) if heads <= _FEW else [(faithful,) * heads for faithful in (False, True)]
+    )
 
 
 class _Fit:

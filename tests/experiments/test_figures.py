@@ -145,3 +145,12 @@ def test_names_along_a_logarithmic_axis_do_not_overlap_and_the_ends_are_named(va
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
     assert {labels[0].get_text(), labels[-1].get_text()} == {f"{values[0]:,}", f"{values[-1]:,}"}
     plt.close(figure)
+
+
+@pytest.mark.parametrize("values", [[], [0, 1, 2]])
+def test_an_axis_without_values_or_with_0_is_left_as_it_is(values):
+    figure, axes = plt.subplots()
+    before = axes.get_xticks().tolist()
+    figures._mark(axes, values)
+    assert axes.get_xticks().tolist() == before
+    plt.close(figure)

@@ -154,6 +154,23 @@ def test_rows_of_more_scales_serve_for_fewer(tmp_path):
             reproduce(beyond, "paper", tmp_path / "beyond", Store(tmp_path / "here-False"), Nowhere())
 
 
+def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(tmp_path):
+    """Rows of (1, 2, 3) hold both runs; rows of (1, 2) and the training lists hold one of them again, other ones."""
+    store, asked = Store(tmp_path / "store"), small()
+    for seeds, measure in ((2, Scales((1, 2, 3), 20)), (1, Scales((1, 2), 20, train=True))):
+        elsewhere = Store(tmp_path / f"elsewhere-{seeds}")
+        own = replace(small(seeds=seeds), measure=measure)
+        reproduce(own, "paper", tmp_path / f"out-{seeds}", elsewhere, Engine(CPU))
+        for path in (elsewhere.root / "rows").iterdir():
+            (store.root / "rows").mkdir(parents=True, exist_ok=True)
+            path.rename(store.root / "rows" / path.name)
+    cells = asked.cells("paper")
+    for measure, seeds in ((asked.measure, [2]), (Scales((1, 2), 20, train=True), [1])):
+        found = store.find(cells, measure, None)
+        _, described = store.rows(found, measure)
+        assert [len(about["runs"]) for about in described] == seeds
+
+
 def test_no_runs_draws_what_is_there(tmp_path):
     store, trial = Store(tmp_path / "store"), small(archs=("positional", "standard"))
     with pytest.raises(UsageError, match=r"^runs is 0, and the store at '.*' has no rows of trial to draw\.$"):
@@ -162,6 +179,14 @@ def test_no_runs_draws_what_is_there(tmp_path):
     reproduce(trial, "paper", tmp_path / "out", store, Engine(CPU), only=["standard"], runs=1)
     drawn = reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
     assert drawn.rows["run"].nunique() == 1 and drawn.figure.exists()
+
+
+def test_no_runs_computes_nothing(tmp_path):
+    store, computed = Store(tmp_path / "store"), EXPERIMENTS["ood-probability"]
+    with pytest.raises(UsageError, match="has no rows of ood-probability to draw"):
+        reproduce(computed, "smoke", tmp_path / "out", store, Nowhere(), runs=0)
+    reproduce(computed, "smoke", tmp_path / "out", store, Nowhere())
+    assert reproduce(computed, "smoke", tmp_path / "out", store, Nowhere(), runs=0).figure.exists()
 
 
 class Nowhere(Engine):

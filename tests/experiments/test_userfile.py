@@ -80,6 +80,10 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         ),
         (GOOD + "[recipe]\nspeed = 3", r"^recipe in .* has a field that recipes do not have"),
         (GOOD + "[recipe]\nlr = -1", r"^lr is -1"),
+        (
+            GOOD + '[recipe]\nname = "selector"',
+            r"^recipe in .* trains 'logits' alone, which takes a run to begin with\.$",
+        ),
         (GOOD + '[figure]\nx = "moon"', r"^figure\.x is 'moon'; it must be one of scale, samples, n, layers\.$"),
         (GOOD + "[[series]]\nwidth = 3", r"has no series\.label\.$"),
         (GOOD + '[[series]]\nlabel = "a"\ncolour = 3', r"^the series 'a' has settings that its network does not take"),

@@ -15,7 +15,7 @@ from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
 from posattn.training import Recipe
 from posattn.training.metrics import relative_square
-from posattn.training.polish import _Fit, polish
+from posattn.training.polish import _Fit, _ways, polish
 from posattn.training.program import LOGITS, Parameters
 from posattn.training.workers import Workers
 
@@ -266,3 +266,10 @@ def test_half_of_the_lists_of_a_move_are_the_worst_of_many_varied_ones(monkeypat
     assert len(many) == 200
     errors = [(fit.answers(row, some, None) - some.cumsum(dim=1)).square().sum(dim=1) for some in (many, taken[20:])]
     assert sorted(errors[1].tolist()) == pytest.approx(sorted(errors[0].tolist())[-20:])
+
+
+@pytest.mark.parametrize(("heads", "count"), [(1, 2), (2, 4), (4, 16), (12, 2)])
+def test_ways_of_hardening_are_few(heads, count):
+    ways = {tuple(way) for way in _ways(heads)}
+    assert len(ways) == count and {len(way) for way in ways} == {heads}
+    assert {(False,) * heads, (True,) * heads} <= ways
