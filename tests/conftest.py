@@ -5,6 +5,7 @@ it must be in place before anything imports posattn.
 """
 
 import os
+import signal
 import sys
 
 import jaxtyping
@@ -29,6 +30,8 @@ CHECKED += [f"posattn.theory.{name}" for name in ("certificate", "cones", "discr
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn.cli
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("posattn", deadline=None, max_examples=40, derandomize=True, database=None)
 settings.load_profile("posattn")
