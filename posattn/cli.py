@@ -98,7 +98,9 @@ def evaluate(
     run: RunFolder,
     scales: Annotated[
         str | None,
-        typer.Option(help="Scale factors: 1:10 (default; 1,2 for khop), or 1,2,5; 1 is the training range."),
+        typer.Option(
+            help="Scale factors: 1:10 (default; 1,2 for khop; 1,10 with --lengths), or 1,2,5; 1 is the training range."
+        ),
     ] = None,
     lengths: Annotated[
         str | None, typer.Option(help="Lengths of the test lists, 16,1024: for networks that take any (looped).")

@@ -47,7 +47,7 @@ def parse_list(text: str) -> list[float]:
         values = [float("nan")]
     if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
         raise UsageError(
-            f"the list is {text!r}; it must be finite numbers with commas between them, such as 3.2,1.5,-0.5."
+            f"the list is {text!r}; it must be numbers up to 3e38 with commas between them, such as 3.2,1.5,-0.5."
         )
     return values
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class UsageError(ValueError):
@@ -21,6 +24,13 @@ def whole(field: str, value: object, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UsageError(f"{field} is {value!r}; it must be a whole number of at least {least}.")
     return int(value)
+
+
+def several(field: str, values: Iterable[T]) -> list[T]:
+    """The values of what is no single one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UsageError(f"{field} is {values!r}; it must be a list, such as [{values}].")
+    return list(values)
 
 
 def positive(field: str, value: object) -> float:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, several
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.network import NetworkConfig
@@ -108,7 +108,7 @@ class Run:
 
         Tasks of tokens have metrics of their own (``posattn.training.scores``). Scales are 1 to 10 by default, or the task's.
         """
-        device, factors = self.parameters.flat.device, self.task.SCALES if scales is None else scales
+        device, factors = self.parameters.flat.device, self.task.SCALES if scales is None else several("scales", scales)
         predict, score = predictor(self.parameters), scores_of(self.task.name)
         members = self._members(split)
         return self._named(score.evaluate(predict, members, self.spec.lengths, factors, samples, split, device))
@@ -119,7 +119,14 @@ class Run:
         """One row a member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
         if not getattr(self.spec.model, "any_length", False):
             raise UsageError(f"the {self.kind} network is for lists of up to {self.spec.model.n} numbers only.")
-        given = (self._members(split), lengths, scales, samples, split, self.device)
+        given = (
+            self._members(split),
+            several("lengths", lengths),
+            several("scales", scales),
+            samples,
+            split,
+            self.device,
+        )
         return self._named(metrics.evaluate_lengths(predictor(self.parameters), *given))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
@@ -252,6 +259,8 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> Run:
     if folder.is_file():
         files.refuse_pickle(folder)
         raise UsageError(f"{folder} is a file; give the run's folder.")
+    if not folder.exists():
+        raise UsageError(f"there is no folder {folder}; give that of a run.")
     if not (folder / "run.json").exists():
         raise UsageError(f"{folder} holds no run: it has no run.json.")
     content = files.read_json(folder / "run.json")

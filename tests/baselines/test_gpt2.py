@@ -147,7 +147,7 @@ def test_the_command_from_checkpoint_to_figure(folder, command, tmp_path):
             ["mixed-min", "--checkpoint", "."],
             "checkpoint is '.'; the folder must hold a GPT-2 as save_pretrained leaves it",
         ),
-        (["mixed-min", "--against", "nothing"], "nothing holds no run: it has no run.json."),
+        (["mixed-min", "--against", "nothing"], "there is no folder nothing; give that of a run."),
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(command, tmp_path, options, sentence):

@@ -82,7 +82,7 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         (GOOD + "[recipe]\nlr = -1", r"^lr is -1"),
         (
             GOOD + '[recipe]\nname = "selector"',
-            r"^recipe in .* trains 'logits' alone, which takes a run to begin with\.$",
+            r"^recipe in .* trains 'attention\.logits' alone, which takes a run to begin with\.$",
         ),
         (GOOD + '[figure]\nx = "moon"', r"^figure\.x is 'moon'; it must be one of scale, samples, n, layers\.$"),
         (GOOD + "[[series]]\nwidth = 3", r"has no series\.label\.$"),

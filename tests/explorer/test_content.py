@@ -88,7 +88,7 @@ def test_token_runs_and_graph_networks_are_refused(tmp_path, posattn_command):
     with pytest.raises(UsageError, match="the explorer shows"):
         of_runs([tmp_path / "graph"])
     code, _, error = posattn_command("explore", tmp_path / "nowhere")
-    assert code == 2 and "holds no run" in error
+    assert code == 2 and "there is no folder" in error
 
 
 def test_command_writes_a_page_of_own_runs(trained, posattn_command, tmp_path, monkeypatch):

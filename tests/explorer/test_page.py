@@ -1,5 +1,7 @@
 """The page as a person uses it, in Chromium: it answers at once, by keyboard too, on a small screen, in light and in dark."""
 
+import re
+
 import pytest
 import torch
 
@@ -136,6 +138,16 @@ def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path, unchecked
     assert said == pytest.approx(run.predict([x])[0, 0].tolist(), abs=0.0051)
     set_length(shown, 64)
     assert shown.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_answers_that_are_nearly_equal_do_not_fill_the_chart_with_their_errors(page):
+    page.get_by_role("radio", name="median", exact=True).check()
+    for box in page.locator("#list input[type=number]").all():
+        box.fill("1.7")
+    names = page.locator("#answer-chart svg text").all_text_contents()
+    ticks = [float(name.replace("−", "-")) for name in names if re.fullmatch(r"−?[\d.]+", name)]
+    assert ticks[-8:] == list(range(1, 9))  # positions; before them the answers
+    assert ticks[0] <= 1 and ticks[-9] >= 2.5 and len(set(ticks[:-8])) == len(ticks) - 8
 
 
 def test_typing_and_dragging_change_answers_at_once(page):

@@ -137,6 +137,12 @@ def test_bad_settings_and_lengths_are_one_sentence():
     run = train_spec(RunSpec(SMALL, SHORT, TEAM[:1]), CPU)
     with pytest.raises(UsageError, match=r"^n is 0; it must be a whole number of at least 1\.$"):
         run.evaluate_lengths([0])
+    for ask in (lambda: run.evaluate_lengths(16), lambda: run.evaluate_lengths("16")):
+        with pytest.raises(UsageError, match=r"^lengths is '?16'?; it must be a list, such as \[16\]\.$"):
+            ask()
+    for ask in (lambda: run.evaluate(3), lambda: run.evaluate_lengths([16], 3)):
+        with pytest.raises(UsageError, match=r"^scales is 3; it must be a list, such as \[3\]\.$"):
+            ask()
     with pytest.raises(UsageError, match=r"^lengths or scales is empty; give at least one of each\.$"):
         run.evaluate_lengths([])
     positional = posattn.train("sum", samples=10, epochs=1, batch=10, device="cpu")

@@ -40,13 +40,14 @@ function tickText(value, log) {
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
-/** The ends of an axis that shows `values`: never the same, and on a logarithmic axis at least a power of ten apart. */
+/** The ends of an axis that shows `values`: on a logarithmic axis at least a power of ten apart, else never so close that an error of a hundredth fills it. */
 function endsOf(values, log) {
   const shown = values.filter(Number.isFinite);
   if (!shown.length) return log ? [0.1, 1] : [0, 1];
   const low = Math.min(...shown), high = Math.max(...shown);
   if (log && high < 10 * low) return [10 ** Math.floor(Math.log10(low)), 10 ** (Math.floor(Math.log10(high)) + 1)];
-  const room = low === high ? Math.max(1, Math.abs(low) / 10) : 0;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const room = high - low <= 0.01 * size ? Math.max(1, size / 10) : 0;
   return [low - room, high + room];
 }
 
