@@ -24,8 +24,7 @@ from posattn.training.trainer import Trainer
 def begins(spec: RunSpec, run: Run) -> RunSpec:
     """``spec`` with members that begin with those of ``run``."""
     _check_networks(spec.model, run.spec.model)
-    if len(spec.members) > len(run):
-        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
+    _check_count(spec, run)
     known = [fingerprint(row) for row in run.parameters.flat]
     team = tuple(replace(member, begin=name) for member, name in zip(spec.members, known, strict=False))
     return replace(spec, members=team)
@@ -36,8 +35,8 @@ def check_given(spec: RunSpec, run: Run | None) -> None:
     if run is None and spec.recipe.only is not None:
         raise UsageError(f"the recipe trains {spec.recipe.only!r} alone; give a run to begin with, which has the rest.")
     given = [None] * len(spec.members) if run is None else [fingerprint(row) for row in run.parameters.flat]
-    if len(given) < len(spec.members):
-        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(given)}.")
+    if run is not None:
+        _check_count(spec, run)
     for number, (member, name) in enumerate(zip(spec.members, given, strict=False)):
         if member.begin != name:
             raise UsageError(f"begin of member {number} is {member.begin}; the weights given for it are {name}.")
@@ -79,6 +78,11 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
             raise UsageError(
                 f"{field} is {wanted.get(field)!r}; that of the run to begin with is {given.get(field)!r}."
             )
+
+
+def _check_count(spec: RunSpec, run: Run) -> None:
+    if len(spec.members) > len(run):
+        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
 
 
 def _reads(config: NetworkConfig) -> int | None:

@@ -1,5 +1,6 @@
 """Training that begins with the networks of a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
-from posattn.training.begin import begins, begun
+from posattn.training.begin import begins, begun, check_given
 from posattn.training.program import LOGITS
 from posattn.training.workers import Workers
 
@@ -132,6 +133,9 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
             posattn.train("sort", config, begin=sorters, **SHORT | more)
 
     refused(r"members is 3; the run to begin with has 2\.", SORTER, members=3)
+    spec = posattn.train("sort", SORTER, begin=sorters, **SHORT | {"members": 1}).spec
+    with pytest.raises(UsageError, match=r"^members is 3; the run to begin with has 2\.$"):
+        check_given(replace(spec, members=spec.members * 3), sorters)
     three = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
     refused(r"heads is 3; that of the run to begin with is 2\.", three)
     scan = ModelConfig(n=3, arch="looped", embed=1, width=5, mlp=((5,),))
