@@ -37,7 +37,12 @@ def train_command(
     polish: Annotated[
         int | None, typer.Option(metavar="STEPS", help="Last steps of looped networks (default: the recipe's).")
     ] = None,
-    recipe: Annotated[str, typer.Option(help=f"How to train: {', '.join(RECIPES)}.")] = "paper",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How to train: {', '.join(RECIPES)} (default: paper, or what looped networks have of their own)."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the first network; the others count on from it.")] = 0,
     layers: Annotated[
         int | None, typer.Option(help="Layers (default floor(log2 n) + 1, or the token task's own; looped 1).")

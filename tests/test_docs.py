@@ -130,7 +130,7 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         }
         network = TASKS[given["name"]].NETWORK | {field: value for field, value in own.items() if value is not None}
         posattn.ModelConfig(**network)
-        assert given["recipe"] in RECIPES, place
+        assert given["recipe"] in {None, *RECIPES}, place
     elif command == "evaluate":
         assert given["scales"] is None or cli.parse_scales(given["scales"]), place
     elif command == "gpt2":

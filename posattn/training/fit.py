@@ -23,7 +23,7 @@ from posattn.training.network import NetworkConfig, reading
 from posattn.training.polish import polish
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
-from posattn.training.recipe import Recipe, recipe
+from posattn.training.recipe import OF_FAMILIES, Recipe, recipe
 from posattn.training.run import Run, hardware, load, pick_device, predictor, save
 from posattn.training.scores import scores_of
 from posattn.training.spec import RunSpec
@@ -41,7 +41,7 @@ def train(
     batch: int | None = None,
     lr: float | Sequence[float] | None = None,
     polish: int | None = None,
-    recipe: str | Recipe = "paper",
+    recipe: str | Recipe | None = None,
     seed: int = 0,
     variable_length: bool | Sequence[int] = False,
     begin: Run | str | Path | None = None,
@@ -65,7 +65,8 @@ def train(
         batch: in place of the recipe's.
         lr: in place of the recipe's, for all members or one for each.
         polish: the last steps of looped networks, in place of the recipe's number.
-        recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`.
+        recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
+            looped positional network the one of its family.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
         begin: a run, or its folder: member k begins with the weights of its member k, and not with new ones. The network is
             the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
@@ -99,29 +100,34 @@ def _spec(
     batch: int | None,
     lr: float | Sequence[float] | None,
     polish: int | None,
-    base: str | Recipe,
+    base: str | Recipe | None,
     seed: int,
     variable_length: bool | Sequence[int],
     precision: str,
 ) -> RunSpec:
     whole("members", members)
     whole("seed", seed, least=0)
-    one_rate = None if isinstance(lr, Sequence) else lr
-    own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
-    rates = [recipe(own, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [own.lr] * members
     tasks = [names] * members if isinstance(names, str) else list(names)
-    for field, values in (("lr", rates), ("task", tasks)):
-        if len(values) != members:
-            raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
+    _check_count("task", tasks, members)
     model = ModelConfig(**task(tasks[0]).NETWORK) if config is None else config
     if not callable(getattr(model, "build", None)):
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
     model = reading(model, tasks[0])
+    base = OF_FAMILIES.get(getattr(model, "family", None) or "", "paper") if base is None else base
+    one_rate = None if isinstance(lr, Sequence) else lr
+    own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
+    rates = [recipe(own, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [own.lr] * members
+    _check_count("lr", rates, members)
     if polish and not serves(model):
         raise UsageError(f"polish is {polish}; only looped networks have last steps, and this one is {model.arch}.")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
     return RunSpec(model, own, team, lengths, precision)
+
+
+def _check_count(field: str, values: Sequence[object], members: int) -> None:
+    if len(values) != members:
+        raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
 
 
 def train_spec(
@@ -283,7 +289,8 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
     tasks = [task(member.task) for member in trainer.members]
     advance = shown.last_steps(steps * len(tasks))
-    trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance)
+    shorter = [block.x.shape[-1] for block in trainer.blocks[:-1]]
+    trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance, shorter)
     errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
     return {"polished": better, "train_loss": _finite(errors.tolist())}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
 from posattn.free_memory import check_fits
-from posattn.tasks import Task, sample_shift, task
+from posattn.tasks import Task, sample_lists, sample_shift, task
 
 Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
 
@@ -116,19 +116,23 @@ def evaluate_lengths(
     split: str = "test",
     device: torch.device | None = None,
 ) -> pd.DataFrame:
-    """One row a member, length and scale: ``mse``, ``relative_square``, which compares lengths and scales, ``closeness``."""
+    """One row a member, length and scale: ``mse``, ``relative_square``, which compares lengths and scales, ``closeness``.
+
+    The truth is in float64: a sum of a million numbers, added one after the other in float32, is further off than a network.
+    """
     rows, factors = [], [positive("scale", scale) for scale in scales]
     for n in lengths:
         for scale in factors:
             place = torch.device("cpu") if device is None else device
             check_fits(
-                len(members) * whole("samples", samples), whole("n", n), 4, 4, place
-            )  # lists, answers, and as much again
+                len(members) * whole("samples", samples), whole("n", n), 8, 4, place
+            )  # lists, the truth and answers in float64, and as much again
             x, y = _draw_by_task(members, samples, n, scale, split, device)
             out = predict(x)
             for index, (name, seed) in enumerate(members):
                 own = {"member": index, "task": name, "seed": seed, "n": n, "scale": scale}
-                rows.append(own | {key: measure(out[index], y[index]).item() for key, measure in OF_LENGTHS.items()})
+                given = out[index].double(), y[index]
+                rows.append(own | {key: measure(*given).item() for key, measure in OF_LENGTHS.items()})
     if not rows:
         raise UsageError("lengths or scales is empty; give at least one of each.")
     return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
@@ -176,13 +180,14 @@ _LONG = 1 << 13  # numbers: answers take a step for each, which a CPU does faste
 def _draw_by_task(
     members: Sequence[tuple[str, int]], samples: int, n: int, scale: float, split: str, device: torch.device | None
 ) -> tuple[Float[Tensor, "M b k"], Float[Tensor, "M b k"]]:
-    """The same as ``draw``, with all lists of a task at once."""
+    """The lists of ``draw``, all of a task at once, and their answers in float64."""
     place = torch.device("cpu") if n > _LONG else device
     pairs: dict[int, tuple[Tensor, Tensor]] = {}
     for name in dict.fromkeys(name for name, _ in members):
         own = [index for index, (other, _) in enumerate(members) if other == name]
         seeds = [members[index][1] for index in own]
-        x, y = task(name).sample(samples, n=n, scale=scale, seed=seeds, split=split, device=place)
+        x = sample_lists(samples, n, scale, seeds, split=split, device=place)
+        y = task(name).target(x.double())
         pairs |= dict(zip(own, zip(x.to(device), y.to(device), strict=True), strict=True))
     return torch.stack([pairs[k][0] for k in range(len(members))]), torch.stack(
         [pairs[k][1] for k in range(len(members))]

@@ -11,7 +11,10 @@ join neighbours, two more that join stretches in orders of their own (:mod:`posa
 moves, as in recursive least squares: a move does not undo what they have taught. The network that comes out is kept if it is
 better on the training lists than the one that went in.
 
-Letters: P weights, L lists a move, n numbers a list, λ damping, μ memory.
+The lists are of the longest length. Where positions without a neighbour stay as they are, the answers of a shorter list are
+the first ones of a longer list, so that these say all. Elsewhere a move also takes the lists cut to the shorter lengths.
+
+Letters: P weights, L lists a move, n numbers a list, N answers to it, λ damping, μ memory.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -55,10 +58,12 @@ def polish(
     steps: int,
     workers: Workers,
     report: Report = lambda *_: None,
+    lengths: Sequence[int] = (),
 ) -> tuple[Parameters, list[bool]]:
     """The parameters after ``steps`` steps on the training lists x, and which members are the better for it.
 
-    Networks of more than 6,000 weights are left as they are.
+    ``lengths`` are those of the shorter lists that the networks have been trained on, too. Networks of more than 6,000
+    weights are left as they are.
     """
     if parameters.flat.shape[1] > _WEIGHTS:
         return parameters, [False] * len(parameters.flat)
@@ -69,7 +74,7 @@ def polish(
 
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
-        fit, judges = _Fit(parameters, tasks[member]), lists[-_JUDGES:]
+        fit, judges = _Fit(parameters, tasks[member], lengths), lists[-_JUDGES:]
         ways = [fit.hardened(old.double(), faithful) for faithful in _ways(fit.heads)]
         start = min(ways, key=lambda row: fit.error(row, judges))
         new = fit.run(start, lists, steps, report).to(old.dtype)
@@ -90,19 +95,26 @@ def _ways(heads: int) -> Iterable[tuple[bool, ...]]:
 class _Fit:
     """Least squares in the weights of one member, a row of P numbers."""
 
-    def __init__(self, parameters: Parameters, task: Task):
+    def __init__(self, parameters: Parameters, task: Task, lengths: Sequence[int] = ()):
         assert isinstance(parameters.config, ModelConfig) and parameters.config.sharpness is not None
         self.parameters, self.sharpness = parameters, parameters.config.sharpness
         network = parameters.model(0).double()
         assert isinstance(network, Transformer)
-        self.joins, self.target = Joins(network), task.target
-        self.family, self.stay = parameters.config.family, parameters.config.stay
+        self.joins, self.task = Joins(network), task
         self.heads = parameters.config.heads
+        self.scans = parameters.config.family == "dilated" and parameters.config.stay
+        self.shorter = () if self.scans else tuple(lengths)
 
-    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L n"]:
+    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L N"]:
+        """For each list those of n numbers, and those of the shorter lists it begins with."""
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
-        out: Tensor = functional_call(self.joins, own, (x, order))
-        return out
+        return torch.cat([functional_call(self.joins, own, (each, order)) for each in self._cut(x)], dim=-1)
+
+    def target(self, x: Float[Tensor, "L n"]) -> Float[Tensor, "L N"]:
+        return torch.cat([self.task.target(each) for each in self._cut(x)], dim=-1)
+
+    def _cut(self, x: Float[Tensor, "L n"]) -> list[Tensor]:
+        return [x, *(x[:, :length] for length in self.shorter)]
 
     @torch.no_grad()
     def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None = None) -> float:
@@ -129,7 +141,7 @@ class _Fit:
 
         A head that looks further back, at r = -2 or -3, brings a third stretch, or a gap.
         """
-        if self.family != "dilated" or not self.stay:
+        if not self.scans:
             return False
         looks = self.parameters.by_name(row[None])[LOGITS].argmax(dim=-1)
         far = [place for place, r in enumerate(FAMILIES["dilated"].candidates) if r < -1]
@@ -179,7 +191,8 @@ class _Fit:
         """JᵀJ and Jᵀ r."""
         squares, slope = row.new_zeros(len(row), len(row)), row.new_zeros(len(row))
         jacobian_of = vmap(jacrev(lambda row, x: self.answers(row, x[None], order)[0]), in_dims=(None, 0))
-        for some in x.split(max(1, _ENTRIES[row.device.type] // (x.shape[1] * len(row)))):
+        answers = x.shape[1] + sum(self.shorter)
+        for some in x.split(max(1, _ENTRIES[row.device.type] // (answers * len(row)))):
             jacobian = jacobian_of(row, some).flatten(0, 1)
             squares.addmm_(jacobian.mT, jacobian)
             slope.addmv_(jacobian.mT, (self.answers(row, some, order) - self.target(some)).flatten())

@@ -141,7 +141,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     scan = ModelConfig(n=3, arch="looped", embed=1, width=5, mlp=((5,),))
     refused(r"family is 'dilated'; that of the run to begin with is 'butterfly'\.", scan)
     refused(r"arch is 'positional'; that of the run to begin with is 'looped'\.", ModelConfig(n=3))
-    own = posattn.train("median-total", SELECTOR, **SHORT)
+    own = posattn.train("median-total", SELECTOR, **{"recipe": "paper"} | SHORT)
     with pytest.raises(UsageError, match=r"^family is 'butterfly'; that of the run to begin with is 'selector'\.$"):
         posattn.train("sort", SORTER, begin=own, **SHORT)
     positional = posattn.train("sum", ModelConfig(n=3, layers=1), **SHORT)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,10 +29,11 @@ def _polish(parameters: Parameters, task: str, steps: int, n: int = 8) -> tuple[
         return polish(parameters, x.expand(members, -1, -1), [posattn.task(task)] * members, steps, workers)
 
 
-def _near(task: str, noise: float) -> Parameters:
+def _near(task: str, noise: float, **settings: object) -> Parameters:
     """The exact network for a task, all of whose weights but the logits are off by ``noise`` or so."""
     model = looped_program(task).float()
-    parameters = Parameters.of(model.config, {name: value[None] for name, value in model.named_parameters()})
+    config = replace(model.config, **settings)
+    parameters = Parameters.of(config, {name: value[None] for name, value in model.named_parameters()})
     kept = parameters.mask("logits")
     drawn = torch.randn(kept.shape, generator=torch.Generator().manual_seed(0))
     parameters.flat[:, ~kept] += noise * drawn[~kept]
@@ -52,6 +54,28 @@ def test_a_network_near_an_exact_one_becomes_exact_at_every_length(task):
     assert _error(before, task, 256) > 1e-3 and _error(after, task, 256) < 1e-9
     tables = [each.model(0).layers[0].attention.table() for each in (before, after)]
     assert torch.equal(*tables)  # no step moves the logits of a hardmax
+
+
+@pytest.mark.parametrize("lengths", [(), (2, 4)])
+def test_without_stay_shorter_lists_must_be_asked_for(lengths):
+    """Every loop then changes every position: three of them can be right where one or two are not."""
+    before = _near("sum", 0.02, stay=False)
+    x, _ = posattn.task("sum").sample(100, n=8)
+    with Workers() as workers:
+        after, _ = polish(before, x[None], [posattn.task("sum")], 14, workers, lengths=lengths)
+    assert _error(after, "sum", 8) < 1e-9
+    assert all((_error(after, "sum", n) < 1e-9) == bool(lengths) for n in (2, 4, 256))
+
+
+def test_with_stay_answers_to_a_shorter_list_are_the_first_of_a_longer_one():
+    """So that lists of one length say all, and shorter ones would only be counted twice."""
+    before = _near("maxsub", 0.02)
+    x, _ = posattn.task("maxsub").sample(3, n=8)
+    with torch.no_grad():
+        long, short = before.model(0)(x), before.model(0)(x[:, :3])
+    torch.testing.assert_close(long[:, :3], short)
+    fit = _Fit(before, posattn.task("maxsub"), (2, 4))
+    assert fit.answers(before.flat[0].double(), x.double(), None).shape == (3, 8)
 
 
 def test_maxsub_becomes_better_also_where_answers_are_small_beside_sums():
@@ -213,7 +237,7 @@ def test_the_last_steps_are_counted_for_all_members(capsys):
     posattn.train("sum", ModelConfig(n=4, arch="looped", width=4), members=2, **small, polish=3, progress=True)
     shown = capsys.readouterr().err
     assert re.search(r"epoch 1/1 .*\n *last step 6/6 .* loss \d\.\d\de[-+]\d\d .* steps/s", shown)
-    posattn.train("sum", ModelConfig(n=4, arch="looped", width=4), **small, progress=True)
+    posattn.train("sum", ModelConfig(n=4, arch="looped", width=4), **small, recipe="paper", progress=True)
     assert "last step" not in capsys.readouterr().err
 
 
