@@ -10,15 +10,13 @@ from rich.table import Table
 
 from posattn.compiler.compiling import BOUND, compile_program
 from posattn.compiler.graph import svg
-from posattn.compiler.graph_report import BY, folder_report, pretrained_report, program_report
+from posattn.compiler.graph_report import BY, MACHINES, folder_report, pretrained_report, program_report
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import VALUES
 from posattn.compiler.saved import save
 from posattn.console import print_frame
 from posattn.errors import UsageError, choice
 from posattn.training import files
-
-Machines = Annotated[int, typer.Option(help="How many machines: the length of the lists.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +28,7 @@ def compile_command(
     name: Annotated[
         str | None, typer.Argument(metavar="PROGRAM", help="A program of the library (see --list).")
     ] = None,
-    machines: Machines = 8,
+    machines: Annotated[int, typer.Option(help="How many machines: the length of the lists.")] = MACHINES,
     epsilon: Annotated[
         float | None,
         typer.Option(help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."),
@@ -81,7 +79,9 @@ def graph_command(
         str | None, typer.Option(metavar="TASK", help="In its place: the network for TASK that comes with the package.")
     ] = None,
     arch: Annotated[str, typer.Option(help="Which of these: positional, scale-exact or looped.")] = "positional",
-    machines: Machines = 8,
+    machines: Annotated[
+        int | None, typer.Option(help="How many machines a program or a looped network has (default 8).")
+    ] = None,
     member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
     by: Annotated[
         str, typer.Option(help="What an arrow needs in a trained network: attention, or effect on the answers.")
@@ -104,7 +104,8 @@ def graph_command(
     elif what is not None and Path(what).exists():
         report = folder_report(what, member, least, by, samples, machines)
     else:
-        report = program_report(choice("PROGRAM", what, [*PROGRAMS, "benes"]), machines)
+        name = choice("PROGRAM", what, [*PROGRAMS, "benes"])
+        report = program_report(name, MACHINES if machines is None else machines)
     files.write(out, svg(report.graph).encode())
     if json_file is not None:
         files.write_json(json_file, report.as_json())

@@ -23,6 +23,7 @@ from posattn.pretrained import pretrained
 from posattn.tasks import task
 
 BY = ("attention", "effect")
+MACHINES = 8  # where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,17 @@ def program_report(name: str, machines: int) -> Report:
 
 
 def folder_report(
-    folder: str, member: int = 0, least: float = 0.3, by: str = "attention", samples: int = 1000, machines: int = 8
+    folder: str,
+    member: int = 0,
+    least: float = 0.3,
+    by: str = "attention",
+    samples: int = 1000,
+    machines: int | None = None,
 ) -> Report:
     """Of a trained run, or of a compiled program in a folder. A looped network is drawn for lists of ``machines`` numbers."""
     run = load(folder)
     if isinstance(run, CompiledRun):
+        _check_own(machines, run.network)
         return compiled_report(run.network, run.spec.program)
     model, name = run.model(member), run.spec.members[member].task
     report = _network_report(model, name, f"{name} by {folder}", least, by, samples, machines)
@@ -111,7 +118,7 @@ def pretrained_report(
     least: float = 0.3,
     by: str = "attention",
     samples: int = 1000,
-    machines: int = 8,
+    machines: int | None = None,
 ) -> Report:
     """Of a network that comes with the package."""
     title = f"{name}, {arch}, with the package"
@@ -119,11 +126,19 @@ def pretrained_report(
 
 
 def _network_report(
-    model: torch.nn.Module, name: str, title: str, least: float, by: str, samples: int, machines: int
+    model: torch.nn.Module, name: str, title: str, least: float, by: str, samples: int, machines: int | None
 ) -> Report:
     if isinstance(model, Transformer) and model.config.family is not None:
-        return looped_report(model, title, least, whole("machines", machines))
+        if choice("by", by, BY) == "effect":
+            raise UsageError("by is 'effect'; of a looped network only the attention is known.")
+        return looped_report(model, title, least, whole("machines", MACHINES if machines is None else machines))
+    _check_own(machines, model)
     return trained_report(model, name, title, least, by, samples)
+
+
+def _check_own(machines: int | None, model: torch.nn.Module) -> None:
+    if isinstance(model, Transformer) and machines not in (None, model.config.n):
+        raise UsageError(f"machines is {machines}; this network is for lists of {model.config.n}.")
 
 
 def compiled_report(model: Transformer, program: str) -> Report:

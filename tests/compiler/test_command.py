@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from posattn.compiler.graph import (
     program_graph,
     svg,
 )
-from posattn.compiler.graph_report import compiled_report, folder_report, trained_report
+from posattn.compiler.graph_report import compiled_report, folder_report, pretrained_report, trained_report
 from posattn.compiler.pcoc import IDLE
 from posattn.compiler.saved import CompiledRun, save
 from posattn.export import to_torch
@@ -206,6 +207,17 @@ def test_of_a_compiled_folder_the_report_has_the_edges_of_the_programs_oracle(na
     listed = [(edge["layer"], edge["head"], edge["from"], edge["to"]) for edge in report.edges]
     assert set(listed) == oracle and len(listed) == len(oracle)
     assert all(edge["weight"] == 1 for edge in report.edges)
+
+
+def test_a_graph_does_not_overlook_what_it_is_asked_for(tmp_path):
+    save(compile_program("prefix-min", 4), tmp_path / "own")
+    compiled, trained = partial(folder_report, str(tmp_path / "own")), partial(pretrained_report, "sum", samples=2)
+    for report, own in ((compiled, 4), (trained, 8)):
+        assert report(machines=own).graph.arrows == report().graph.arrows
+        with pytest.raises(UsageError, match=rf"^machines is 5; this network is for lists of {own}\.$"):
+            report(machines=5)
+    with pytest.raises(UsageError, match=r"^by is 'effect'; of a looped network only the attention is known\.$"):
+        pretrained_report("sum", "looped", by="effect")
 
 
 def test_a_compiled_scan_is_a_scan_and_a_tree_a_tree():
