@@ -22,7 +22,7 @@ _ENTRIES = 1800  # timed at once: 200 lists of 8 numbers
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
-_GPU_RATE = 5e13  # operations a second of networks of tokens, through the kernels: likewise a guess
+_GPU_RATE = 3e13  # operations a second of networks of tokens, through the kernels: of mixed-scale, 12 members alone
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:
