@@ -22,10 +22,10 @@ from posattn.errors import UsageError, choice
 from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
 from posattn.pretrained import pretrained as of_package
-from posattn.tasks import task
+from posattn.pretrained import seed_of
 from posattn.theory import commands as theory_commands
 from posattn.train_command import train_command
-from posattn.training import files, pick_device
+from posattn.training import Run, files, pick_device
 from posattn.training.answers import answer_tokens
 from posattn.training.network import NetworkConfig
 from posattn.training.scores import LENGTH_SCORES, scores_of
@@ -87,7 +87,14 @@ def _options(
     pass
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
+_RUN = "Folder of a finished run, as given to train --out."
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help=_RUN)]
+OfPackage = Annotated[
+    str | None, typer.Option(metavar="TASK", help="In RUN's place: the network for TASK that comes with the package.")
+]
+OfArch = Annotated[
+    str | None, typer.Option(help="Which of these: positional (the default), scale-exact, standard or looped.")
+]
 
 
 app.command("train")(train_command)
@@ -95,7 +102,7 @@ app.command("train")(train_command)
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
     scales: Annotated[
         str | None,
         typer.Option(
@@ -110,6 +117,8 @@ def evaluate(
         bool, typer.Option("--each", help="A row for every network instead of the median over them.")
     ] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write every network's numbers to this CSV file.")] = None,
+    pretrained: OfPackage = None,
+    arch: OfArch = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor.
@@ -117,7 +126,9 @@ def evaluate(
     Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
     """
     factors = None if scales is None else parse_scales(scales)
-    trained = load(run, device)
+    if (run is None) == (pretrained is None):
+        raise UsageError("networks are tested; give RUN, or --pretrained TASK.")
+    trained, title = _networks(run, pretrained, arch, device)
     if lengths is None:
         table = trained.evaluate(factors, samples)
         score = scores_of(trained.task.name)
@@ -130,7 +141,7 @@ def evaluate(
     keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.kind + (", each network" if each else f", median of {len(trained)}")
-    print_frame(shown[[*keys, *score.metrics]], f"{run} ({kind})")
+    print_frame(shown[[*keys, *score.metrics]], f"{title} ({kind})")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks trained: {', '.join(failed)}.")
@@ -138,9 +149,7 @@ def evaluate(
 
 @app.command(context_settings={"ignore_unknown_options": True})  # a list may begin with a minus sign
 def predict(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")
-    ] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
     numbers: Annotated[
         str | None,
         typer.Argument(
@@ -149,14 +158,8 @@ def predict(
         ),
     ] = None,
     member: Annotated[int | None, typer.Option(help="Which network of the run to ask (default 0).")] = None,
-    pretrained: Annotated[
-        str | None,
-        typer.Option(metavar="TASK", help="In RUN's place: the network for TASK that comes with the package."),
-    ] = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(help="Which of these: positional (the default), scale-exact, standard or looped."),
-    ] = None,
+    pretrained: OfPackage = None,
+    arch: OfArch = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
@@ -166,27 +169,29 @@ def predict(
         raise UsageError("a network is asked about a list; give RUN and LIST, or LIST and --pretrained TASK.")
     if pretrained is not None and member is not None:
         raise UsageError(f"member is {member}; --pretrained TASK is one network.")
-    if run is not None and arch is not None:
-        raise UsageError(f"arch is {arch!r}; a run has its own.")
+    trained, where = _networks(run, pretrained, arch, device)
     member = 0 if member is None else member
-    if pretrained is not None:
-        arch = "positional" if arch is None else arch
-        model = of_package(pretrained, arch).to(pick_device(device))
-        x = torch.tensor(parse_list(numbers), device=model.P.device)
-        _warn_of_shorter(len(x), model.config, f"the {arch} network")
-        _print_answers(f"{pretrained} by {arch}, with the package", x, model, task(pretrained).target(x))
-        return
-    trained = load(str(run), device)
     if trained.reads_tokens:
         print(answer_tokens(trained, member, numbers))
         return
     values = parse_list(numbers)
     x = trained.as_input(values)
     if not trained.spec.variable_length:
-        _warn_of_shorter(len(values), trained.spec.model, "this run")
+        _warn_of_shorter(len(values), trained.spec.model, "this run" if pretrained is None else "this network")
     trained.check_member(member)
-    title = f"{trained.spec.members[member].task} by {run}"
+    title = f"{trained.spec.members[member].task} by {where}"
     _print_answers(title, x, trained.model(member), trained.truth(x, member))
+
+
+def _networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[Run, str]:
+    """Those of a folder, or the one that comes with the package, and where they are from."""
+    if pretrained is None:
+        if arch is not None:
+            raise UsageError(f"arch is {arch!r}; a run has its own.")
+        return load(str(run), device), str(run)
+    arch = "positional" if arch is None else arch
+    model = of_package(pretrained, arch).to(pick_device(device))
+    return Run.of(model, pretrained, seed_of(pretrained, arch)), f"{arch}, with the package"
 
 
 def _warn_of_shorter(length: int, config: NetworkConfig, what: str) -> None:

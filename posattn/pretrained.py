@@ -40,6 +40,11 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     return model.eval()
 
 
+def seed_of(task: str, arch: str = "positional") -> int:
+    """The seed of that network, and of the test lists that its stated errors are of."""
+    return int(_describe(arch)["models"][task]["seed"])
+
+
 def pretrained_errors() -> pd.DataFrame:
     """What those networks measured: a row for each architecture, task and scale, with ``mse`` and the two accuracies."""
     rows = []

@@ -2,9 +2,11 @@
 
 import re
 
+import pandas as pd
 import pytest
 
 import posattn
+from posattn.pretrained import pretrained_errors
 from posattn.tasks import task
 
 SMALL = ["--samples", "40", "--epochs", "3", "--batch", "15", "--device=cpu"]
@@ -87,7 +89,7 @@ def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
     ] * 5  # the true median, at every position
     assert max(abs(float(row[3]) - 1) for row in rows) < 0.1
     code, shown, said = posattn_command("predict", "3,1,2", "--pretrained", "sort", "--device=cpu")
-    assert code == 0 and said == "posattn: the list has 3 numbers; the positional network was trained on 8 only.\n"
+    assert code == 0 and said == "posattn: the list has 3 numbers; this network was trained on 8 only.\n"
     for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
         code, _, said = posattn_command("predict", *wrong)
         assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
@@ -117,3 +119,19 @@ def test_tasks_that_no_looped_network_is_known_to_solve_are_doubted_in_a_sentenc
     assert posattn_command("train", "sum", *small)[2] == ""
     code, _, said = posattn_command("train", "min-total", "--from", "runs/sum-looped", *small[4:], "--out=min")
     assert code == 0 and said.startswith("posattn: no looped network is known to solve min-total")
+
+
+def test_a_network_of_the_package_is_tested_like_a_run(posattn_command):
+    code, shown, error = posattn_command("evaluate", "--pretrained=sum", "--scales=1", "--csv=own.csv", "--device=cpu")
+    assert (code, error) == (0, "") and "positional, with the package" in shown
+    stated = pretrained_errors().query("arch == 'positional' and task == 'sum' and scale == 1")
+    for metric in ("mse", "rounding", "closeness"):
+        assert pd.read_csv("own.csv")[metric].item() == pytest.approx(stated[metric].item(), rel=0.01)
+    code, shown, _ = posattn_command("evaluate", "--pretrained=min", "--arch=looped", "--lengths=50", "--samples=5")
+    assert code == 0 and "looped, with the package" in shown and "50" in shown
+    for wrong, sentence in (
+        ([], "networks are tested; give RUN, or --pretrained TASK."),
+        (["run", "--pretrained=sum"], "networks are tested; give RUN, or --pretrained TASK."),
+        (["run", "--arch=looped"], "arch is 'looped'; a run has its own."),
+    ):
+        assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")

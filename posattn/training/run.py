@@ -18,10 +18,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from posattn.errors import UsageError, several
+from posattn.model import Transformer
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.network import NetworkConfig
 from posattn.training.program import Parameters, Precision, Program
+from posattn.training.recipe import Recipe
 from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Member
@@ -33,6 +35,13 @@ class Run:
 
     def __init__(self, spec: RunSpec, parameters: Parameters, result: dict[str, Any], history: pd.DataFrame):
         self.spec, self.parameters, self.result, self.history = spec, parameters, result, history
+
+    @classmethod
+    def of(cls, model: Transformer, task: str, seed: int = 0) -> "Run":
+        """A network from elsewhere as a run of one member, to be tested as those trained here, on the lists of that seed."""
+        plan, named = Recipe(), {name: value.detach()[None] for name, value in model.named_parameters()}
+        spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),))
+        return cls(spec, Parameters.of(model.config, named), {"status": ["ok"]}, pd.DataFrame())
 
     @property
     def status(self) -> list[str]:

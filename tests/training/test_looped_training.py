@@ -92,24 +92,20 @@ def test_a_network_learns_by_the_recipe_of_its_kind_unless_told_otherwise(settin
     assert posattn.train("sum", config, recipe="tuned", **small).spec.recipe.name == "tuned"
 
 
-def _compiled(task: str) -> Run:
-    """A run with the compiled program in the place of trained weights."""
-    model = looped_program(task).float()
-    spec = RunSpec(model.config, SHORT, (Member(task, 0, 1e-3),))
-    named = {name: value[None] for name, value in model.named_parameters()}
-    return Run(spec, Parameters.of(model.config, named), {"status": ["ok"]}, None)
-
-
 def test_errors_are_those_of_the_network_and_not_of_the_truth():
     """Fifty thousand float32 numbers added one after the other are off by more than the scan, which adds in 16 rounds."""
-    found = _compiled("sum").evaluate_lengths([50_000], scales=[10], samples=2)["relative_square"].item()
+    found = (
+        Run.of(looped_program("sum").float(), "sum")
+        .evaluate_lengths([50_000], scales=[10], samples=2)["relative_square"]
+        .item()
+    )
     x, y = posattn.task("sum").sample(2, n=50_000, scale=10.0, split="test")
     assert found < 1e-14 < relative_square(y.double(), x.double().cumsum(dim=-1))
 
 
 def test_an_exact_network_has_no_error_at_any_length():
     """The whole way from parameters to table."""
-    table = _compiled("maxsub").evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
+    table = Run.of(looped_program("maxsub").float(), "maxsub").evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
     assert len(table) == 6 and (table["relative_square"] < 1e-12).all() and (table["closeness"] == 1).all()
 
 
