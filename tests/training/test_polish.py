@@ -292,6 +292,13 @@ def test_half_of_the_lists_of_a_move_are_the_worst_of_many_varied_ones(monkeypat
     assert sorted(errors[1].tolist()) == pytest.approx(sorted(errors[0].tolist())[-20:])
 
 
+def test_the_same_lists_are_varied_in_other_ways_by_another_move():
+    fit, row = _fit_of()
+    lists = posattn.task("sum").sample(40, n=8, seed=0)[0].double()
+    first, later = (fit._lists_of(number, row, lists, None) for number in (0, 2))  # two moves on, all have been used
+    assert not torch.equal(first, later) and torch.equal(first, fit._lists_of(0, row, lists, None))
+
+
 @pytest.mark.parametrize(("heads", "count"), [(1, 2), (2, 4), (4, 16), (12, 2)])
 def test_ways_of_hardening_are_few(heads, count):
     ways = {tuple(way) for way in _ways(heads)}
