@@ -218,11 +218,18 @@ class ModelConfig:
         """How many positions P has rows for: none where no table fits every length."""
         return RANGE if self.design.randomized else 0 if self.any_length else self.positions
 
-    def numbers_a_position(self, n: int) -> int:
-        """What a position of a list of n needs, about: its state four times over, and its rows of the attention."""
-        if self.family is not None:
-            return 4 * self.embed + 4 * self.heads * (1 + len(FAMILIES[self.family].candidates))
-        return 4 * self.embed + 2 * self.heads * n
+    def numbers_a_position(self, n: int, gradients: bool = False) -> int:
+        """What a position of a list of n needs, about: its state four times over, and its rows of the attention.
+
+        For ``gradients`` every layer, or loop, also keeps states, what heads bring, and hidden activations.
+        """
+        if self.family is None:
+            times = self.layers if gradients else 1
+            return times * (4 * self.embed + 2 * self.heads * n)
+        family = FAMILIES[self.family]
+        looks = self.heads * (1 + len(family.candidates))
+        kept = 2 * self.embed + 3 * sum(sum(hidden) for hidden in self.mlp or ()) + 2 * looks * (self.d_v or self.embed)
+        return 4 * self.embed + 4 * looks + (kept * len(list(family.loops(n))) if gradients else 0)
 
     @property
     def attended(self) -> int:

@@ -10,16 +10,16 @@ from posattn.errors import UsageError
 _SMALL = 1 << 28  # bytes that are not worth a look
 
 
-def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device) -> None:
+def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device, gradients: bool = False) -> None:
     """Raises if ``lists`` of n positions, each with so many numbers of ``size`` bytes, do not fit on a device."""
     each = max(1, lists) * numbers * size
     if n * each < _SMALL or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return
     free = free_bytes(device)
     if n * each > free:
-        raise UsageError(
-            f"the list has {n} numbers; with {free / 1e9:.1f} GB of memory free this model takes up to {int(free / each)}."
-        )
+        longest = f"with {free / 1e9:.1f} GB of memory free this model takes up to {int(free / each)}"
+        more = ", and more under torch.no_grad()" if gradients else ""
+        raise UsageError(f"the list has {n} numbers; {longest}{more}.")
 
 
 def free_bytes(device: torch.device) -> float:

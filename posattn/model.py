@@ -278,7 +278,9 @@ class Transformer(nn.Module):
             x = within_bounds(x, self.config.n, self.config.bounds, self.config.integers).to(self.P.dtype)
         n = self._length(x)
         if self.config.any_length and not torch.compiler.is_compiling():
-            check_fits(x.numel() // max(1, n), n, self.config.numbers_a_position(n), x.element_size(), x.device)
+            gradients = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.parameters())
+            numbers = self.config.numbers_a_position(n, gradients)
+            check_fits(x.numel() // max(1, n), n, numbers, x.element_size(), x.device, gradients)
         positions = positions_of(n, self.config, x.device)
         p = self._encodings(x, positions)
         return self.encoder(input_features(x, p, positions, self.config, self.table)), p, positions

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from posattn.compiler.looped_programs import doubt
-from posattn.console import console
+from posattn.console import console, parse_lengths
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.model import ARCHITECTURES, ModelConfig
@@ -64,6 +64,9 @@ def train_command(
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
+    lengths: Annotated[
+        str | None, typer.Option(help="Train on lists of these lengths, equally often: 2,4,8,16, the longest being n.")
+    ] = None,
     begin: Annotated[
         Path | None,
         typer.Option(
@@ -89,6 +92,8 @@ def train_command(
         "bias": False if no_bias else None,
         "tied": tied or None,
     }
+    if variable_length and lengths is not None:
+        raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
     before = None if begin is None else load(begin)
     config = _network(name, {field: value for field, value in given.items() if value is not None}, before)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
@@ -104,7 +109,7 @@ def train_command(
         polish=polish,
         recipe=recipe,
         seed=seed,
-        variable_length=variable_length,
+        variable_length=variable_length if lengths is None else parse_lengths(lengths),
         begin=before,
         device=device,
         precision=precision,
@@ -152,8 +157,11 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
     console().print(table)
-    if run.spec.recipe.polish:
-        print(f"Last steps: {sum(run.result.get('polished', []))} of {len(run)} networks are the better for them.")
+    if "polished" in run.result:
+        better = sum(run.result["polished"])
+        print(f"Last steps: {better} of {len(run)} networks are the better for them.")
+        if better < len(run):
+            print("Attention of the others is not settled; lists of several --lengths, or another --seed, may help.")
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
     options = f"--scales {scales}"
     if getattr(run.spec.model, "family", None) is not None:

@@ -167,7 +167,7 @@ def test_the_list_of_experiments(posattn_command):
 
 def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_command):
     code, shown, _ = posattn_command("reproduce", "all", "--scale", "smoke", "--runs", "0")
-    assert code == 0 and "fix-scale: runs is 0, and the store at 'out/store' has no rows of fix-scale to draw." in shown
+    assert code == 0 and "fix-scale: runs is 0, and the store at 'out/store' has no rows of fix-scale at scale" in shown
     assert "discrepancy: runs is 0" in shown and "gnn: runs is 0" in shown
 
 

@@ -54,7 +54,11 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
     better = sum(posattn.load("run").result["polished"])
     assert f"Last steps: {better} of 1 networks are the better for them.\n" in shown
-    assert posattn.load("run").spec.recipe.polish == 1
+    assert posattn.load("run").spec.recipe.polish == 1 and posattn.load("run").spec.recipe.name == "sorter"
+    code, _, error = posattn_command(*sort[:-1], "--lengths=2,4", "--polish=0", "--out=two")
+    assert (code, error) == (0, "") and posattn.load("two").spec.lengths == (2, 4)
+    code, _, refused = posattn_command(*sort[:-1], "--lengths=2,4", "--variable-length", "--out=three")
+    assert code == 2 and refused.startswith("posattn: lengths is '2,4'; --variable-length is given too")
     code, shown, _ = posattn_command("evaluate", "run", "--lengths=4,19", "--scales=1", "--samples=5", "--device=cpu")
     assert code == 0 and "relative_square" in shown and "closeness" in shown and " 19 " in shown
     code, _, warned = posattn_command("predict", "run", "3,1,2", "--device=cpu")
@@ -107,7 +111,7 @@ def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
 
 
 def test_tasks_that_no_looped_network_is_known_to_solve_are_doubted_in_a_sentence(posattn_command):
-    small = ["--arch", "looped", "--n", 3, "--samples", 4, "--epochs", 1, "--batch", 2, "--device=cpu"]
+    small = ["--arch", "looped", "--n", 3, "--samples", 4, "--epochs", 1, "--batch", 2, "--polish", 0, "--device=cpu"]
     code, _, said = posattn_command("train", "median", *small)
     known = "sum, min, maxsub, sort, median-total"
     sentence = "no looped network is known to solve median, so it is learned roughly at best; there are some for"

@@ -127,7 +127,7 @@ def reproduce(
     seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)
     if seeds == 0 and not _has_rows(experiment, scale, store, precision):
         raise NothingStored(
-            f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} to draw."
+            f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} at scale {scale} to draw."
         )
     _claim(out, {"experiment": experiment.name, "scale": scale})
     chosen = [cell for cell in cells if (not only or cell.label in only) and cell.member.seed < seeds]

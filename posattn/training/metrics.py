@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
-from posattn.free_memory import check_fits
-from posattn.tasks import Task, sample_lists, sample_shift, task
+from posattn.free_memory import free_bytes
+from posattn.tasks import Task, sample_shift, task
 
 Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
 
@@ -123,10 +123,7 @@ def evaluate_lengths(
     rows, factors = [], [positive("scale", scale) for scale in scales]
     for n in lengths:
         for scale in factors:
-            place = torch.device("cpu") if device is None else device
-            check_fits(
-                len(members) * whole("samples", samples), whole("n", n), 8, 4, place
-            )  # lists, the truth and answers in float64, and as much again
+            _check_room(len(members), whole("samples", samples), whole("n", n), device)
             x, y = _draw_by_task(members, samples, n, scale, split, device)
             out = predict(x)
             for index, (name, seed) in enumerate(members):
@@ -136,6 +133,16 @@ def evaluate_lengths(
     if not rows:
         raise UsageError("lengths or scales is empty; give at least one of each.")
     return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
+
+
+def _check_room(members: int, samples: int, n: int, device: torch.device | None) -> None:
+    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns."""
+    need, free = n * (56 * members * samples + _COLUMN), free_bytes(torch.device("cpu") if device is None else device)
+    if need > free:
+        raise UsageError(
+            f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB of "
+            f"memory, and {free / 1e9:.1f} GB are free."
+        )
 
 
 def _measure(
@@ -174,6 +181,7 @@ def draw(
     return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
 
+_COLUMN = 1500  # bytes, about: two tensors, and their places in lists
 _LONG = 1 << 13  # numbers: answers take a step for each, which a CPU does faster
 
 
@@ -186,8 +194,8 @@ def _draw_by_task(
     for name in dict.fromkeys(name for name, _ in members):
         own = [index for index, (other, _) in enumerate(members) if other == name]
         seeds = [members[index][1] for index in own]
-        x = sample_lists(samples, n, scale, seeds, split=split, device=place)
-        y = task(name).target(x.double())
+        x, _ = task(name).sample(samples, n=n, scale=scale, seed=seeds, split=split, device=place)
+        y = task(name).target(x.double()).double()
         pairs |= dict(zip(own, zip(x.to(device), y.to(device), strict=True), strict=True))
     return torch.stack([pairs[k][0] for k in range(len(members))]), torch.stack(
         [pairs[k][1] for k in range(len(members))]

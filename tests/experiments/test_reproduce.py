@@ -173,7 +173,9 @@ def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(t
 
 def test_no_runs_draws_what_is_there(tmp_path):
     store, trial = Store(tmp_path / "store"), small(archs=("positional", "standard"))
-    with pytest.raises(UsageError, match=r"^runs is 0, and the store at '.*' has no rows of trial to draw\.$"):
+    with pytest.raises(
+        UsageError, match=r"^runs is 0, and the store at '.*' has no rows of trial at scale paper to draw\.$"
+    ):
         reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
     assert not (tmp_path / "out").exists()
     reproduce(trial, "paper", tmp_path / "out", store, Engine(CPU), only=["standard"], runs=1)
@@ -183,7 +185,7 @@ def test_no_runs_draws_what_is_there(tmp_path):
 
 def test_no_runs_computes_nothing(tmp_path):
     store, computed = Store(tmp_path / "store"), EXPERIMENTS["ood-probability"]
-    with pytest.raises(UsageError, match="has no rows of ood-probability to draw"):
+    with pytest.raises(UsageError, match="has no rows of ood-probability at scale smoke to draw"):
         reproduce(computed, "smoke", tmp_path / "out", store, Nowhere(), runs=0)
     reproduce(computed, "smoke", tmp_path / "out", store, Nowhere())
     assert reproduce(computed, "smoke", tmp_path / "out", store, Nowhere(), runs=0).figure.exists()

@@ -9,10 +9,11 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
-from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
+from posattn.tasks import TASKS, Task, register
+from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
 from posattn.training.metrics import relative_square
 from posattn.training.program import Parameters, Program
-from posattn.training.recipe import recipe
+from posattn.training.recipe import OF_FAMILIES, recipe
 from posattn.training.run import Run
 from posattn.training.workers import Workers
 
@@ -90,6 +91,7 @@ def test_a_network_learns_by_the_recipe_of_its_kind_unless_told_otherwise(settin
     config, small = ModelConfig(n=2, **settings), {"samples": 2, "epochs": 1, "batch": 2, "polish": 0, "device": "cpu"}
     assert posattn.train("sum", config, **small).spec.recipe == recipe(name, samples=2, epochs=1, batch=2, polish=0)
     assert posattn.train("sum", config, recipe="tuned", **small).spec.recipe.name == "tuned"
+    assert OF_FAMILIES["selector"] == "selector"  # which needs a run to begin with
 
 
 def test_errors_are_those_of_the_network_and_not_of_the_truth():
@@ -101,6 +103,50 @@ def test_errors_are_those_of_the_network_and_not_of_the_truth():
     )
     x, y = posattn.task("sum").sample(2, n=50_000, scale=10.0, split="test")
     assert found < 1e-14 < relative_square(y.double(), x.double().cumsum(dim=-1))
+
+
+def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
+    run = Run.of(looped_program("sum").float(), "sum")
+    monkeypatch.setattr("posattn.training.metrics.free_bytes", lambda _: 1e6)
+    with pytest.raises(
+        UsageError,
+        match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",
+    ):
+        run.evaluate_lengths([1000], samples=100)
+    assert len(run.evaluate_lengths([100], scales=[1], samples=100)) == 1  # 56 bytes a number and 1,500 a place: 0.7 MB
+    with pytest.raises(UsageError, match="samples is 200"):
+        run.evaluate_lengths([100], samples=200)
+
+
+def test_lists_of_a_task_with_lists_of_its_own_are_its_own():
+    class Positive(Task):
+        def sample(self, *given, **named):
+            x, _ = super().sample(*given, **named)
+            return x.abs(), self.target(x.abs())
+
+    register(Positive("of positives", "sums of positives", posattn.task("sum").target))
+    try:
+        run = Run.of(posattn.Transformer(ModelConfig(n=4, arch="looped")), "of positives")
+        found = run.evaluate_lengths([4], [1], 50)["mse"].item()
+        assert found == pytest.approx(run.evaluate([1], 50)["mse"].item(), rel=1e-4)
+    finally:
+        del TASKS["of positives"]
+
+
+def test_shorter_lists_count_in_the_last_steps_of_a_training_without_stay():
+    """Trained on two lengths, the network is also right at the shorter one, where fewer loops are made."""
+    config = ModelConfig(n=4, arch="looped", embed=1, heads=1, width=2, mlp=((2,),), stay=False)
+    plan = {"samples": 400, "epochs": 20, "batch": 20, "polish": 10, "device": "cpu", "variable_length": (2, 4)}
+    seen, really = [], fit.polish
+
+    def watched(*given):
+        seen.append((given[1].shape[-1], given[-1]))
+        return really(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "polish", watched)
+        posattn.train("sum", config, **plan)
+    assert seen == [(4, [2])]
 
 
 def test_an_exact_network_has_no_error_at_any_length():

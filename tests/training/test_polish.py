@@ -76,6 +76,9 @@ def test_with_stay_answers_to_a_shorter_list_are_the_first_of_a_longer_one():
     torch.testing.assert_close(long[:, :3], short)
     fit = _Fit(before, posattn.task("maxsub"), (2, 4))
     assert fit.answers(before.flat[0].double(), x.double(), None).shape == (3, 8)
+    butterfly = Parameters.initial(ModelConfig(n=8, arch="looped", family="butterfly"), [0], torch.device("cpu"))
+    fit = _Fit(butterfly, posattn.task("sort"), (2, 4))
+    assert fit.answers(butterfly.flat[0].double(), x.double(), None).shape == (3, 8 + 2 + 4)
 
 
 def test_maxsub_becomes_better_also_where_answers_are_small_beside_sums():
