@@ -186,6 +186,30 @@ def test_bad_input_is_one_sentence(monkeypatch):
         other(arch="randomized")(torch.zeros(2049).double())
 
 
+@pytest.mark.parametrize("task", ["maxsub", "sort", "median-total"])
+def test_what_gradients_keep_is_counted(task, monkeypatch):
+    """What autograd stores of a list is what the check assumes, within a factor of two."""
+    model, n, stored = posattn.pretrained(task, arch="looped"), 3000, {}
+
+    def store(value):
+        stored[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(store, lambda value: value):
+        answers = model(torch.randn(1, n))  # kept, so that no storage is used twice
+    assumed = 4 * n * model.config.numbers_a_position(n, gradients=True)
+    assert answers.requires_grad and assumed / 2 < sum(stored.values()) <= assumed
+    free = 4 * n * model.config.numbers_a_position(n)  # enough without
+    monkeypatch.setattr("posattn.free_memory.free_bytes", lambda device: free)
+    monkeypatch.setattr("posattn.free_memory._SMALL", 0)
+    with pytest.raises(
+        UsageError, match=rf"^the list has {n} .* takes up to \d+, and more under torch\.no_grad\(\)\.$"
+    ):
+        model(torch.zeros(1, n))
+    with torch.no_grad():
+        assert model(torch.zeros(1, n)).shape == (1, n)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
