@@ -124,6 +124,8 @@ def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkCon
     """What the options say, over the network of the run to begin with, or over the task's own settings."""
     if before is not None:
         config = _like(before.spec.model, given)
+    elif task(name).TOKENS != "none" and given.get("arch") == "looped":
+        raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     elif task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
         raise UsageError(
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "

@@ -128,12 +128,13 @@ def test_help_lists_what_most_people_want_first_and_the_theory_last(posattn_comm
     assert listed[-3:] == ["bound", "certify", "ood-probability"]
 
 
+@pytest.mark.parametrize("arch", ["scale-exact", "looped"])
 @pytest.mark.parametrize("name", ["mixed-min", "khop"])
-def test_networks_of_words_are_not_scale_exact_and_are_not_trained_as_such(posattn_command, tmp_path, name):
-    code, _, said = posattn_command("train", name, "--arch", "scale-exact")
-    assert (
-        code == 2 and said.startswith(f"posattn: arch is 'scale-exact'; {name} reads words,") and said.count("\n") == 1
-    )
+def test_networks_of_words_are_not_scale_exact_or_looped_and_are_not_trained_as_such(
+    posattn_command, tmp_path, name, arch
+):
+    code, _, said = posattn_command("train", name, "--arch", arch)
+    assert code == 2 and said.startswith(f"posattn: arch is '{arch}'; {name} reads words,") and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
