@@ -163,7 +163,7 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         better = sum(run.result["polished"])
         print(f"Last steps: {better} of {len(run)} networks are the better for them.")
         if better < len(run):
-            print("Attention of the others is not settled; lists of several --lengths, or another --seed, may help.")
+            print("Where attention has not settled, lists of several --lengths, or another --seed, may help.")
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
     options = f"--scales {scales}"
     if getattr(run.spec.model, "family", None) is not None:
