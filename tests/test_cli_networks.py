@@ -68,6 +68,7 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     select = ["train", "median-total", "--arch", "looped", "--family", "selector", "--from", "run", *small[:-1]]
     code, shown, error = posattn_command(*select, "--out=medians")
     assert code == 0 and "1 trained" in shown, error
+    assert posattn.load("medians").spec.recipe.name == "selector"
     began = posattn.load("medians").spec.to_dict()["members"][0]
     assert list(began) == ["task", "seed", "lr", "begin"]
     options = ["--samples", 40, "--epochs", 1, "--batch", 20, "--device=cpu"]

@@ -13,7 +13,7 @@ from posattn.tasks import TASKS, Task, register
 from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
 from posattn.training.metrics import relative_square
 from posattn.training.program import Parameters, Program
-from posattn.training.recipe import OF_FAMILIES, recipe
+from posattn.training.recipe import recipe
 from posattn.training.run import Run
 from posattn.training.workers import Workers
 
@@ -91,7 +91,6 @@ def test_a_network_learns_by_the_recipe_of_its_kind_unless_told_otherwise(settin
     config, small = ModelConfig(n=2, **settings), {"samples": 2, "epochs": 1, "batch": 2, "polish": 0, "device": "cpu"}
     assert posattn.train("sum", config, **small).spec.recipe == recipe(name, samples=2, epochs=1, batch=2, polish=0)
     assert posattn.train("sum", config, recipe="tuned", **small).spec.recipe.name == "tuned"
-    assert OF_FAMILIES["selector"] == "selector"  # which needs a run to begin with
 
 
 def test_errors_are_those_of_the_network_and_not_of_the_truth():
@@ -134,7 +133,7 @@ def test_lists_of_a_task_with_lists_of_its_own_are_its_own():
 
 
 def test_shorter_lists_count_in_the_last_steps_of_a_training_without_stay():
-    """Trained on two lengths, the network is also right at the shorter one, where fewer loops are made."""
+    """They are given the longest lists, and told of the shorter lengths; what they make of these is tested beside them."""
     config = ModelConfig(n=4, arch="looped", embed=1, heads=1, width=2, mlp=((2,),), stay=False)
     plan = {"samples": 400, "epochs": 20, "batch": 20, "polish": 10, "device": "cpu", "variable_length": (2, 4)}
     seen, really = [], fit.polish
