@@ -374,8 +374,10 @@ def report(
     """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
     from posattn.experiments import Store, report_on
 
-    for line in report_on(Store(store), out):
-        print(line)
+    shown, others = report_on(Store(store), out)
+    print("\n".join(shown))
+    if others:
+        print("Not on the page, with less than half of what their figures draw:\n" + "\n".join(others))
     print(f"Page: {out}")
 
 

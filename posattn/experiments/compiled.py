@@ -31,8 +31,3 @@ def compiled_rows(experiment: Experiment, scale: str) -> pd.DataFrame:
     solving = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
     tables = [measure.rows(compiled_run(solving[task], n)) for n in grid.n for task in grid.tasks if task in solving]
     return pd.concat(tables, ignore_index=True).assign(experiment=experiment.name, series=LABEL)
-
-
-def trained_runs(rows: pd.DataFrame) -> int:
-    """How many trained runs the rows are of: a compiled program is none."""
-    return int(rows.loc[rows["series"] != LABEL, "run"].nunique())

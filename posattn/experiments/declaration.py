@@ -64,6 +64,11 @@ class Cell:
         """Names the run's numbers up to the precision they were computed in."""
         return self.spec().identity(0, precision=False)
 
+    @property
+    def point(self) -> str:
+        """Names what runs that differ in their seeds alone share: a point of the figure."""
+        return replace(self, member=replace(self.member, seed=0)).key
+
 
 @dataclass(frozen=True)
 class Grid:

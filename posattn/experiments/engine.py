@@ -21,7 +21,7 @@ import torch
 from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.compiled import compiled_rows, trained_runs
+from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.declaration import SCALES, Cell, Experiment, GapPanels
 from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
@@ -182,31 +182,45 @@ def _rows_computed(experiment: Experiment, scale: str) -> pd.DataFrame:
 
 
 def reportable(
-    store: Store, share: float = 0.5
-) -> Iterator[tuple[Experiment, str, pd.DataFrame, list[dict[str, Any]]]]:
-    """The experiments of the catalogue, scale by scale, of whose runs the store has rows for at least that share."""
-    trained = (experiment for experiment in EXPERIMENTS.values() if experiment.computed is None)
-    for experiment, scale in product(trained, SCALES):
-        rows, described = held(experiment, scale, store)
-        if not rows.empty and trained_runs(rows) >= share * len(experiment.cells(scale)):
-            yield experiment, scale, rows, described
+    store: Store, left_out: Callable[[str], None] = lambda line: None
+) -> Iterator[tuple[Experiment, str, str, pd.DataFrame, list[dict[str, Any]]]]:
+    """The experiments of the catalogue, scale by scale, that the store has enough of for a figure, and how much in words.
+
+    Enough is half of what is drawn: tasks, series and settings, of each one run at least. Of the rest ``left_out`` is told.
+    """
+    for experiment, scale in product(EXPERIMENTS.values(), SCALES):
+        if experiment.computed is None:
+            cells = experiment.cells(scale)
+            found = store.find(cells, experiment.measure.at(scale), None).keys()
+            runs = f"{sum(cell.key in found for cell in cells)} of {len(cells)} runs"
+            there = {cell.point for cell in cells if cell.key in found}
+            if 2 * len(there) < len({cell.point for cell in cells}):
+                if there:
+                    left_out(f"{experiment.name} at {scale} scale: {runs}")
+                continue
+        elif store.has_computed(_of_scale(experiment, scale)):
+            runs = "computed"
+        else:
+            continue
+        yield experiment, scale, runs, *held(experiment, scale, store)
 
 
-def report_on(store: Store, out: Path) -> list[str]:
-    """One page of what the store holds of the catalogue, at ``out``; returns what is on it."""
-    sections, names = [], []
+def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
+    """One page of what the store holds of the catalogue, at ``out``; returns what is on it, and of what there is too little."""
+    sections: list[str] = []
+    names: list[str] = []
+    others: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        for experiment, scale, rows, described in reportable(store):
+        for experiment, scale, runs, rows, described in reportable(store, others.append):
             drawn = _draw(rows, experiment, Path(folder))
             summary = figures.medians(rows, experiment.shown)
             sections.append(report.section(experiment, scale, summary, drawn, described))
-            names.append(
-                f"{experiment.name} at {scale} scale: {trained_runs(rows)} of {len(experiment.cells(scale))} runs"
-            )
+            names.append(f"{experiment.name} at {scale} scale: {runs}")
     if not names:
-        raise UsageError(f"store is {str(store.root)!r}, which holds no rows of any experiment.")
+        few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of any experiment"
+        raise UsageError(f"store is {str(store.root)!r}, which holds {few}.")
     files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
-    return names
+    return names, others
 
 
 def _complete(cells: list[Cell], measure: Measure, store: Store, engine: AnyEngine, precision: str | None) -> None:

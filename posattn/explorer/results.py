@@ -6,19 +6,18 @@ from typing import Any
 import pandas as pd
 
 from posattn.experiments import EXPERIMENTS, Bars, Experiment, Store, View, figures
-from posattn.experiments.compiled import trained_runs
 from posattn.experiments.engine import reportable
 
-_SHARE = 0.25  # of an experiment's runs that a figure needs; it says how many it has
 _DIGITS = 4  # significant ones of what is drawn
 
 
 def figures_of(store: Store | None) -> list[dict[str, Any]]:
-    """Every experiment of which the store holds a quarter, scale by scale; of others the published medians, where known."""
+    """Every experiment that the store has enough of for a figure, scale by scale; of others published medians, where known."""
     drawn = []
     if store is not None:
-        for experiment, scale, rows, _ in reportable(store, _SHARE):
-            runs = f"{trained_runs(rows)} of {len(experiment.cells(scale))} runs"
+        for experiment, scale, runs, rows, _ in reportable(store):
+            if experiment.computed is not None:  # level lines and the like, which the page does not draw
+                continue
             drawn.append(_figure(experiment, scale, figures.medians(rows, experiment.shown), runs))
     known = set(figures.published()["experiment"])
     here = {figure["name"] for figure in drawn}

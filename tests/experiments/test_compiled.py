@@ -19,7 +19,7 @@ def test_programs_stand_beside_trained_networks_and_are_no_runs(tmp_path, monkey
     assert (rows[rows["series"] != "compiled"]["value"] > 0).all()
     assert outcome.figure.stat().st_size > 10_000
     monkeypatch.setattr(engine, "EXPERIMENTS", {small.name: small})
-    assert report_on(store, tmp_path / "report.html") == ["compiled-scale at smoke scale: 3 of 3 runs"]
+    assert report_on(store, tmp_path / "report.html") == (["compiled-scale at smoke scale: 3 of 3 runs"], [])
 
 
 def test_every_task_has_a_program():

@@ -352,7 +352,7 @@ def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engin
 
 
 def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
-    names = report_on(store, tmp_path / "report.html")
+    names, _ = report_on(store, tmp_path / "report.html")
     assert "fix-scale at smoke scale: 6 of 6 runs" in names and "accuracy at smoke scale: 6 of 6 runs" in names
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assets = Assets()

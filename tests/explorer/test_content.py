@@ -92,7 +92,7 @@ def test_token_runs_and_graph_networks_are_refused(tmp_path, posattn_command):
 
 
 def test_command_writes_a_page_of_own_runs(trained, posattn_command, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "reportable", lambda store, share: iter(()))
+    monkeypatch.setattr(results, "reportable", lambda store: iter(()))
     code, shown, error = posattn_command("explore", trained, "--out", "here/page.html")
     assert (code, error) == (0, "") and "published medians alone" in shown
     page = told((tmp_path / "here/page.html").read_text())

@@ -1,0 +1,40 @@
+"""What a store must hold for an experiment to be on the report."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from posattn.errors import UsageError
+from posattn.experiments import EXPERIMENTS, Engine, Experiment, Grid, Scales, Store, report_on, reproduce, series
+from posattn.training import Recipe
+
+SMALL = Recipe(samples=20, epochs=1, batch=20)
+GRID = Grid(("sum",), series("positional", "scale-exact", "standard"), (2,), (20,), seeds=5, recipe=SMALL)
+TRIAL = Experiment("trial", "nowhere", "a trial", GRID, Scales((1, 2), samples=20))
+
+
+@pytest.fixture
+def engine():
+    return Engine(torch.device("cpu"))
+
+
+def test_one_run_of_every_line_is_a_figure_and_all_runs_of_one_line_are_none(tmp_path, engine, monkeypatch):
+    other = replace(TRIAL, name="other", grid=replace(GRID, tasks=("min",)))
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", {"trial": TRIAL, "other": other})
+    store, page = Store(tmp_path / "store"), tmp_path / "report.html"
+    reproduce(TRIAL, "paper", tmp_path / "trial", store, engine, only=["standard"])
+    with pytest.raises(UsageError, match=r"too few for a figure \(trial at paper scale: 5 of 15 runs\)"):
+        report_on(store, page)
+    assert not page.exists()
+    reproduce(other, "paper", tmp_path / "other", store, engine, runs=1)
+    assert report_on(store, page) == (["other at paper scale: 3 of 15 runs"], ["trial at paper scale: 5 of 15 runs"])
+    assert "a trial" in page.read_text(encoding="utf-8")
+
+
+def test_what_was_computed_is_on_the_report_and_what_was_not_is_not_computed_for_it(tmp_path, engine, monkeypatch):
+    chosen = {name: EXPERIMENTS[name] for name in ("ood-probability", "discrepancy")}
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", chosen)
+    store = Store(tmp_path / "store")
+    reproduce(chosen["ood-probability"], "smoke", tmp_path / "out", store, engine)
+    assert report_on(store, tmp_path / "report.html") == (["ood-probability at smoke scale: computed"], [])
