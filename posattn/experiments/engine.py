@@ -196,7 +196,7 @@ def reportable(
             there = {cell.point for cell in cells if cell.key in found}
             if 2 * len(there) < len({cell.point for cell in cells}):
                 if there:
-                    left_out(f"{experiment.name} at {scale} scale: {runs}")
+                    left_out(f"{experiment.name}, {scale} scale, {runs}")
                 continue
         elif store.has_computed(_of_scale(experiment, scale)):
             runs = "computed"
@@ -208,19 +208,21 @@ def reportable(
 def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     """One page of what the store holds of the catalogue, at ``out``; returns what is on it, and of what there is too little."""
     sections: list[str] = []
-    names: list[str] = []
+    listed: list[tuple[str, str, str]] = []
     others: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for experiment, scale, runs, rows, described in reportable(store, others.append):
             drawn = _draw(rows, experiment, Path(folder))
             summary = figures.medians(rows, experiment.shown)
             sections.append(report.section(experiment, scale, summary, drawn, described))
-            names.append(f"{experiment.name} at {scale} scale: {runs}")
-    if not names:
+            listed.append(
+                (experiment.name, scale, f"{experiment.title} ({experiment.reference}), {scale} scale, {runs}")
+            )
+    if not sections:
         few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of any experiment"
         raise UsageError(f"store is {str(store.root)!r}, which holds {few}.")
-    files.write(out, report.page("posattn: results", "<hr>".join(sections)).encode())
-    return names, others
+    files.write(out, report.page("posattn: results", "<hr>".join([report.contents(listed), *sections])).encode())
+    return [f"{name}: {said}" for name, _, said in listed], others
 
 
 def _complete(cells: list[Cell], measure: Measure, store: Store, engine: AnyEngine, precision: str | None) -> None:

@@ -81,6 +81,12 @@ def page(title: str, body: str) -> str:
     )
 
 
+def contents(sections: Iterable[tuple[str, str, str]]) -> str:
+    """The head of a page of many sections: for each its name and scale, which are its place, and a line of what it is."""
+    lines = (f'<li><a href="#{name}-{scale}">{name}</a>: {escape(said)}</li>' for name, scale, said in sections)
+    return f"<h1>Results</h1><ul>{''.join(lines)}</ul>"
+
+
 def section(
     experiment: Experiment,
     scale: str,
@@ -94,7 +100,7 @@ def section(
     numbered = experiment.reference.startswith(("Figure", "Table"))
     reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
     parts = [
-        f"<h1>{escape(experiment.name)}: {escape(experiment.title)}</h1>",
+        f'<h1 id="{experiment.name}-{scale}">{escape(experiment.name)}: {escape(experiment.title)}</h1>',
         f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}</p>",
         *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",

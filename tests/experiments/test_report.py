@@ -24,12 +24,14 @@ def test_one_run_of_every_line_is_a_figure_and_all_runs_of_one_line_are_none(tmp
     monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", {"trial": TRIAL, "other": other})
     store, page = Store(tmp_path / "store"), tmp_path / "report.html"
     reproduce(TRIAL, "paper", tmp_path / "trial", store, engine, only=["standard"])
-    with pytest.raises(UsageError, match=r"too few for a figure \(trial at paper scale: 5 of 15 runs\)"):
+    with pytest.raises(UsageError, match=r"too few for a figure \(trial, paper scale, 5 of 15 runs\)"):
         report_on(store, page)
     assert not page.exists()
     reproduce(other, "paper", tmp_path / "other", store, engine, runs=1)
-    assert report_on(store, page) == (["other at paper scale: 3 of 15 runs"], ["trial at paper scale: 5 of 15 runs"])
-    assert "a trial" in page.read_text(encoding="utf-8")
+    shown = "a trial (nowhere), paper scale, 3 of 15 runs"
+    assert report_on(store, page) == ([f"other: {shown}"], ["trial, paper scale, 5 of 15 runs"])
+    text = page.read_text(encoding="utf-8")
+    assert f'<a href="#other-paper">other</a>: {shown}</li>' in text and text.count('id="other-paper"') == 1
 
 
 def test_what_was_computed_is_on_the_report_and_what_was_not_is_not_computed_for_it(tmp_path, engine, monkeypatch):
@@ -37,4 +39,5 @@ def test_what_was_computed_is_on_the_report_and_what_was_not_is_not_computed_for
     monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", chosen)
     store = Store(tmp_path / "store")
     reproduce(chosen["ood-probability"], "smoke", tmp_path / "out", store, engine)
-    assert report_on(store, tmp_path / "report.html") == (["ood-probability at smoke scale: computed"], [])
+    (shown,), others = report_on(store, tmp_path / "report.html")
+    assert shown.startswith("ood-probability") and shown.endswith("smoke scale, computed") and not others
