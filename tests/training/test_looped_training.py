@@ -88,9 +88,27 @@ def test_a_looped_network_learns_and_keeps_its_answers_in_a_folder(tmp_path):
     [({"arch": "looped"}, "looped"), ({"arch": "looped", "family": "butterfly"}, "sorter"), ({}, "paper")],
 )
 def test_a_network_learns_by_the_recipe_of_its_kind_unless_told_otherwise(settings, name):
+    learned = "sort" if name == "sorter" else "sum"
     config, small = ModelConfig(n=2, **settings), {"samples": 2, "epochs": 1, "batch": 2, "polish": 0, "device": "cpu"}
-    assert posattn.train("sum", config, **small).spec.recipe == recipe(name, samples=2, epochs=1, batch=2, polish=0)
-    assert posattn.train("sum", config, recipe="tuned", **small).spec.recipe.name == "tuned"
+    assert posattn.train(learned, config, **small).spec.recipe == recipe(name, samples=2, epochs=1, batch=2, polish=0)
+    assert posattn.train(learned, config, recipe="tuned", **small).spec.recipe.name == "tuned"
+
+
+def test_python_refuses_a_wrong_family_and_doubts_what_none_solves_as_the_command_does():
+    config, small = (
+        ModelConfig(n=2, arch="looped"),
+        {"samples": 2, "epochs": 1, "batch": 2, "polish": 0, "device": "cpu"},
+    )
+    sentence = (
+        "^family is 'dilated'; for sort it must be 'butterfly', the family of the looped networks that solve it.$"
+    )
+    for tasks in ("sort", ["sum", "sort"]):
+        with pytest.raises(UsageError, match=sentence):
+            posattn.train(tasks, config, members=1 if tasks == "sort" else 2, **small)
+    with pytest.warns(UserWarning, match="no looped network is known to solve min-total") as caught:
+        posattn.train("min-total", config, **small)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__  # the user's line
 
 
 def test_errors_are_those_of_the_network_and_not_of_the_truth():
