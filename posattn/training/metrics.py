@@ -136,13 +136,18 @@ def evaluate_lengths(
 
 
 def _check_room(members: int, samples: int, n: int, device: torch.device | None) -> None:
-    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns."""
-    need, free = n * (56 * members * samples + _COLUMN), free_bytes(torch.device("cpu") if device is None else device)
-    if need > free:
-        raise UsageError(
-            f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB of "
-            f"memory, and {free / 1e9:.1f} GB are free."
-        )
+    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns.
+
+    Both where the truth is computed and where the networks are, if these are two places.
+    """
+    own, columns = torch.device("cpu") if device is None else device, _place_of_truth(n, device)
+    for place in dict.fromkeys((columns, own)):
+        need, free = n * (56 * members * samples + (_COLUMN if place == columns else 0)), free_bytes(place)
+        if need > free:
+            raise UsageError(
+                f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB "
+                f"of memory, and {free / 1e9:.1f} GB are free on the {'CPU' if place.type == 'cpu' else 'GPU'}."
+            )
 
 
 def _measure(
@@ -185,11 +190,15 @@ _COLUMN = 1500  # bytes, about: two tensors, and their places in lists
 _LONG = 1 << 13  # numbers: answers take a step for each, which a CPU does faster
 
 
+def _place_of_truth(n: int, device: torch.device | None) -> torch.device:
+    return torch.device("cpu") if device is None or n > _LONG else device
+
+
 def _draw_by_task(
     members: Sequence[tuple[str, int]], samples: int, n: int, scale: float, split: str, device: torch.device | None
 ) -> tuple[Float[Tensor, "M b k"], Float[Tensor, "M b k"]]:
     """The lists of ``draw``, all of a task at once, and their answers in float64."""
-    place = torch.device("cpu") if n > _LONG else device
+    place = _place_of_truth(n, device)
     pairs: dict[int, tuple[Tensor, Tensor]] = {}
     for name in dict.fromkeys(name for name, _ in members):
         own = [index for index, (other, _) in enumerate(members) if other == name]
