@@ -22,7 +22,9 @@ def train_command(
     arch: Annotated[
         str | None, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional).")
     ] = None,
-    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
+    n: Annotated[
+        int | None, typer.Option(help="Numbers in a training list (default 8), or tokens (default: the task's own).")
+    ] = None,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[
         int | None, typer.Option(help="Training lists a network (default: the recipe's; paper 30000).")
@@ -63,7 +65,8 @@ def train_command(
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
     lengths: Annotated[
-        str | None, typer.Option(help="Train on lists of these lengths, equally often: 2,4,8,16, the longest being n.")
+        str | None,
+        typer.Option(help="Numbers in the training lists, of these lengths equally often: 2,4,8,16; the longest is n."),
     ] = None,
     begin: Annotated[
         Path | None,

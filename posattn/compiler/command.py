@@ -28,7 +28,9 @@ def compile_command(
     name: Annotated[
         str | None, typer.Argument(metavar="PROGRAM", help="A program of the library (see --list).")
     ] = None,
-    machines: Annotated[int, typer.Option(help="How many machines: the length of the lists.")] = MACHINES,
+    machines: Annotated[
+        int, typer.Option(help="How many machines: one for each number of a list (of self-attention, tokens).")
+    ] = MACHINES,
     epsilon: Annotated[
         float | None,
         typer.Option(help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."),
@@ -87,7 +89,7 @@ def graph_command(
     ] = None,
     arch: Annotated[str, typer.Option(help="Which of these: positional, scale-exact or looped.")] = "positional",
     machines: Annotated[
-        int | None, typer.Option(help="How many machines a program or a looped network has (default 8).")
+        int | None, typer.Option(help="Machines of a program, or numbers in a list of a looped network (default 8).")
     ] = None,
     member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
     by: Annotated[
