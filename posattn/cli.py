@@ -110,9 +110,9 @@ def evaluate(
         ),
     ] = None,
     lengths: Annotated[
-        str | None, typer.Option(help="Lengths of the test lists, 16,1024: for networks that take any (looped).")
+        str | None, typer.Option(help="Numbers in the test lists, 16,1024: for networks that take any (looped).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Test lists a scale factor.")] = 1000,
+    samples: Annotated[int, typer.Option(help="Test lists of each scale factor, and of each length.")] = 1000,
     each: Annotated[
         bool, typer.Option("--each", help="A row for every network instead of the median over them.")
     ] = False,
@@ -221,7 +221,8 @@ def export(
     ] = None,
     member: Annotated[int, typer.Option(help="Which network of the run.")] = 0,
     length: Annotated[
-        int | None, typer.Option("--length", "--n", help="Numbers in a list (default: those trained on).")
+        int | None,
+        typer.Option("--length", "--n", help="Numbers in a list that the file takes (default: as many as trained on)."),
     ] = None,
 ) -> None:
     """Write a trained network for other programs: folded, for any number of lists at once, and checked."""

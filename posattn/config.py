@@ -24,6 +24,11 @@ class Architecture:
     randomized: bool = False  # encodings are those of random places in a long range (Ruoss et al., 2023)
     biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
 
+    @property
+    def reads_encodings(self) -> bool:
+        """Whether P is anywhere in the network."""
+        return self.attends in ("position", "both") or self.encoded_input
+
 
 ARCHITECTURES: dict[str, Architecture] = {
     "positional": Architecture("position"),
@@ -54,7 +59,7 @@ class ModelConfig:
         heads: attention heads a layer; 2, or what the ``family`` has.
         embed: width d of the state; 64, or what the ``family`` has.
         width: hidden width of the MLP; 64, or 24 in the ``looped`` architecture.
-        encoding: a row of :data:`posattn.encodings.ENCODINGS`.
+        encoding: a row of :data:`posattn.encodings.ENCODINGS`, for architectures that read one.
         encoding_dim: its dimension d_P.
         d_k: query and key width of a head; d_P if attention is positional, else ``embed``.
         bias: False removes every bias; ``positional`` without biases is ``scale-exact``.
@@ -116,7 +121,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
         choice("arch", self.arch, ARCHITECTURES)
-        choice("encoding", self.encoding, ENCODINGS)
+        if choice("encoding", self.encoding, ENCODINGS) != "one-hot" and not self.design.reads_encodings:
+            raise UsageError(f"encoding is {self.encoding!r}; the {self.arch} architecture takes none.")
         self._fill_loops()
         self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
         encoding = ENCODINGS[self.encoding]
@@ -170,7 +176,7 @@ class ModelConfig:
             for field, value in (("width", 24), ("d_v", self.embed)):
                 self._fill(field, value)
             self._fill("mlp", ((self.width,) * family.hidden,))
-            for field, own in (("encoding", "one-hot"), ("causal", False), ("d_k", self.embed)):
+            for field, own in (("causal", False), ("d_k", self.embed)):
                 if getattr(self, field) not in (None, own):
                     raise UsageError(f"{field} is {getattr(self, field)!r}; the looped architecture takes none.")
             if not isinstance(self.stay, bool):
@@ -190,9 +196,7 @@ class ModelConfig:
         if design.randomized:
             object.__setattr__(self, "encoding", "sinusoidal" if self.encoding == "one-hot" else self.encoding)
             self._fill("encoding_dim", self.embed)
-        elif self.any_length and (
-            design.attends in ("position", "both") or design.encoded_input or design.diagonal_input
-        ):
+        elif self.any_length and (design.reads_encodings or design.diagonal_input):
             raise UsageError(f"any_length is True; the {self.arch} architecture has encodings for n positions only.")
         for field, default in (_EVERY_LENGTH if self.any_length else {}).items():
             if getattr(self, field) != default:

@@ -44,6 +44,7 @@ class Family:
     ``words``, ``heads`` and ``hidden``, the hidden layers of Φ, are what a network has by default. The state is narrow on
     purpose: see docs/any-length.md. ``carries``: a new network hands the list on, and adds a little to it. ``extends`` names
     a family whose loops and classes are the first of this one, so that its tables are the first rows of tables here.
+    ``solves`` are the tasks that some network of the family solves exactly (``posattn/compiler/looped_programs.py``).
     """
 
     candidates: tuple[int, ...]
@@ -54,6 +55,7 @@ class Family:
     classes: int = 1
     carries: bool = False
     extends: str | None = None
+    solves: tuple[str, ...] = ()
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
         """c(i): with stages, two digits of i; without, all positions are of one class; after the stages by the side of i."""
@@ -110,10 +112,20 @@ def _class_by_side(i: Int64[Tensor, " n"], n: int, loop: Loop) -> Int64[Tensor, 
 
 
 FAMILIES: dict[str, Family] = {
-    "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2),
-    "butterfly": Family((0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True),
+    "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2, solves=("sum", "min", "maxsub")),
+    "butterfly": Family(
+        (0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True, solves=("sort",)
+    ),
     "selector": Family(
-        (0, -1, 1), _selector_loops, words=1, heads=2, hidden=1, classes=7, carries=True, extends="butterfly"
+        (0, -1, 1),
+        _selector_loops,
+        words=1,
+        heads=2,
+        hidden=1,
+        classes=7,
+        carries=True,
+        extends="butterfly",
+        solves=("median-total",),
     ),
 }
 

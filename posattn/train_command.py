@@ -1,6 +1,5 @@
 """The command ``posattn train``: networks of a task into a folder."""
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from posattn.compiler.looped_programs import doubt
 from posattn.console import console, parse_lengths
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
@@ -24,7 +22,9 @@ def train_command(
     arch: Annotated[
         str | None, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional).")
     ] = None,
-    n: Annotated[int | None, typer.Option(help="Length of the lists (default 8, or the token task's own).")] = None,
+    n: Annotated[
+        int | None, typer.Option(help="Numbers in a training list (default 8), or tokens (default: the task's own).")
+    ] = None,
     members: Annotated[int, typer.Option(help="How many networks to train together, each from its own seed.")] = 1,
     samples: Annotated[
         int | None, typer.Option(help="Training lists a network (default: the recipe's; paper 30000).")
@@ -65,7 +65,8 @@ def train_command(
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
     lengths: Annotated[
-        str | None, typer.Option(help="Train on lists of these lengths, equally often: 2,4,8,16, the longest being n.")
+        str | None,
+        typer.Option(help="Numbers in the training lists, of these lengths equally often: 2,4,8,16; the longest is n."),
     ] = None,
     begin: Annotated[
         Path | None,
@@ -123,20 +124,15 @@ def train_command(
 def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkConfig:
     """What the options say, over the network of the run to begin with, or over the task's own settings."""
     if before is not None:
-        config = _like(before.spec.model, given)
-    elif task(name).TOKENS != "none" and given.get("arch") == "looped":
+        return _like(before.spec.model, given)
+    if task(name).TOKENS != "none" and given.get("arch") == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
-    elif task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
+    if task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
         raise UsageError(
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
             "--no-bias leaves out the biases of a positional one."
         )
-    else:
-        config = ModelConfig(**task(name).NETWORK | given)
-    family = getattr(config, "family", None)
-    if family is not None and (sentence := doubt(name, family)) is not None:
-        warnings.warn(sentence, stacklevel=1)
-    return config
+    return ModelConfig(**task(name).NETWORK | given)
 
 
 def _like(model: NetworkConfig, given: dict[str, Any]) -> NetworkConfig:

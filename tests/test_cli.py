@@ -13,8 +13,10 @@ import time
 import pandas as pd
 import pytest
 import torch
+import typer
 
 import posattn
+from posattn.cli import app
 from posattn.tasks import task
 
 SMALL = [
@@ -136,6 +138,19 @@ def test_networks_of_words_are_not_scale_exact_or_looped_and_are_not_trained_as_
     code, _, said = posattn_command("train", name, "--arch", arch)
     assert code == 2 and said.startswith(f"posattn: arch is '{arch}'; {name} reads words,") and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_options_that_count_the_numbers_of_a_list_say_so_in_one_phrase_of_their_own():
+    said = {
+        (name, option.opts[0]): option.help
+        for name, command in typer.main.get_command(app).commands.items()
+        for option in command.params
+        if set(option.opts) & {"--n", "--length", "--lengths", "--machines"}
+    }
+    commands = {"train": 2, "evaluate": 1, "export": 1, "compile": 1, "graph": 1, "ood-probability": 1}
+    assert {name: [each for each, _ in said].count(name) for name, _ in said} == commands
+    assert [place for place, text in said.items() if not re.search("[Nn]umbers? (in|of) (a|the) .*list", text)] == []
+    assert len(set(said.values())) == len(said)
 
 
 @pytest.mark.parametrize(

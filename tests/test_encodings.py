@@ -10,6 +10,8 @@ from posattn.attention import Attention
 from posattn.encodings import ENCODINGS, binary, one_hot, rotate, sinusoidal
 from posattn.model import ARCHITECTURES
 
+NO_ENCODINGS = ("no-encoding", "rope-only", "alibi", "positional-input")
+
 
 @pytest.mark.parametrize("positions", [1, 2, 9])
 def test_one_hot_is_the_identity(positions):
@@ -55,21 +57,36 @@ def test_one_hot_of_another_dimension_is_refused():
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch != "looped"])  # which has no encodings
-def test_every_encoding_trains_in_every_architecture(arch, encoding):
-    model = Transformer(ModelConfig(n=5, arch=arch, encoding=encoding, embed=6, width=7))
+@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch != "looped"])  # which has no queries
+def test_every_encoding_trains_in_every_architecture_or_is_refused(arch, encoding):
+    fields = {"n": 5, "arch": arch, "encoding": encoding, "embed": 6, "width": 7}
+    if arch in NO_ENCODINGS and encoding != "one-hot":
+        with pytest.raises(UsageError, match=f"^encoding is '{encoding}'; the {arch} architecture takes none.$"):
+            ModelConfig(**fields)
+        return
+    model = Transformer(ModelConfig(**fields))
     model(torch.randn(11, 5)).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
     assert model.layers[0].attention.W_Q.weight.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("arch", ["positional", "standard", "misaligned", "input-regularized"])
+@pytest.mark.parametrize(
+    "arch", [arch for arch in ARCHITECTURES if arch not in (*NO_ENCODINGS, "looped", "randomized")]
+)
 def test_the_encoding_changes_what_the_model_computes(lively, arch):
     model, x = lively(n=5, arch=arch, encoding="binary"), torch.randn(3, 5, dtype=torch.float64)
     before = model(x)
     model.P.copy_(sinusoidal(6, 3))
     assert (model(x) - before).norm() > 1e-3 * before.norm()
+
+
+@pytest.mark.parametrize("arch", NO_ENCODINGS)
+def test_architectures_that_refuse_encodings_would_not_read_them(lively, arch):
+    model, x = lively(n=5, arch=arch), torch.randn(3, 5, dtype=torch.float64)
+    before = model(x)
+    model.P.normal_()
+    assert torch.equal(model(x), before)
 
 
 @pytest.mark.parametrize("d", [1, 2, 6, 7])

@@ -1,6 +1,7 @@
 """The package as a stranger gets it: a wheel that carries what it should, runs by itself and imports little."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,16 @@ def run(*command: object, cwd: Path, path: Path | None = None) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_citation_is_complete_for_its_kind_and_the_same_in_both_places():
+    """BibTeX wants a journal and a year of an article, which the paper's text does not state; of ``misc`` it wants nothing."""
+    kind, entry = re.search(r"```bibtex\n@(\w+)\{(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL).groups()
+    fields = dict(re.findall(r"(\w+) += \{(.*?)\}[,\n]", entry, re.DOTALL))
+    assert set(fields) >= {"misc": {"title", "author"}, "article": {"title", "author", "journal", "year"}}[kind]
+    stated = (ROOT / "CITATION.cff").read_text().split("preferred-citation:")[1]
+    assert f'title: "{fields["title"]}"' in stated
+    assert stated.count("family-names") == len(fields["author"].split(" and")) == 5
 
 
 @pytest.fixture(scope="module")

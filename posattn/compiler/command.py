@@ -28,12 +28,16 @@ def compile_command(
     name: Annotated[
         str | None, typer.Argument(metavar="PROGRAM", help="A program of the library (see --list).")
     ] = None,
-    machines: Annotated[int, typer.Option(help="How many machines: the length of the lists.")] = MACHINES,
+    machines: Annotated[
+        int, typer.Option(help="How many machines: one for each number of a list (of self-attention, tokens).")
+    ] = MACHINES,
     epsilon: Annotated[
         float | None,
         typer.Option(help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."),
     ] = None,
-    bound: Annotated[float, typer.Option(help="Largest absolute value of the numbers it will be given.")] = BOUND,
+    bound: Annotated[
+        float | None, typer.Option(help=f"Largest absolute value of the real numbers it is given (default {BOUND:g}).")
+    ] = None,
     values: Annotated[str, typer.Option(help=f"What W_V holds: {' or '.join(VALUES)}.")] = VALUES[0],
     direct: Annotated[
         bool, typer.Option("--direct", help="Do not route messages whose addresses are known beforehand.")
@@ -51,8 +55,13 @@ def compile_command(
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
         _show(pd.DataFrame(rows, columns=["program", "computes", "task"]), "programs")
         return
-    compilation = compile_program(name, machines, epsilon=epsilon, bound=bound, values=values, direct=direct)
+    largest = BOUND if bound is None else bound
+    compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct)
     _show(compilation.sizes(), f"{name} on {machines} machines")
+    ends = [(known.lo, known.hi) for known in compilation.written.inputs]
+    if bound is not None and all(bound not in (-lo, hi) for lo, hi in ends):
+        own = ", and from ".join(f"{lo:g} to {hi:g}" for lo, hi in ends)
+        print(f"The bound of {bound:g} does not matter: {name} takes numbers from {own}.")
     lowered = compilation.lowered
     if lowered.temperature is not None:
         print(f"Softmax at temperature {lowered.temperature:.3f}: no answer moves by more than {lowered.error:.3g}.")
@@ -80,7 +89,7 @@ def graph_command(
     ] = None,
     arch: Annotated[str, typer.Option(help="Which of these: positional, scale-exact or looped.")] = "positional",
     machines: Annotated[
-        int | None, typer.Option(help="How many machines a program or a looped network has (default 8).")
+        int | None, typer.Option(help="Machines of a program, or numbers in a list of a looped network (default 8).")
     ] = None,
     member: Annotated[int, typer.Option(help="Which network of a trained run.")] = 0,
     by: Annotated[
@@ -105,7 +114,10 @@ def graph_command(
         report = folder_report(what, member, least, by, samples, machines)
     else:
         name = choice("PROGRAM", what, [*PROGRAMS, "benes"])
-        report = program_report(name, MACHINES if machines is None else machines)
+        asked = MACHINES if machines is None else machines
+        report = program_report(name, asked)
+        if (drawn := len(report.graph.names)) != asked:
+            print(f"{name} for {asked} has {drawn} machines, and all are drawn.")
     files.write(out, svg(report.graph).encode())
     if json_file is not None:
         files.write_json(json_file, report.as_json())

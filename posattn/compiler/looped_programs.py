@@ -109,19 +109,6 @@ def looped_program(task: str) -> Transformer:
     return model
 
 
-def doubt(task: str, family: str) -> str | None:
-    """A sentence to warn with if no looped network of the family is known to solve a task; None if one is."""
-    if task not in LOOPED_PROGRAMS:
-        known = ", ".join(LOOPED_PROGRAMS)
-        return (
-            f"no looped network is known to solve {task}, so it is learned roughly at best; there are some for {known}."
-        )
-    own = LOOPED_PROGRAMS[task].family
-    if family == own:
-        return None
-    return f"family is {family!r}; looped networks that solve {task} are of family {own!r}. Training goes on with {family!r}."
-
-
 def _set(linear: torch.nn.Linear, weight: Tensor) -> None:
     linear.weight.copy_(weight)
 

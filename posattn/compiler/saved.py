@@ -160,8 +160,7 @@ class CompiledRun(Run):
         )
 
     def _answer(self, x: Tensor) -> Tensor:
-        """In the precision of the lists, whose true answers are rounded to it too."""
-        return self.predict(x[0]) if self.reads_tokens else self.predict(x[0]).to(x.dtype)
+        return self.predict(x[0])
 
     def _task_members(self) -> list[tuple[str, int]]:
         if self.program is None or self.program.task is None:

@@ -146,10 +146,10 @@ TASKS: dict[str, Task] = {
         Task("median", "cumulative median", cumulative_median, rounding_step=0.5),
         Task("sort", "sorting", ascending),
         Task("maxsub", "cumulative maximum sum subarray", cumulative_maxsub),
-        Task("sum-total", "sum", partial(_total, cumulative_sum)),
-        Task("min-total", "min", partial(_total, cumulative_min)),
-        Task("median-total", "median", partial(_total, cumulative_median), rounding_step=0.5),
-        Task("maxsub-total", "maximum sum subarray", partial(_total, cumulative_maxsub)),
+        Task("sum-total", "sum of the whole list", partial(_total, cumulative_sum)),
+        Task("min-total", "min of the whole list", partial(_total, cumulative_min)),
+        Task("median-total", "median of the whole list", partial(_total, cumulative_median), rounding_step=0.5),
+        Task("maxsub-total", "maximum sum subarray of the whole list", partial(_total, cumulative_maxsub)),
     )
 }
 

@@ -1,10 +1,13 @@
-"""How well an ensemble does, at every scale or on other distributions: squared error, and the two accuracies of the paper."""
+"""How well an ensemble does, at every scale or on other distributions: squared error, and the two accuracies of the paper.
+
+The truth about lists is in float64, whatever the networks compute in, so that an error is the network's alone.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
@@ -37,7 +40,7 @@ def rounding_accuracy(
 
 def closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
     """Share of lists whose every output is within 0.05 + 5% of the truth, as ``isclose`` reads two tolerances."""
-    return _share(torch.isclose(out, y, rtol=0.05, atol=0.05))
+    return _share(torch.isclose(out.to(y.dtype), y, rtol=0.05, atol=0.05))
 
 
 def _share(right: Bool[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
@@ -94,8 +97,7 @@ def evaluate_shifts(
         parts = []
         for n in lengths:
             x = torch.stack([sample_shift(name, each, n, seed, device) for _, seed in members])
-            y = torch.stack([task(own).target(lists) for lists, (own, _) in zip(x, members, strict=True)])
-            out = predict(x)
+            y, out = _truth(x, members), predict(x)
             parts.append(torch.stack([mean_squared_error(out, y), relative_error(out, y), closeness_accuracy(out, y)]))
         for index, (own, seed) in enumerate(members):
             error, relative, closeness = torch.stack(parts).mean(dim=0)[:, index].tolist()
@@ -118,7 +120,7 @@ def evaluate_lengths(
 ) -> pd.DataFrame:
     """One row a member, length and scale: ``mse``, ``relative_square``, which compares lengths and scales, ``closeness``.
 
-    The truth is in float64: a sum of a million numbers, added one after the other in float32, is further off than a network.
+    In float32 the truth would be further off than a network: a sum of a million numbers, added one after the other.
     """
     rows, factors = [], [positive("scale", scale) for scale in scales]
     for n in lengths:
@@ -128,21 +130,25 @@ def evaluate_lengths(
             out = predict(x)
             for index, (name, seed) in enumerate(members):
                 own = {"member": index, "task": name, "seed": seed, "n": n, "scale": scale}
-                given = out[index].double(), y[index]
-                rows.append(own | {key: measure(*given).item() for key, measure in OF_LENGTHS.items()})
+                rows.append(own | {key: measure(out[index], y[index]).item() for key, measure in OF_LENGTHS.items()})
     if not rows:
         raise UsageError("lengths or scales is empty; give at least one of each.")
     return pd.DataFrame(rows).sort_values("member", kind="stable", ignore_index=True)
 
 
 def _check_room(members: int, samples: int, n: int, device: torch.device | None) -> None:
-    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns."""
-    need, free = n * (56 * members * samples + _COLUMN), free_bytes(torch.device("cpu") if device is None else device)
-    if need > free:
-        raise UsageError(
-            f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB of "
-            f"memory, and {free / 1e9:.1f} GB are free."
-        )
+    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns.
+
+    Both where the truth is computed and where the networks are, if these are two places.
+    """
+    own, columns = torch.device("cpu") if device is None else device, _place_of_truth(n, device)
+    for place in dict.fromkeys((columns, own)):
+        need, free = n * (56 * members * samples + (_COLUMN if place == columns else 0)), free_bytes(place)
+        if need > free:
+            raise UsageError(
+                f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB "
+                f"of memory, and {free / 1e9:.1f} GB are free on the {'CPU' if place.type == 'cpu' else 'GPU'}."
+            )
 
 
 def _measure(
@@ -155,10 +161,10 @@ def _measure(
     device: torch.device | None,
 ) -> Float[Tensor, "3 M"]:
     """Squared error, rounding and closeness accuracy of every member on lists of one length."""
-    x, y = draw(members, samples, n, scale, split, device=device)
-    out = predict(x)
-    integers, truth = draw(members, samples, n, scale, split, True, device)
-    answers = zip(predict(integers), truth, members, strict=True)
+    x, _ = draw(members, samples, n, scale, split, device=device)
+    out, y = predict(x), _truth(x, members)
+    integers, _ = draw(members, samples, n, scale, split, True, device)
+    answers = zip(predict(integers), _truth(integers, members), members, strict=True)
     rounding = [rounding_accuracy(answer, right, task(name).rounding_step) for answer, right, (name, _) in answers]
     return torch.stack([mean_squared_error(out, y), torch.stack(rounding), closeness_accuracy(out, y)])
 
@@ -181,21 +187,34 @@ def draw(
     return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
 
+def _truth(x: Float[Tensor, "M b k"], members: Sequence[tuple[str, int]]) -> Float64[Tensor, "M b k"]:
+    """The answers to every member's own lists."""
+    return torch.stack([_answers(name, lists) for (name, _), lists in zip(members, x, strict=True)])
+
+
+def _answers(name: str, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
+    return task(name).target(x.double()).double()
+
+
 _COLUMN = 1500  # bytes, about: two tensors, and their places in lists
 _LONG = 1 << 13  # numbers: answers take a step for each, which a CPU does faster
+
+
+def _place_of_truth(n: int, device: torch.device | None) -> torch.device:
+    return torch.device("cpu") if device is None or n > _LONG else device
 
 
 def _draw_by_task(
     members: Sequence[tuple[str, int]], samples: int, n: int, scale: float, split: str, device: torch.device | None
 ) -> tuple[Float[Tensor, "M b k"], Float[Tensor, "M b k"]]:
     """The lists of ``draw``, all of a task at once, and their answers in float64."""
-    place = torch.device("cpu") if n > _LONG else device
+    place = _place_of_truth(n, device)
     pairs: dict[int, tuple[Tensor, Tensor]] = {}
     for name in dict.fromkeys(name for name, _ in members):
         own = [index for index, (other, _) in enumerate(members) if other == name]
         seeds = [members[index][1] for index in own]
         x, _ = task(name).sample(samples, n=n, scale=scale, seed=seeds, split=split, device=place)
-        y = task(name).target(x.double()).double()
+        y = _answers(name, x)
         pairs |= dict(zip(own, zip(x.to(device), y.to(device), strict=True), strict=True))
     return torch.stack([pairs[k][0] for k in range(len(members))]), torch.stack(
         [pairs[k][1] for k in range(len(members))]

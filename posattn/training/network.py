@@ -1,6 +1,7 @@
 """What the trainer asks of a network's configuration: that it builds the network and describes itself."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from torch import nn
 
 from posattn.errors import UsageError
 from posattn.model import ModelConfig
+from posattn.offsets import FAMILIES
 from posattn.tasks import task
 
 
@@ -53,6 +55,22 @@ def reading(model: NetworkConfig, name: str) -> NetworkConfig:
     """``model`` for the task of that name: a Transformer that says nothing of tokens reads those of the task."""
     needed = {field: value for field, value in task(name).NETWORK.items() if field in ("tokens", "causal")}
     return replace(model, **needed) if isinstance(model, ModelConfig) and model.tokens == "none" else model
+
+
+def check_family(model: NetworkConfig, tasks: Iterable[str]) -> None:
+    """Raises where looped networks of another family solve a task, and warns where those of none are known to."""
+    own = getattr(model, "family", None)
+    known = {name: family for family, row in FAMILIES.items() for name in row.solves}
+    for name in dict.fromkeys(tasks) if own is not None else ():
+        if name not in known:
+            sentence = (
+                f"no looped network is known to solve {name}, so it is learned roughly at best; there are some for"
+            )
+            warnings.warn(f"{sentence} {', '.join(known)}.", stacklevel=3)  # the line that calls train
+        elif known[name] != own:
+            raise UsageError(
+                f"family is {own!r}; for {name} it must be {known[name]!r}, the family of the looped networks that solve it."
+            )
 
 
 @dataclass(frozen=True)

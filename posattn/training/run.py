@@ -70,9 +70,14 @@ class Run:
         return f"Run({tasks}; {self.spec.model.arch}, n={self.spec.model.n}, {len(self)} members)"
 
     def predict(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "M *answers"]:
-        """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them."""
+        """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
+
+        Numbers must be finite. A network itself, ``model(x)``, does not look: of inf or nan it makes nan, as PyTorch does.
+        """
         kind = torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
         x = torch.as_tensor(x, dtype=kind, device=self.parameters.flat.device)
+        if not bool(x.isfinite().all()):
+            raise UsageError(f"x has {x[~x.isfinite()][0].item():g}; it must be numbers up to 3e38.")
         with torch.no_grad():
             return torch.stack([self.model(member)(x) for member in range(len(self))])
 

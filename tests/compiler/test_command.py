@@ -149,6 +149,31 @@ def test_odd_even_sort_is_drawn_as_in_figure_7():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "drawn"), [("benes", 6, 8), ("bitonic-sort", 5, 8), ("self-attention", 2, 4)]
+)
+def test_a_graph_of_more_machines_than_asked_for_says_so(posattn_command, name, asked, drawn):
+    code, shown, _ = posattn_command("graph", name, "--machines", asked, "--json", "own.json")
+    assert code == 0 and shown.startswith(f"{name} for {asked} has {drawn} machines, and all are drawn.\n")
+    assert len(json.loads(Path("own.json").read_text())["nodes"]) == drawn
+    code, shown, _ = posattn_command("graph", "prefix-sum", "--machines", asked)
+    assert code == 0 and "are drawn" not in shown
+
+
+def test_a_bound_that_a_program_does_not_read_is_named(posattn_command):
+    taken = {
+        "list-ranking": "0 to 2",
+        "khop": "0 to 25, and from 0 to 3",
+        "self-attention": "-1 to 1, and from -1 to 1",
+    }
+    for name in (*taken, "prefix-sum", "word-count"):
+        code, shown, _ = posattn_command("compile", name, "--machines", 2, "--bound", 37, "--values", "lean")
+        said = [line for line in shown.splitlines() if line.startswith("The bound")]
+        own = [f"The bound of 37 does not matter: {name} takes numbers from {taken[name]}."] if name in taken else []
+        assert code == 0 and said == own
+    assert "does not matter" not in posattn_command("compile", "list-ranking", "--machines", 2)[1]
+
+
 def test_the_benes_network_is_drawn_as_in_figure_8():
     graph = benes_graph(8)
     assert (graph.rounds, len(graph.names), len(graph.arrows)) == (5, 8, 5 * 16)

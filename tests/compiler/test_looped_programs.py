@@ -6,6 +6,7 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
+from posattn.offsets import FAMILIES
 
 SCALES = torch.tensor([[1e-3], [1.0], [1e6]], dtype=torch.float64)
 
@@ -19,6 +20,12 @@ def test_answers_are_exact_at_every_length_and_scale(task, n):
         y = posattn.task(task).target(lists)
         error = (looped_program(task)(lists) - y).abs().amax(dim=-1) / y.abs().amax(dim=-1)
         assert error.max() < 1e-13
+
+
+def test_families_name_the_tasks_that_their_programs_solve():
+    assert {name: row.family for name, row in LOOPED_PROGRAMS.items()} == {
+        name: family for family, row in FAMILIES.items() for name in row.solves
+    }
 
 
 @pytest.mark.parametrize("task", LOOPED_PROGRAMS)

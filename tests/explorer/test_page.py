@@ -84,6 +84,8 @@ def test_a_list_of_any_length_is_answered_by_networks_that_take_it(page):
     set_length(page, 19)
     assert [box.input_value() for box in boxes.all()][:8] == before and boxes.count() == 19
     assert page.locator(".score strong").all_inner_texts()[:4] == ["takes lists of 8"] * 4
+    assert page.locator("#graph-about").inner_text() == "takes lists of 8" and not page.locator("#graph svg").count()
+    assert page.locator("#count-choice").inner_text().split()[:5] == ["n", "=", "1", "to", "64"]  # said beside the box
     trained, exact = (float(text.replace("−", "-")) for text in page.locator(".score strong").all_inner_texts()[4:])
     assert trained < 1e-3 and exact < 1e-12
     shown = ["input", "true answer", "looped", "looped, compiled"]
@@ -113,7 +115,7 @@ def test_a_list_of_any_length_is_answered_by_networks_that_take_it(page):
 
 
 def test_the_median_of_the_whole_list_has_networks_of_every_length_alone(page):
-    page.get_by_role("radio", name="median", exact=True).check()
+    page.get_by_role("radio", name="median of the whole list").check()
     for n in (8, 21):
         set_length(page, n)
         trained, exact = errors(page)
@@ -141,7 +143,7 @@ def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path, unchecked
 
 
 def test_answers_that_are_nearly_equal_do_not_fill_the_chart_with_their_errors(page):
-    page.get_by_role("radio", name="median", exact=True).check()
+    page.get_by_role("radio", name="median of the whole list").check()
     for box in page.locator("#list input[type=number]").all():
         box.fill("1.7")
     names = page.locator("#answer-chart svg text").all_text_contents()

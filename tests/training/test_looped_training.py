@@ -10,7 +10,7 @@ import posattn
 from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
 from posattn.tasks import TASKS, Task, register
-from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
+from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
 from posattn.training.metrics import relative_square
 from posattn.training.program import Parameters, Program
 from posattn.training.recipe import recipe
@@ -88,9 +88,27 @@ def test_a_looped_network_learns_and_keeps_its_answers_in_a_folder(tmp_path):
     [({"arch": "looped"}, "looped"), ({"arch": "looped", "family": "butterfly"}, "sorter"), ({}, "paper")],
 )
 def test_a_network_learns_by_the_recipe_of_its_kind_unless_told_otherwise(settings, name):
+    learned = "sort" if name == "sorter" else "sum"
     config, small = ModelConfig(n=2, **settings), {"samples": 2, "epochs": 1, "batch": 2, "polish": 0, "device": "cpu"}
-    assert posattn.train("sum", config, **small).spec.recipe == recipe(name, samples=2, epochs=1, batch=2, polish=0)
-    assert posattn.train("sum", config, recipe="tuned", **small).spec.recipe.name == "tuned"
+    assert posattn.train(learned, config, **small).spec.recipe == recipe(name, samples=2, epochs=1, batch=2, polish=0)
+    assert posattn.train(learned, config, recipe="tuned", **small).spec.recipe.name == "tuned"
+
+
+def test_python_refuses_a_wrong_family_and_doubts_what_none_solves_as_the_command_does():
+    config, small = (
+        ModelConfig(n=2, arch="looped"),
+        {"samples": 2, "epochs": 1, "batch": 2, "polish": 0, "device": "cpu"},
+    )
+    sentence = (
+        "^family is 'dilated'; for sort it must be 'butterfly', the family of the looped networks that solve it.$"
+    )
+    for tasks in ("sort", ["sum", "sort"]):
+        with pytest.raises(UsageError, match=sentence):
+            posattn.train(tasks, config, members=1 if tasks == "sort" else 2, **small)
+    with pytest.warns(UserWarning, match="no looped network is known to solve min-total") as caught:
+        posattn.train("min-total", config, **small)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__  # the user's line
 
 
 def test_errors_are_those_of_the_network_and_not_of_the_truth():
@@ -115,6 +133,16 @@ def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
     assert len(run.evaluate_lengths([100], scales=[1], samples=100)) == 1  # 56 bytes a number and 1,500 a place: 0.7 MB
     with pytest.raises(UsageError, match="samples is 200"):
         run.evaluate_lengths([100], samples=200)
+
+
+@pytest.mark.parametrize(
+    ("n", "short", "named"), [(100_000, "cpu", "CPU"), (100_000, "cuda", "GPU"), (8000, "cuda", "GPU")]
+)
+def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network_is(monkeypatch, n, short, named):
+    """The truth of long lists is the CPU's work on every device. Nothing is drawn here, so no GPU is needed."""
+    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e6 if device.type == short else 1e12)
+    with pytest.raises(UsageError, match=rf"^samples is 10; so many lists of {n} .* GB are free on the {named}\.$"):
+        metrics.evaluate_lengths(lambda x: x, [("sum", 0)], [n], [1.0], 10, device=torch.device("cuda"))
 
 
 def test_lists_of_a_task_with_lists_of_its_own_are_its_own():

@@ -1,5 +1,6 @@
 """What training leaves alone: other people's files, random numbers and settings; and how it says that it cannot."""
 
+import math
 import subprocess
 import sys
 
@@ -113,6 +114,10 @@ def test_a_run_answers_plain_lists_and_says_what_it_is():
     run = posattn.train(["sum", "min"], TINY, members=2, **SHORT)
     assert torch.equal(run.predict([[1.0, 2.0, 3.0]]), run.predict(torch.tensor([[1.0, 2.0, 3.0]])))
     assert repr(run) == "Run(sum, min; positional, n=3, 2 members)"
+    for wrong, named in ((math.nan, "nan"), (-math.inf, "-inf"), (1e39, "inf")):  # the last is none of float32
+        with pytest.raises(posattn.UsageError, match=f"^x has {named}; it must be numbers up to 3e38.$"):
+            run.predict([[1.0, 2.0, 3.0], [1.0, wrong, 3.0]])
+    assert run.model(0)(torch.tensor([1.0, math.nan, 3.0])).isnan().any()  # which is PyTorch's way
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -8,7 +8,7 @@ import torch
 import posattn
 from posattn.errors import UsageError
 from posattn.tasks import task
-from posattn.training import ROW_COLUMNS, Recipe, RunSpec, metrics
+from posattn.training import ROW_COLUMNS, Recipe, Run, RunSpec, metrics
 from posattn.training.trainer import Member
 
 CONTRACT = {  # DESIGN.md: other programs read these columns
@@ -51,6 +51,17 @@ def test_closeness_needs_every_entry_within_both_tolerances_together():
     assert metrics.closeness_accuracy(out, y) == 2 / 5
 
 
+def test_the_truth_is_in_float64_so_that_exact_answers_have_no_error():
+    """Seven additions in float32 are off by some 1e-7 of a sum; evaluate has to find none of that, nor evaluate_lengths."""
+    exact = [metrics.evaluate(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], [8], [1, 10], samples=50)]
+    exact.append(metrics.evaluate_lengths(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], [8], [1, 10], 50))
+    shifted = metrics.evaluate_shifts(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], [8], ["training"], 50)
+    assert all((table["mse"] < 1e-25).all() for table in [*exact, shifted])
+    run = Run.of(posattn.pretrained("sum", arch="looped"), "sum", seed=3)
+    by_scale, by_length = run.evaluate([10], 50), run.evaluate_lengths([16], [10], 50)
+    assert by_scale["mse"].item() == pytest.approx(by_length["mse"].item(), rel=1e-9)
+
+
 def table_of(predict, members=(("sum", 0),), scales=(1,), samples=64, n=3):
     return metrics.evaluate(predict, members, [n], scales, samples)
 
@@ -61,7 +72,7 @@ def test_the_table_has_a_row_for_each_member_and_scale_and_a_perfect_answer_scor
 
     def perfect(x):
         calls.append(x)
-        return torch.stack([task(name).target(own) for (name, _), own in zip(members, x, strict=True)])
+        return torch.stack([task(name).target(own.double()) for (name, _), own in zip(members, x, strict=True)])
 
     table = table_of(perfect, members, scales=(1, 2.5))
     assert list(table) == ["member", "task", "seed", "scale", "mse", "mse/c²", "rounding", "closeness"]

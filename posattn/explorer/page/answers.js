@@ -56,6 +56,7 @@ class AnswersView {
     this.entries = shown;
     byId("count-choice").hidden = !longest;
     byId("count").max = longest;
+    byId("count-range").textContent = `1 to ${longest}`;
     byId("length-choice").hidden = longest !== null || lengths.length === 1;
     byId("length").replaceChildren(...lengths.map((n) => make("option", { value: n, selected: n === length }, n)));
     byId("scores").replaceChildren(...shown.map(({ card }) => card));
