@@ -14,7 +14,7 @@ from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.offsets import FAMILIES
 from posattn.tasks import TASKS, task
 from posattn.training import RECIPES, Run, load, train
-from posattn.training.network import NetworkConfig
+from posattn.training.network import NetworkConfig, family_of
 
 
 def train_command(
@@ -60,7 +60,10 @@ def train_command(
     encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
     no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
     tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
-    family: Annotated[str | None, typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)}.")] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)} (default: as the task needs)."),
+    ] = None,
     variable_length: Annotated[
         bool, typer.Option("--variable-length", help="Train on lists of 1 to n numbers, equally often.")
     ] = False,
@@ -132,6 +135,8 @@ def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkCon
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
             "--no-bias leaves out the biases of a positional one."
         )
+    if given.get("arch") == "looped" and (family := family_of(name)) is not None:
+        given = {"family": family} | given
     return ModelConfig(**task(name).NETWORK | given)
 
 

@@ -19,7 +19,7 @@ from posattn.training import checkpoints, files, metrics
 from posattn.training.begin import begins, begun, check_given
 from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
-from posattn.training.network import NetworkConfig, check_family, reading
+from posattn.training.network import NetworkConfig, doubt_family, reading
 from posattn.training.polish import polish
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
@@ -85,7 +85,7 @@ def train(
     spec = _spec(task, config, members, samples, epochs, batch, lr, polish, recipe, seed, variable_length, precision)
     if before is not None:
         spec = begins(spec, before)
-    check_family(spec.model, [member.task for member in spec.members])
+    doubt_family(spec.model, [member.task for member in spec.members])
     if tensorboard and out is None:
         raise UsageError("tensorboard is on and out is not given; events need a folder.")
     folder = None if out is None else Path(out)

@@ -57,20 +57,23 @@ def reading(model: NetworkConfig, name: str) -> NetworkConfig:
     return replace(model, **needed) if isinstance(model, ModelConfig) and model.tokens == "none" else model
 
 
-def check_family(model: NetworkConfig, tasks: Iterable[str]) -> None:
-    """Raises where looped networks of another family solve a task, and warns where those of none are known to."""
+def family_of(name: str) -> str | None:
+    """The family of the looped networks that solve a task, if there are any."""
+    return next((family for family, row in FAMILIES.items() if name in row.solves), None)
+
+
+def doubt_family(model: NetworkConfig, tasks: Iterable[str]) -> None:
+    """Warns of tasks that no looped network of the model's family is known to solve."""
     own = getattr(model, "family", None)
-    known = {name: family for family, row in FAMILIES.items() for name in row.solves}
     for name in dict.fromkeys(tasks) if own is not None else ():
-        if name not in known:
-            sentence = (
-                f"no looped network is known to solve {name}, so it is learned roughly at best; there are some for"
-            )
-            warnings.warn(f"{sentence} {', '.join(known)}.", stacklevel=3)  # the line that calls train
-        elif known[name] != own:
-            raise UsageError(
-                f"family is {own!r}; for {name} it must be {known[name]!r}, the family of the looped networks that solve it."
-            )
+        known = family_of(name)
+        if known is None:
+            solved = ", ".join(other for row in FAMILIES.values() for other in row.solves)
+            doubt = f"no looped network is known to solve {name}; there are some for {solved}"
+        else:
+            doubt = f"family is {own!r}; the looped networks that solve {name} are of family {known!r}"
+        if own != known:
+            warnings.warn(f"{doubt}. It is learned roughly at best.", stacklevel=3)  # the line that calls train
 
 
 @dataclass(frozen=True)
