@@ -37,6 +37,15 @@ settings.register_profile("posattn", deadline=None, max_examples=40, derandomize
 settings.load_profile("posattn")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """Tests that share what their module makes run in one process, where two run tests: else each would make its own."""
+    for item in items:
+        made = {fixtures[-1].scope for fixtures in item._fixtureinfo.name2fixturedefs.values()}
+        if "module" in made and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
