@@ -37,6 +37,21 @@ settings.register_profile("posattn", deadline=None, max_examples=40, derandomize
 settings.load_profile("posattn")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items):
+    """Tests that share what their module makes run in one process, where two run tests: else each would make its own."""
+    for item in items:
+        made = {fixtures[-1].scope for fixtures in item._fixtureinfo.name2fixturedefs.values()}
+        if "module" in made and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    yield
+    # pytest-xdist 3.8 writes the group where pytest 9.2 does not look (its issue 1386), and all groups are torn apart.
+    for item in items:
+        grouped = getattr(item, "_nodeid", item.nodeid)
+        if grouped != item.nodeid:
+            item._id = type(item._id).parse(grouped)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

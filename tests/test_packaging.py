@@ -72,9 +72,9 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 def test_installed_wheel_runs_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
-    source = run(sys.executable, "-c", "import posattn; print(posattn.__file__)", cwd=tmp_path, path=installed)
+    code = "import posattn; posattn.task('sort'); print(posattn.__file__)"
+    source = run(sys.executable, "-c", code, cwd=tmp_path, path=installed)
     assert Path(source.strip()).is_relative_to(installed)
-    run(sys.executable, "-c", "import posattn; posattn.task('sort')", cwd=tmp_path, path=installed)
     for command in ([sys.executable, "-m", "posattn"], [installed / "bin" / "posattn"]):
         text = run(*command, "--help", cwd=tmp_path, path=installed)
         assert all(name in text for name in ("train", "evaluate", "predict", "reproduce"))

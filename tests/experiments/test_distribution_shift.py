@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, Bars, Experiment, Grid, Shifts, Store, View, reproduce, series
+from posattn.experiments import EXPERIMENTS, Bars, Engine, Experiment, Grid, Shifts, View, reproduce, series
 from posattn.experiments.figures import draw
 from posattn.experiments.report import pivots
 from posattn.tasks import SHIFTS, sample_shift, task
@@ -32,9 +32,9 @@ TRIAL = Experiment(
 )
 
 
-@pytest.fixture
-def outcome(tmp_path, engine):
-    return reproduce(TRIAL, "paper", tmp_path / "out", Store(tmp_path / "store"), engine)
+@pytest.fixture(scope="module")
+def outcome(store, tmp_path_factory):
+    return reproduce(TRIAL, "paper", tmp_path_factory.mktemp("trial"), store, Engine(torch.device("cpu")))
 
 
 def test_there_is_a_row_for_every_run_distribution_and_metric(outcome):
@@ -48,8 +48,10 @@ def test_there_is_a_row_for_every_run_distribution_and_metric(outcome):
     assert domains.to_dict() == {"training": "id", "near-ties": "ood", "heavy-tailed": "ood"}
 
 
-def test_training_rows_are_those_of_scale_one(outcome, tmp_path):
-    for folder in (tmp_path / "store" / "runs").iterdir():
+def test_training_rows_are_those_of_scale_one(outcome, store):
+    folders = list((store.root / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
         run = load(folder)
         shifted, scaled = run.evaluate_shifts(["training"], 20), run.evaluate([1], 20)
         assert shifted["mse"].tolist() == scaled["mse"].tolist()
@@ -80,8 +82,8 @@ def test_numbers_by_hand_for_known_predictors():
     assert table["seed"].tolist() == [3, 3, 4, 4] and table["task"].tolist() == ["sum", "sum", "sort", "sort"]
 
 
-def test_figure_tables_and_page_are_written_in_the_order_of_the_names(outcome, tmp_path):
-    out = tmp_path / "out"
+def test_figure_tables_and_page_are_written_in_the_order_of_the_names(outcome):
+    out = outcome.page.parent
     assert outcome.figure.read_bytes().startswith(b"\x89PNG") and (out / "trial.pdf").stat().st_size > 1000
     text = (out / "trial.md").read_text()
     assert "### sum, relative error, relative" in text and "| distribution | positional | standard |" in text

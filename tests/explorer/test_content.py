@@ -52,8 +52,9 @@ def test_members_stand_by_their_task_with_the_program_that_solves_it(trained):
 
 def test_networks_of_every_length_stand_alone_or_beside_those_of_one_length(trained, tmp_path):
     looped = posattn.ModelConfig(n=100, arch="looped", width=4)
+    short = SHORT | {"polish": 0, "variable_length": (2, 100), "out": tmp_path / "looped"}
     with pytest.warns(UserWarning, match="no looped network is known to solve median"):
-        posattn.train(["sum", "median"], looped, members=2, variable_length=(2, 100), out=tmp_path / "looped", **SHORT)
+        posattn.train(["sum", "median"], looped, members=2, **short)
     alone = {subject["task"]: subject for subject in of_runs([tmp_path / "looped"]).subjects}
     labels = {task: [model["label"] for model in subject["models"]] for task, subject in alone.items()}
     own = str(tmp_path / "looped")

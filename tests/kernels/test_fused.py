@@ -51,8 +51,8 @@ def by_autograd(config, folded, x, y, p):
     return loss.detach(), dict(zip(leaves, found, strict=True))
 
 
-# 29 lists of 5 positions: a last tile that is not full; one layer: first and last at once; more programs than tiles.
-@pytest.mark.parametrize(("n", "layer_count", "lists", "programs"), [(4, 2, 29, 4), (8, 1, 9, 64), (6, 3, 16, 1)])
+# 13 lists of 5 positions: a last tile that is not full; one layer: first and last at once; more programs than tiles.
+@pytest.mark.parametrize(("n", "layer_count", "lists", "programs"), [(4, 2, 13, 2), (8, 1, 9, 64), (6, 3, 16, 1)])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists, programs):
     assert_equal_to_autograd(*problem(arch, n, layer_count, lists), programs=programs)
@@ -60,7 +60,7 @@ def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists, pro
 
 @pytest.mark.parametrize(("arch", "width"), [("positional", 2), ("standard", 2), ("standard", 19)])
 def test_hidden_layers_of_other_widths_are_padded(arch, width):
-    assert_equal_to_autograd(*problem(arch, 4, 2, 29, width=width), programs=4)
+    assert_equal_to_autograd(*problem(arch, 4, 2, 13, width=width), programs=2)
 
 
 def assert_equal_to_autograd(config, *given, programs):
@@ -78,25 +78,27 @@ def assert_equal_to_autograd(config, *given, programs):
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_short_products_round_and_do_not_cut_off(arch, precision):
     """Products with ten binary digits are off by parts in a thousand, to both sides: the loss is hardly moved."""
-    config, *given = problem(arch, 8, 3, 30)
-    loss, gradients = by_kernels(config, *given, precision, 4)
+    config, *given = problem(arch, 8, 2, 14, members=1)
+    loss, gradients = by_kernels(config, *given, precision, 2)
     expected_loss, expected = by_autograd(config, *given)
     torch.testing.assert_close(loss, expected_loss, rtol=2e-4, atol=0)
     assert not torch.equal(loss, expected_loss)
     for name in ("U.first", "U", "w"):
         assert (gradients[name] - expected[name]).norm() / expected[name].norm() < 1e-2
+        share = (gradients[name] * expected[name]).sum() / expected[name].square().sum()
+        assert abs(share - 1) < 2e-4  # cut off, products are too small by parts in a thousand, and so are gradients
 
 
 @pytest.mark.parametrize("size", [1, 1e6])
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_half_precision_holds_errors_beyond_its_range(arch, size):
     """Half precision ends at 65504; gradients are kept in units of the error, so they stay far below."""
-    config, folded, x, _, p = problem(arch, 8, 3, 30)
+    config, folded, x, _, p = problem(arch, 8, 2, 14, members=1)
     features = input_features(x, p, positions_of(8, config), config)
     y = folded_forward(folded, features, config) + size * torch.randn(x.shape)
     leaves = {name: value.double() for name, value in folded.items()}
     _, expected = by_autograd(config, leaves, x.double(), y.double(), p.double())
-    _, gradients = by_kernels(config, folded, x, y, p, "fp16", 4)
+    _, gradients = by_kernels(config, folded, x, y, p, "fp16", 2)
     for name in ("U.first", "U", "w"):
         # Targets are noise, so sums cancel, and a few ReLUs that are nearly off turn over.
         assert (gradients[name] - expected[name]).norm() / expected[name].norm() < 5e-2
@@ -106,9 +108,9 @@ def test_half_precision_holds_errors_beyond_its_range(arch, size):
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_gradients_beyond_the_range_of_half_precision_stay_finite(arch, readout, inner):
     """Matrices so steep that a state's gradient cannot be written down: one step goes astray, and the member lives on."""
-    config, folded, x, y, p = problem(arch, 8, 3, 30)
+    config, folded, x, y, p = problem(arch, 8, 2, 14, members=1)
     steep = folded | {"w": readout * folded["w"], "U": inner * folded["U"]}
-    _, gradients = by_kernels(config, steep, x, y, p, "fp16", 4)
+    _, gradients = by_kernels(config, steep, x, y, p, "fp16", 2)
     assert all(value.isfinite().all() for value in gradients.values())
     assert gradients["U"].norm() > 0
 
@@ -148,13 +150,13 @@ def test_the_fused_optimiser_is_the_trainer_s(clip):
 def test_the_whole_fused_step_is_the_plain_one(arch, embed, monkeypatch):
     """From the parameters' rows to their gradients' rows, for some of the members."""
     monkeypatch.setattr(fused, "supported", lambda *_: True)
-    config, cpu = ModelConfig(5, arch, embed=embed, width=16), torch.device("cpu")
+    config, cpu = ModelConfig(5, arch, layers=2, embed=embed, width=16), torch.device("cpu")
     parameters = Parameters.initial(config, [0, 1, 2], cpu)
-    x, y = torch.randn(2, 2, 20, 5)
+    x, y = torch.randn(2, 2, 11, 5)
     members = slice(1, 3)
     program = Program(config, cpu)
     prepared = program.prepare(parameters, members, 5)
-    loss, found = program.gradient(prepared.tensors, x, y, 20)
+    loss, found = program.gradient(prepared.tensors, x, y, 11)
     expected = parameters.flatten(prepared.adjoint(found), stacked=True)
     program.kernels, program.precision = fused, "fp32"
     ours, gradient, norm = program.fused_gradient(parameters, members, x, y)

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def problem(name, **settings):
     """Two lively networks of a task, and sequences for each, which do not fill the last tile."""
     task = posattn.task(name)
-    network = task.NETWORK | {"embed": 16, "width": 16, "layers": 3} | ({"n": 10} if name == "khop" else {}) | settings
+    network = task.NETWORK | {"embed": 16, "width": 16, "layers": 2} | ({"n": 10} if name == "khop" else {}) | settings
     config = posattn.ModelConfig(**network)
     flat = Parameters.initial(config, [0, 1], CPU).flat
     flat += 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))  # no bias at zero
@@ -41,13 +41,13 @@ def by_kernels(parameters, x, y, program, precision):
 
 
 CASES = [
-    ("khop", {}),
+    ("khop", {"layers": 3}),
     ("khop", {"arch": "standard"}),
     ("khop", {"arch": "standard", "tied": True, "layers": 1}),
-    ("khop", {"arch": "scale-exact", "tied": True}),
-    ("khop", {"arch": "rope-only", "layers": 2}),
+    ("khop", {"arch": "scale-exact", "tied": True, "layers": 3}),
+    ("khop", {"arch": "rope-only"}),
     ("mixed-sum", {"arch": "standard"}),
-    ("mixed-multitask", {"relative": True, "layers": 2, "width": 10}),  # padded to 16
+    ("mixed-multitask", {"relative": True, "width": 10}),  # padded to 16
 ]
 
 

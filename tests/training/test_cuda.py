@@ -125,9 +125,11 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
 
 
 @pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize(("schedule", "embed"), [("plateau", 16), ("cosine", 32)])  # the fold in PyTorch; in kernels
+@pytest.mark.parametrize(  # the fold in PyTorch; in kernels, which take long in the interpreter
+    ("schedule", "embed", "layers"), [("plateau", 16, 2), ("cosine", 32, 1)]
+)
 @pytest.mark.parametrize("arch", ["positional", "standard"])
-def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedule, embed, monkeypatch):
+def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedule, embed, layers, monkeypatch):
     """Two epochs of three members in two groups, the kernels in Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
     from posattn.kernels import fused
@@ -137,7 +139,7 @@ def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedu
     )
     team = [Member("sum", seed, 1e-3) for seed in range(3)]
     plan = recipe("paper", samples=20, batch=10, epochs=2, schedule=schedule, clip=1.0)
-    config = posattn.ModelConfig(3, arch, embed=embed, width=16)
+    config = posattn.ModelConfig(3, arch, layers=layers, embed=embed, width=16)
     with Workers(1) as workers:
         plain = Trainer(config, plan, team, CPU, workers)
         ours = CudaTrainer(config, plan, team, CPU, workers, precision="fp32")
