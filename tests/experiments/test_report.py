@@ -34,6 +34,15 @@ def test_one_run_of_every_line_is_a_figure_and_all_runs_of_one_line_are_none(tmp
     assert f'<a href="#other-paper">other</a>: {shown}</li>' in text and text.count('id="other-paper"') == 1
 
 
+def test_half_of_what_a_figure_draws_is_enough(tmp_path, engine, monkeypatch):
+    half = replace(TRIAL, grid=replace(GRID, series=series("positional", "standard"), seeds=3))
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", {"trial": half})
+    store = Store(tmp_path / "store")
+    reproduce(half, "paper", tmp_path / "trial", store, engine, only=["standard"], runs=1)
+    (shown,), _ = report_on(store, tmp_path / "report.html")
+    assert shown.endswith("1 of 6 runs")
+
+
 def test_what_was_computed_is_on_the_report_and_what_was_not_is_not_computed_for_it(tmp_path, engine, monkeypatch):
     chosen = {name: EXPERIMENTS[name] for name in ("ood-probability", "discrepancy")}
     monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", chosen)

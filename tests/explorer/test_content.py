@@ -138,8 +138,8 @@ def test_weights_have_no_character_that_html_reads(lively):
 
 @pytest.fixture
 def one_experiment(monkeypatch):
-    """Only fix-scale, with two tasks at smoke scale, in a store of made-up rows."""
-    chosen = {"fix-scale": EXPERIMENTS["fix-scale"]}
+    """Only fix-scale, with two tasks at smoke scale, in a store of made-up rows, and one that is computed."""
+    chosen = {name: EXPERIMENTS[name] for name in ("fix-scale", "ood-probability")}
     monkeypatch.setattr(engine, "EXPERIMENTS", chosen)
     monkeypatch.setattr(results, "EXPERIMENTS", chosen)
     return chosen["fix-scale"]
@@ -156,6 +156,7 @@ def test_figures_hold_medians_bands_and_published_lines(one_experiment, tmp_path
             for scale in measure.factors
         ]
         store.write(spec, measure, pd.DataFrame(made), {"status": ["ok"] * len(spec.members)})
+    store.computed("ood-probability-smoke", lambda: pd.DataFrame({"value": [1.0]}))  # level lines, which are not drawn
     drawn = results.figures_of(store)
     assert [(figure["name"], figure["scale"]) for figure in drawn] == [("fix-scale", "smoke")]
     panels = drawn[0]["panels"]

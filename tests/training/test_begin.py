@@ -104,7 +104,9 @@ def test_only_what_the_recipe_names_is_trained(sorters):
     assert {name for name in new if not torch.equal(old[name], new[name])} == {LOGITS}
     _, before, _ = first(SELECTOR, sorters)
     assert not torch.equal(new[LOGITS][:, :, 4:], before.named()[LOGITS][::2, :, 4:])
-    with pytest.raises(UsageError, match=r"^the recipe trains 'attention\.logits' alone; give a run to begin with, "):
+    with pytest.raises(
+        UsageError, match=r"^the recipe selector trains 'attention\.logits' alone; give a run to begin with, "
+    ):
         posattn.train("median-total", SELECTOR, recipe="selector", device="cpu")
     with pytest.raises(UsageError, match=r"^only is 'W_Q'; no parameter of this network has it in its name\.$"):
         unknown = posattn.training.recipe.recipe(plan, only="W_Q")

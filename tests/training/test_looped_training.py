@@ -142,6 +142,11 @@ def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network
         metrics.evaluate_lengths(lambda x: x, [("sum", 0)], [n], [1.0], 10, device=torch.device("cuda"))
 
 
+def test_the_columns_of_the_truth_need_room_only_where_it_is_computed(monkeypatch):
+    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
+    metrics._check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
+
+
 def test_lists_of_a_task_with_lists_of_its_own_are_its_own():
     class Positive(Task):
         def sample(self, *given, **named):

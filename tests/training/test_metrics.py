@@ -7,7 +7,7 @@ import torch
 
 import posattn
 from posattn.errors import UsageError
-from posattn.tasks import task
+from posattn.tasks import TASKS, Task, task
 from posattn.training import ROW_COLUMNS, Recipe, Run, RunSpec, metrics
 from posattn.training.trainer import Member
 
@@ -60,6 +60,13 @@ def test_the_truth_is_in_float64_so_that_exact_answers_have_no_error():
     run = Run.of(posattn.pretrained("sum", arch="looped"), "sum", seed=3)
     by_scale, by_length = run.evaluate([10], 50), run.evaluate_lengths([16], [10], 50)
     assert by_scale["mse"].item() == pytest.approx(by_length["mse"].item(), rel=1e-9)
+
+
+def test_a_target_that_takes_float32_alone_is_asked_in_float32(monkeypatch):
+    weights = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+    monkeypatch.setitem(TASKS, "weighted", Task("weighted", "weighted", lambda x: x @ weights))
+    table = metrics.evaluate(lambda x: x @ weights, [("weighted", 0)], [3], [1, 10], samples=20)
+    assert (table["mse"] == 0).all() and (table["closeness"] == 1).all()
 
 
 def table_of(predict, members=(("sum", 0),), scales=(1,), samples=64, n=3):
