@@ -197,5 +197,17 @@ class Experiment:
     computed: Computed | None = None  # in place of runs, whose grid is then empty
     pictures: Callable[[pd.DataFrame], dict[str, Figure]] | None = None  # from rows, by file name, in place of lines
 
+    def __post_init__(self) -> None:
+        """Raises for a panel of what is not measured."""
+        measure = self.measure
+        if not isinstance(measure, Scales):
+            return
+        for where in (view.where for view in self.shown.views):
+            if where.get("split") == "train" and not measure.train:
+                raise UsageError(f"{self.name} has a panel of training lists; it must measure them, with train = true.")
+            if measure.factors and where.get("scale", measure.factors[0]) not in measure.factors:
+                known = ", ".join(f"{factor:g}" for factor in measure.factors)
+                raise UsageError(f"{self.name} has a panel of scale {where['scale']}; it measures {known}.")
+
     def cells(self, scale: str) -> list[Cell]:
         return self.grid.at(scale).cells()

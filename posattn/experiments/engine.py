@@ -207,6 +207,8 @@ def reportable(
 
 def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     """One page of what the store holds of the catalogue, at ``out``; returns what is on it, and of what there is too little."""
+    if not store.root.is_dir():
+        raise UsageError(f"store is {str(store.root)!r}; there is no such folder.")
     sections: list[str] = []
     listed: list[tuple[str, str, str]] = []
     others: list[str] = []
@@ -221,7 +223,9 @@ def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     if not sections:
         few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of any experiment"
         raise UsageError(f"store is {str(store.root)!r}, which holds {few}.")
-    files.write(out, report.page("posattn: results", "<hr>".join([report.contents(listed), *sections])).encode())
+    files.write(
+        out, report.page("posattn: results", "<hr>".join([report.contents(listed, others), *sections])).encode()
+    )
     return [f"{name}: {said}" for name, _, said in listed], others
 
 

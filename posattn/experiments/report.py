@@ -1,6 +1,8 @@
 """What an experiment measured, for reading: Markdown and LaTeX tables, and one self-contained HTML page."""
 
 import base64
+import re
+from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -27,10 +29,8 @@ _LINES = (
     "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. Lines are medians over runs, bands "
     "the 10th to 90th percentile. "
 )
-_DOTTED = (
-    "Dotted lines are the published medians, which took the full recipe: below paper scale ours are trained for a fraction of "
-    "that, so compare the shapes. "
-)
+_DOTTED = "Dotted lines are the published medians, which took the full recipe"
+_SHAPES = ": ours are trained for a fraction of that, so compare the shapes. "
 _MARKERS = "Markers are medians over runs, bars the 10th to 90th percentile. "
 _HOLLOW = "Hollow markers are the published medians, which took the full recipe. "
 _SHIFTS = (
@@ -81,10 +81,15 @@ def page(title: str, body: str) -> str:
     )
 
 
-def contents(sections: Iterable[tuple[str, str, str]]) -> str:
-    """The head of a page of many sections: for each its name and scale, which are its place, and a line of what it is."""
+def contents(sections: Iterable[tuple[str, str, str]], others: Iterable[str]) -> str:
+    """The head of a page of many sections: for each its name and scale, which are its place, and a line of what it is.
+
+    ``others`` are not on the page.
+    """
     lines = (f'<li><a href="#{name}-{scale}">{name}</a>: {escape(said)}</li>' for name, scale, said in sections)
-    return f"<h1>Results</h1><ul>{''.join(lines)}</ul>"
+    few = "; ".join(others)
+    left_out = f"<p>Less than half of what their figures draw: {escape(few)}.</p>" if few else ""
+    return f"<h1>Results</h1><ul>{''.join(lines)}</ul>{left_out}"
 
 
 def section(
@@ -97,11 +102,11 @@ def section(
     """An experiment on a page."""
     tables = pivots(summary, experiment.shown)
     images = [base64.b64encode(path.read_bytes()).decode() for path in drawn]
-    numbered = experiment.reference.startswith(("Figure", "Table"))
-    reference = f"{experiment.reference} of the paper" if numbered else experiment.reference
+    numbered = re.fullmatch(r"(Figures?|Table|Appendix|Theorem) [\w.]+([-,] ?[\d.]+)*", experiment.reference)
+    reference = experiment.reference[:1].upper() + experiment.reference[1:] + (" of the paper" if numbered else "")
     parts = [
         f'<h1 id="{experiment.name}-{scale}">{escape(experiment.name)}: {escape(experiment.title)}</h1>',
-        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment)}</p>",
+        f"<p>{escape(reference)}, at {escape(scale)} scale. {_explained(experiment, scale)}</p>",
         *(f'<img alt="{escape(experiment.title)}" src="data:image/png;base64,{image}">' for image in images),
         "<h2>Medians</h2>",
         *(f"<h3>{escape(title)}</h3>{_html(_cells(table))}" for title, table in tables),
@@ -115,13 +120,14 @@ def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]
     """How the runs were trained, and on what."""
     cells = experiment.cells(scale)
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
+    there = {key for about in described for key in about["runs"]}
+    each = Counter(cell.point for cell in cells if cell.key in there)
     settings = {
         "scale": scale,
         "tasks": _listed(cell.member.task for cell in cells),
         "list length n": _listed(f"{cell.model.n}" for cell in cells)
         + (" and shorter" if cells[0].variable_length else ""),
-        "runs": f"{sum(len(about['runs']) for about in described)} in the ensembles below, of {len(cells)} declared, "
-        f"{len({cell.member.seed for cell in cells})} a point",
+        "runs": f"{sum(each.values())} of {len(cells)}: {_listed(f'{count}' for count in sorted(each.values()))} a point",
         "recipe": f"{recipes[0].name}: {recipes[0].schedule} schedule, learning rate {recipes[0].lr:g}",
         "training": f"{_listed(f'{own.samples}' for own in recipes)} lists, {recipes[0].epochs} epochs, batches of "
         f"{recipes[0].batch}",
@@ -129,7 +135,7 @@ def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]
     }
     hardware = [
         [
-            f"{about['spec']['model'].get('arch', '?')}, n = {about['spec']['model']['n']}",
+            _network(about["spec"]),
             about["result"]["hardware"],
             about["spec"]["precision"],
             f"{about['result']['seconds']:.0f}",
@@ -145,13 +151,25 @@ def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]
     )
 
 
-def _explained(experiment: Experiment) -> str:
-    shown = experiment.shown
+def _network(spec: dict[str, Any]) -> str:
+    """What an ensemble is of, in words."""
+    model = spec["model"]
+    sizes = [
+        f"{model[name]} {said}" for name, said in (("layers", "layers"), ("encoding", "encodings")) if name in model
+    ]
+    width = [f"width {model['width']}"] if "width" in model else []
+    extra = [name for name in ("tied", "relative") if model.get(name)]
+    parts = [model.get("arch", "?"), f"n = {model['n']}", *sizes, *width, *extra, f"{spec['recipe']['samples']} lists"]
+    return ", ".join(parts)
+
+
+def _explained(experiment: Experiment, scale: str) -> str:
+    shown, dotted = experiment.shown, _DOTTED + (_SHAPES if scale != "paper" else ". ")
     if experiment.computed is not None:
         return escape(experiment.computed.explained)
     if not isinstance(shown, Bars):
         kind = _KINDS.get(task(experiment.grid.tasks[0]).TOKENS, _LINES)
-        return kind + (_DOTTED if experiment.published else "") + _exact(experiment)
+        return kind + (dotted if experiment.published else "") + _exact(experiment)
     hollow = _HOLLOW if experiment.published else ""
     return (_SHIFTS if shown.x == "distribution" else "") + _MARKERS + hollow + _exact(experiment)
 

@@ -34,7 +34,8 @@ def check_given(spec: RunSpec, run: Run | None) -> None:
     """Raises unless the run that the members begin with is there, if they begin with one."""
     if run is None and spec.recipe.only is not None:
         raise UsageError(
-            f"the recipe {spec.recipe.name} trains {spec.recipe.only!r} alone; give a run to begin with, which has the rest."
+            f"the recipe {spec.recipe.name} trains {spec.recipe.only!r} alone; give a run to begin with (begin, or --from), "
+            "which has the rest."
         )
     given = [None] * len(spec.members) if run is None else [fingerprint(row) for row in run.parameters.flat]
     if run is not None:

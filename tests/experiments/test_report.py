@@ -6,7 +6,19 @@ import pytest
 import torch
 
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, Engine, Experiment, Grid, Scales, Store, report_on, reproduce, series
+from posattn.experiments import (
+    EXPERIMENTS,
+    Engine,
+    Experiment,
+    Grid,
+    Lines,
+    Scales,
+    Store,
+    View,
+    report_on,
+    reproduce,
+    series,
+)
 from posattn.training import Recipe
 
 SMALL = Recipe(samples=20, epochs=1, batch=20)
@@ -32,6 +44,31 @@ def test_one_run_of_every_line_is_a_figure_and_all_runs_of_one_line_are_none(tmp
     assert report_on(store, page) == ([f"other: {shown}"], ["trial, paper scale, 5 of 15 runs"])
     text = page.read_text(encoding="utf-8")
     assert f'<a href="#other-paper">other</a>: {shown}</li>' in text and text.count('id="other-paper"') == 1
+
+
+def test_a_page_counts_the_runs_that_are_there_and_names_its_ensembles(tmp_path, engine):
+    two = replace(
+        TRIAL, reference="Figure 4", grid=replace(GRID, series=series("positional", "standard"), samples=(20, 40))
+    )
+    store = Store(tmp_path / "store")
+    reproduce(two, "paper", tmp_path / "out", store, engine, only=["standard"])
+    page = reproduce(two, "paper", tmp_path / "out", store, engine, runs=2).page.read_text(encoding="utf-8")
+    assert "<p>Figure 4 of the paper, at paper scale. " in page
+    assert "<td>14 of 20: 2, 5 a point</td>" in page  # positional, standard; two numbers of lists each
+    assert all(f"{arch}, n = 2, 2 layers, one-hot encodings, width 64, {lists} lists</td>" in page
+               for arch in ("positional", "standard") for lists in (20, 40))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ({"split": "test", "scale": 4}, "trial has a panel of scale 4; it measures 1, 2."),
+        ({"split": "train"}, "trial has a panel of training lists; it must measure them, with train = true."),
+    ],
+)
+def test_panels_of_what_is_not_measured_are_refused(where, sentence):
+    with pytest.raises(UsageError, match=f"^{sentence}$"):
+        replace(TRIAL, shown=Lines("samples", (View("a panel", where),)))
 
 
 def test_half_of_what_a_figure_draws_is_enough(tmp_path, engine, monkeypatch):

@@ -381,6 +381,9 @@ def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
     assets = Assets()
     assets.feed(page)
     assert len(assets.fetched) >= len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
+    with pytest.raises(UsageError, match=r"empty'; there is no such folder\.$"):
+        report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="which holds no rows of any experiment"):
         report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
 

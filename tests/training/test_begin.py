@@ -105,7 +105,8 @@ def test_only_what_the_recipe_names_is_trained(sorters):
     _, before, _ = first(SELECTOR, sorters)
     assert not torch.equal(new[LOGITS][:, :, 4:], before.named()[LOGITS][::2, :, 4:])
     with pytest.raises(
-        UsageError, match=r"^the recipe selector trains 'attention\.logits' alone; give a run to begin with, "
+        UsageError,
+        match=r"^the recipe selector trains 'attention\.logits' alone; give a run to begin with \(begin, or --from\), ",
     ):
         posattn.train("median-total", SELECTOR, recipe="selector", device="cpu")
     with pytest.raises(UsageError, match=r"^only is 'W_Q'; no parameter of this network has it in its name\.$"):
