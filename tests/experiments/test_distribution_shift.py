@@ -90,7 +90,7 @@ def test_figure_tables_and_page_are_written_in_the_order_of_the_names(outcome):
     assert [line.split(" | ")[0][2:] for line in text.splitlines()[4:7]] == list(NAMES)
     assert r"distribution & positional & standard \\" in (out / "trial.tex").read_text()
     page = outcome.page.read_text(encoding="utf-8")
-    assert "<p>beyond the paper, at paper scale." in page and "heavy-tailed" in page and "dotted" not in page
+    assert "<p>Beyond the paper, at paper scale." in page and "heavy-tailed" in page and "dotted" not in page
     tables = dict(pivots(outcome.table, TRIAL.shown))
     own = outcome.rows.query(
         "metric == 'relative' and task == 'min' and distribution == 'near-ties' and arch == 'standard'"
