@@ -29,10 +29,10 @@ def run(*command: object, cwd: Path, path: Path | None = None) -> str:
 
 
 def test_the_citation_is_complete_for_its_kind_and_the_same_in_both_places():
-    """BibTeX wants a journal and a year of an article, which the paper's text does not state; of ``misc`` it wants nothing."""
+    """Of an article BibTeX wants a journal and a year, which the paper's text does not state; of ``misc`` it wants neither."""
     kind, entry = re.search(r"```bibtex\n@(\w+)\{(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL).groups()
     fields = dict(re.findall(r"(\w+) += \{(.*?)\}[,\n]", entry, re.DOTALL))
-    assert set(fields) >= {"misc": {"title", "author"}, "article": {"title", "author", "journal", "year"}}[kind]
+    assert kind == "misc" and fields.keys() >= {"title", "author"}
     stated = (ROOT / "CITATION.cff").read_text().split("preferred-citation:")[1]
     assert f'title: "{fields["title"]}"' in stated
     assert stated.count("family-names") == len(fields["author"].split(" and")) == 5

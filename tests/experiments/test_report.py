@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
-    Engine,
     Experiment,
     Grid,
     Lines,
@@ -24,11 +22,6 @@ from posattn.training import Recipe
 SMALL = Recipe(samples=20, epochs=1, batch=20)
 GRID = Grid(("sum",), series("positional", "scale-exact", "standard"), (2,), (20,), seeds=5, recipe=SMALL)
 TRIAL = Experiment("trial", "nowhere", "a trial", GRID, Scales((1, 2), samples=20))
-
-
-@pytest.fixture
-def engine():
-    return Engine(torch.device("cpu"))
 
 
 def test_one_run_of_every_line_is_a_figure_and_all_runs_of_one_line_are_none(tmp_path, engine, monkeypatch):

@@ -1,0 +1,182 @@
+"""What a store serves: rows of runs that are there, in any precision, for every measure that they hold."""
+
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from trials import files_of, small
+
+from posattn.errors import UsageError
+from posattn.experiments import (
+    EXPERIMENTS,
+    Engine,
+    Experiment,
+    Scales,
+    Store,
+    reproduce,
+)
+from posattn.training import files, fit, train_spec
+from posattn.training.run import save
+
+CPU = torch.device("cpu")
+
+
+def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monkeypatch):
+    store, first = Store(tmp_path / "store"), small()
+    reproduce(first, "paper", tmp_path / "first", store, engine)
+    weights = {path: data for path, data in files_of(store.root / "runs").items()}
+    wider = Experiment("wider", "nowhere", "a trial", first.grid, Scales((1, 5), samples=30, train=True))
+    outcome = reproduce(wider, "paper", tmp_path / "wider", store, engine)
+    assert files_of(store.root / "runs") == weights
+    assert set(outcome.rows["split"]) == {"train", "test"} and set(outcome.rows["scale"]) == {1, 5}
+
+
+def test_rows_of_more_scales_serve_for_fewer(tmp_path):
+    asked = {train: Scales((1, 3), 20, train) for train in (False, True)}
+    more = replace(small(), measure=Scales((1, 2, 3), 20))
+    for elsewhere, train in ((more, False), (replace(more, measure=replace(more.measure, train=True)), True)):
+        here, there = Store(tmp_path / f"here-{train}"), Store(tmp_path / f"there-{train}")
+        reproduce(elsewhere, "paper", tmp_path / f"more-{train}", here, Engine(CPU))
+        for folder in (here.root / "runs").iterdir():
+            shutil.rmtree(folder)  # only rows are left
+        fewer = replace(small(), measure=asked[train])
+        found = reproduce(fewer, "paper", tmp_path / f"few-{train}", here, Nowhere()).rows
+        measured = reproduce(fewer, "paper", tmp_path / f"few-there-{train}", there, Engine(CPU)).rows
+        pd.testing.assert_frame_equal(found, measured)
+    for other in (Scales((1, 4), 20), Scales((1, 3), 21), asked[True]):
+        with pytest.raises(RuntimeError, match="nothing trains here"):
+            beyond = replace(small(), measure=other)
+            reproduce(beyond, "paper", tmp_path / "beyond", Store(tmp_path / "here-False"), Nowhere())
+
+
+def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(tmp_path):
+    """Rows of (1, 2, 3) hold both runs; rows of (1, 2) and the training lists hold one of them again, other ones."""
+    store, asked = Store(tmp_path / "store"), small()
+    for seeds, measure in ((2, Scales((1, 2, 3), 20)), (1, Scales((1, 2), 20, train=True))):
+        elsewhere = Store(tmp_path / f"elsewhere-{seeds}")
+        own = replace(small(seeds=seeds), measure=measure)
+        reproduce(own, "paper", tmp_path / f"out-{seeds}", elsewhere, Engine(CPU))
+        for path in (elsewhere.root / "rows").iterdir():
+            (store.root / "rows").mkdir(parents=True, exist_ok=True)
+            path.rename(store.root / "rows" / path.name)
+    cells = asked.cells("paper")
+    for measure, seeds in ((asked.measure, [2]), (Scales((1, 2), 20, train=True), [1])):
+        found = store.find(cells, measure, None)
+        _, described = store.rows(found, measure)
+        assert [len(about["runs"]) for about in described] == seeds
+
+
+def test_no_runs_draws_what_is_there(tmp_path):
+    store, trial = Store(tmp_path / "store"), small(archs=("positional", "standard"))
+    with pytest.raises(
+        UsageError, match=r"^runs is 0, and the store at '.*' has no rows of trial at scale paper to draw\.$"
+    ):
+        reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
+    assert not (tmp_path / "out").exists()
+    reproduce(trial, "paper", tmp_path / "out", store, Engine(CPU), only=["standard"], runs=1)
+    drawn = reproduce(trial, "paper", tmp_path / "out", store, Nowhere(), runs=0)
+    assert drawn.rows["run"].nunique() == 1 and drawn.figure.exists()
+
+
+def test_no_runs_computes_nothing(tmp_path):
+    store, computed = Store(tmp_path / "store"), EXPERIMENTS["ood-probability"]
+    with pytest.raises(UsageError, match="has no rows of ood-probability at scale smoke to draw"):
+        reproduce(computed, "smoke", tmp_path / "out", store, Nowhere(), runs=0)
+    reproduce(computed, "smoke", tmp_path / "out", store, Nowhere())
+    assert reproduce(computed, "smoke", tmp_path / "out", store, Nowhere(), runs=0).figure.exists()
+
+
+class Nowhere(Engine):
+    """Trains nothing."""
+
+    def __init__(self):
+        super().__init__(CPU)
+
+    def run(self, specs, measure, store):
+        raise RuntimeError("nothing trains here")
+
+
+def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engine):
+    """A store from a GPU serves a machine without one."""
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    run.spec = cell.spec("fp16")
+    store.write(run.spec, trial.measure, trial.measure.rows(run), run.result)
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp16"} and not (store.root / "runs").exists()
+    exact = reproduce(trial, "paper", tmp_path / "exact", store, engine, precision="fp32")
+    assert set(exact.rows["precision"]) == {"fp32"}
+    both = reproduce(trial, "paper", tmp_path / "both", store, engine)
+    assert set(both.rows["precision"]) == {"fp32"}  # the more exact of the two
+
+
+def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    with pytest.raises(UsageError, match="precision is 'fp16', which only a GPU has"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine, precision="fp16")
+    assert not store.root.exists()
+    (cell, *_) = trial.cells("paper")
+    begun = store.folder(cell.spec("fp16"))  # what a GPU began and did not finish
+    files.write_json(begun / "run.json", cell.spec("fp16").to_dict())
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp32"}
+
+
+def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    run.spec = cell.spec("fp16")
+    files.write_json(store.folder(run.spec) / "run.json", run.spec.to_dict())
+    save(store.folder(run.spec), run)
+    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
+    assert set(outcome.rows["precision"]) == {"fp16"}
+
+
+def test_a_run_of_someone_elses_network_is_no_obstacle(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    foreign = trial.cells("paper")[0].spec().to_dict() | {"model": {"kind": "own", "n": 2, "arch": "x", "settings": {}}}
+    files.write_json(store.root / "runs" / "x-1" / "run.json", foreign)
+    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 4
+    files.write_json(store.root / "runs" / "y-1" / "run.json", {"format": 1})
+    with pytest.raises(files.Damaged, match=r"run\.json does not describe a run"):
+        reproduce(small(seeds=3), "paper", tmp_path / "more", store, engine)
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
+    (cell,) = small(seeds=1).cells("paper")
+    spec, folder = cell.spec(), tmp_path / "run"
+    train_spec(spec, CPU, folder)
+    before, looks = files_of(folder), []
+
+    def finished(*given, really=fit._finished):
+        looks.append(None)
+        return really(*given) if len(looks) > 1 else False  # the first look came too early
+
+    monkeypatch.setattr(fit, "_finished", finished)
+    monkeypatch.setattr(fit, "trainer_for", None)  # would fail if it were called
+    train_spec(spec, CPU, folder)
+    assert files_of(folder) == before
+
+
+def test_runs_whose_names_look_like_numbers_keep_their_rows(tmp_path):
+    store, trial = Store(tmp_path / "store"), small(seeds=1)
+    (cell,) = trial.cells("paper")
+    run = train_spec(cell.spec(), CPU)
+    rows = trial.measure.rows(run).assign(run="0265015269064711")
+    store.write(run.spec, trial.measure, rows, run.result)
+    (stored,) = store.find([cell], trial.measure, None).values()
+    found, _ = store.rows({"any": replace(stored, run="0265015269064711")}, trial.measure)
+    assert len(found) == len(rows)
+
+
+def test_damaged_rows_are_named(tmp_path, engine):
+    store, trial = Store(tmp_path / "store"), small()
+    reproduce(trial, "paper", tmp_path / "out", store, engine)
+    rows = next((tmp_path / "store" / "rows").glob("positional-*.csv.gz"))
+    rows.write_bytes(rows.read_bytes()[:-20])
+    with pytest.raises(files.Damaged, match=r"positional-[\w-]+\.csv\.gz is damaged"):
+        reproduce(trial, "paper", tmp_path / "out", store, engine)
