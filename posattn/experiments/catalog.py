@@ -61,6 +61,7 @@ def _of_task(name: str, variant: str) -> tuple[Series, ...]:
 
 
 _TWO = ("positional", "standard")
+_SIZES = (5_000, 10_000, 20_000, 50_000)  # of training sets of tokens; the paper says no more than how large they get
 LETTERS = _of_task("khop", "tied")  # tied: can name letters that training never showed
 PROMPTS = _of_task("mixed-min", "relative")  # relative: answers scale with the numbers; see docs/tokens.md
 
@@ -320,7 +321,7 @@ _LIST = (
         "khop-samples",
         "Figures 3, 29",
         "k-hop induction heads against training sequences",
-        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=tuple(range(5000, 50_001, 5000)), **_SMALLER),
+        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=_SIZES, **_SMALLER),
         Scales((1, 2), train=True),
         Lines("samples", _HOPS, ("domain",)),
     ),
@@ -356,7 +357,7 @@ _LIST = (
             FOUR_MIXED,
             PROMPTS,
             n=(23,),
-            samples=tuple(range(5000, 50_001, 5000)),
+            samples=_SIZES,
             recipe=recipe("paper", batch=1024),
         ),
         Scales((1, 10), train=True),
