@@ -10,12 +10,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.folding import Tensors, folds
-from posattn.kernels import layers, queries
+from posattn.kernels import layers, queries, words
 from posattn.kernels.shapes import narrowed, padded, turns, widened
 from posattn.model import ModelConfig
 from posattn.queries import apart
@@ -43,6 +42,7 @@ _HALF = {
     "queries weights": _Tuning(1, 1),  # for each slot
 }
 _SINGLE = _Tuning(2, 1)
+_READERS = 4  # programs a multiprocessor that read letters
 
 
 def supported(config: ModelConfig, precision: str) -> bool:
@@ -314,20 +314,24 @@ class _Step:
         return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded or name == "K"}
 
 
-Finish = Callable[[Tensor], Tensor]  # from what the readout gives, (M, b, N, V), to every member's loss
+Finish = Callable[[Tensor], Tensor]  # from what the readout gives, (M, b, V), to every member's loss
 
 
 def token_loss_and_gradients(
     folded: Tensors,
-    features: Float[Tensor, "M b N d_in"],
-    finish: Finish,
+    states: Float[Tensor, "M b N D"],
+    finish: Finish | Int64[Tensor, "M b k"],
     config: ModelConfig,
     precision: str,
     programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for networks of tokens: any features and any loss. The kernels do the layers, autograd what comes after them."""
+    """The same for networks of tokens, from ``words.first_states``.
+
+    ``finish`` is the loss of the answers, which stand at the last position and are left to autograd; or the right letters at
+    all others, whose mean cross-entropy is the loss.
+    """
     wide = replace(config, width=padded(config.width))
-    step = _TokenStep(widened(folded, wide.width, precision), features, finish, wide, precision, programs)
+    step = _TokenStep(widened(folded, wide.width, precision), states, finish, wide, precision, programs)
     loss, gradients = step.differentiate()
     return loss, narrowed(gradients, config)
 
@@ -336,42 +340,69 @@ class _TokenStep(_Step):
     def __init__(
         self,
         folded: Tensors,
-        features: Tensor,
-        finish: Finish,
+        states: Tensor,
+        finish: Finish | Tensor,
         config: ModelConfig,
         precision: str,
         programs: int | None,
     ):
-        self.members, self.lists, self.n, self.d_in = features.shape
-        self.folded, self.config, self.precision, self.programs, self.finish = (
-            folded,
-            config,
-            precision,
-            programs,
-            finish,
-        )
+        self.members, self.lists, self.n, _ = states.shape
+        self.folded, self.config, self.precision, self.programs = folded, config, precision, programs
+        self.finish, self.d_in = finish, config.input_dim
         self.lists_of_numbers = False
-        self.kind = torch.float16 if precision == "fp16" else torch.float32
+        self.kind = states.dtype
         self.w = self.none = folded["w"].contiguous()
         self._set_attention()
-        # The first layer reads features as others read states: from memory, padded for the matrix units.
-        self.x = F.pad(features, (0, self._width_in(0)["D"] - self.d_in)).to(self.kind)
+        self.x = states  # the first layer reads features as others read states: from memory
         self.y = self.encoding = self.none
 
     def differentiate(self) -> tuple[Tensor, Tensors]:
         states, pairs, errors, _ = self._forward()
-        leaves = {"h": states[-1].float(), "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
-        leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
-        out = torch.bmm(leaves["h"].flatten(1, 2), leaves["w"])
-        out = (out + leaves["b"] if self.bias else out).unflatten(1, (self.lists, self.n))
-        loss = self.finish(out)
-        found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
-        gradients = _summed(self._backward(states, pairs, errors, self._scaled(found.pop("h"), states[-1])), self.n)
-        return loss.detach(), gradients | found
+        if isinstance(self.finish, Tensor):
+            loss, dz, found = self._letters(states[-1], self.finish)
+        else:
+            loss, dz, found = self._answers(states[-1][:, :, -1].float(), self.finish)
+        return loss, _summed(self._backward(states, pairs, errors, dz), self.n) | found
 
-    def _scaled(self, dh: Float[Tensor, "M b N W"], h: Tensor) -> Tensor:
-        """dz of the last layer in the unit that the kernels read off the loss, which is then not the true one."""
-        dz = dh.where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
-        self.loss = dz.square().sum(dim=(1, 2, 3)) / (self.lists * (self.n - 1))
-        dz = dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None, None]
-        return (dz.clamp(-65504, 65504) if self.precision == "fp16" else dz).to(self.kind)
+    def _answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
+        """The loss, dz of the last layer, and the gradients of w and b, from the states at the last position."""
+        leaves = {"h": h, "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
+        leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+        out = torch.bmm(leaves["h"], leaves["w"])
+        loss = finish(out + leaves["b"] if self.bias else out)
+        found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+        dz = found.pop("h").where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
+        self._set_unit(dz.square().sum(dim=(1, 2)))
+        dz = dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None]
+        dz = dz.clamp(-65504, 65504) if self.precision == "fp16" else dz
+        whole = dz.new_zeros(self.members, self.lists, self.n, dz.shape[-1], dtype=self.kind)
+        whole[:, :, -1] = dz
+        return loss.detach(), whole, found
+
+    def _letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
+        """The same for letters at all positions but the last."""
+        rows, (_, width, count) = self.lists * self.n, self.w.shape
+        tiles = math.ceil(rows / words.ROWS)
+        programs = _MULTIPROCESSORS * _READERS if self.programs is None else self.programs
+        each = math.ceil(tiles / max(1, programs // self.members))
+        parts, y = math.ceil(tiles / each), y if y.stride()[1:] == (y.shape[2], 1) else y.contiguous()
+        new, dz = self.w.new_empty, torch.empty_like(h)
+        summed = new(2, self.members, parts)
+        dw, db = new(self.members, parts, width, count), new(self.members, parts, 1, count)
+        for measure in (True, False):
+            words.read_letters[(parts, self.members)](
+                h, self.w, self.folded["b"].contiguous() if self.bias else self.none, y, y.stride(0),
+                summed[0], summed[1] if measure else self.loss, dw, db, dz,
+                rows, TILES=each, N=self.n, W=width, V=count, C=padded(count), R=words.ROWS,
+                BIAS=self.bias, MEASURE=measure, PRECISION=self.precision, num_warps=_WARPS,
+            )  # fmt: skip
+            if measure:
+                loss, squares = summed.sum(dim=2)
+                self._set_unit(squares)
+        entries = self.lists * (self.n - 1)
+        found = {"w": dw.sum(dim=1) / entries} | ({"b": db.sum(dim=1) / entries} if self.bias else {})
+        return loss / entries, dz, found
+
+    def _set_unit(self, squares: Float[Tensor, " M"]) -> None:
+        """The layers' kernels read their unit off the loss, which is then not the true one."""
+        self.loss = squares / (self.lists * (self.n - 1))

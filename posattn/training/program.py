@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from posattn import looped
 from posattn.errors import UsageError
-from posattn.folding import Fold, Tensors, answers_of, folded_forward, folds
+from posattn.folding import Fold, Tensors, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
 from posattn.tokens import relative_numbers
@@ -190,6 +190,7 @@ class Program:
         self.skeleton = _blank_model(config).to(device)
         self._own = threading.local()
         self._encodings: dict[int, tuple[Tensor, Tensor]] = {}
+        self._tables: dict[int, Tensor] = {}
         self._layered: dict[tuple[int, int], Layered] = {}
 
     def prepare(
@@ -280,11 +281,10 @@ class Program:
         x, mean = relative_numbers(x) if config.relative else (x, None)
 
         def finish(out: Tensor) -> Tensor:
-            answers = answers_of(out, config)
-            return self.loss(answers if mean is None else answers * mean, y) / (x.shape[1] * y.shape[-1])
+            return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
 
         loss, gradients = self.kernels.token_loss_and_gradients(
-            prepared.tensors, self._features(x), finish, config, self.precision
+            prepared.tensors, self._first_states(x), finish if config.vocabulary.numbers else y, config, self.precision
         )
         found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
@@ -294,6 +294,15 @@ class Program:
         if key not in self._layered:
             self._layered[key] = Layered(parameters, members)
         return self._layered[key]
+
+    def _first_states(self, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b N D"]:
+        from posattn.kernels import words
+
+        length, kind = x.shape[-1], torch.float16 if self.precision == "fp16" else torch.float32
+        if length not in self._tables:
+            features = self._features(words.every_word(self._transformer, length, self.device))
+            self._tables[length] = words.table_of(features, kind)
+        return words.first_states(x, self._tables[length], self._transformer)
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         length = x.shape[-1]

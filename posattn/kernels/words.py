@@ -1,0 +1,104 @@
+"""The two ends of networks of tokens: what the first layer reads, and the cross-entropy of letters with its gradients.
+
+Features of a word depend on the word and its position alone, so those of a batch are rows of a table. The readout of letters is
+one kernel, run twice: dz leaves in a unit that its own size determines (see ``layers``), so that has to be known first.
+
+Letters as in ``layers``, and V words: logits are h w + b, and the gradient of their cross-entropy is softmax(logits) - y.
+"""
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from posattn.kernels.shapes import padded
+from posattn.kernels.tiles import rounded_gradient, tile_of, unit_of
+from posattn.model import ModelConfig
+from posattn.tokens import word_code, word_index
+
+ROWS = 64
+
+
+def every_word(config: ModelConfig, length: int, device: torch.device) -> Shaped[Tensor, "V k"]:
+    """Sequences of one word each; where numbers stand among words, the last is of zeros."""
+    words = torch.arange(len(config.vocabulary.words), device=device)
+    if config.vocabulary.numbers:
+        words = torch.cat([word_code(words), words.new_zeros(1)])
+    return words[:, None].expand(-1, length)
+
+
+def table_of(features: Float[Tensor, "V N d_in"], kind: torch.dtype) -> Float[Tensor, "N V D"]:
+    """From the features of ``every_word`` to rows that the kernels read, padded for the matrix units."""
+    wide = F.pad(features, (0, padded(features.shape[-1]) - features.shape[-1]))
+    return wide.transpose(0, 1).to(kind).contiguous()
+
+
+def first_states(
+    x: Shaped[Tensor, "M b k"], table: Float[Tensor, "N V D"], config: ModelConfig
+) -> Float[Tensor, "M b N D"]:
+    """The features of sequences. The scratchpad has the same whichever word is there."""
+    count, numbers = table.shape[1], config.vocabulary.numbers
+    words = torch.where(x < 0, word_index(x), count - 1) if numbers else x
+    rows = words + count * torch.arange(x.shape[-1], device=x.device)
+    rows = F.pad(rows, (0, 1), value=count * (len(table) - 1))
+    states = table.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    if numbers:
+        states[..., :-1, len(config.vocabulary.characters)] = x.clamp_min(0)
+    return states
+
+
+@triton.jit
+def _product(a, b):
+    return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def read_letters(
+    h_pointer, w_pointer, b_pointer, y_pointer, y_stride, loss_pointer, squares_pointer, dw_pointer, db_pointer, dz_pointer,
+    rows, TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, V: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
+    BIAS: tl.constexpr, MEASURE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Parts of the summed cross-entropy, of the squares of dz, and of the gradients of w and b; or, then, dz itself.
+
+    The scratchpad's output does not count. C columns hold V words.
+    """
+    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    start = member * rows
+    row, wide, column = tl.arange(0, R), tl.arange(0, W), tl.arange(0, C)
+    there = (column < V)[None, :]
+    w = tl.load(w_pointer + member * W * V + wide[:, None] * V + column[None, :], mask=there, other=0.0)
+    b = tl.zeros((C,), tl.float32)
+    if BIAS:
+        b = tl.load(b_pointer + member * V + column, mask=column < V, other=0.0)
+    loss, squares, db = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32), tl.zeros((C,), tl.float32)
+    dw = tl.zeros((W, C), tl.float32)
+    for tile in range(TILES):
+        at = (part * TILES + tile) * R + row
+        valid = at < rows
+        scored = valid & (at % N < N - 1)
+        h = tile_of(h_pointer, start, at, valid, W).to(tl.float32)
+        y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0)
+        logits = tl.where(there, _product(h, w) + b[None, :], float("-inf"))
+        top = tl.max(logits, axis=1)
+        weight = tl.exp(logits - top[:, None])
+        total = tl.sum(weight, axis=1)
+        right = y[:, None] == column[None, :]
+        slope = tl.where(scored[:, None], weight / total[:, None] - tl.where(right, 1.0, 0.0), 0.0)
+        dz = tl.where(h > 0, _product(slope, tl.trans(w)) / 2, 0.0)
+        if MEASURE:
+            of_right = tl.sum(tl.where(right, logits, 0.0), axis=1)
+            loss += tl.where(scored, tl.log(total) + top - of_right, 0.0)
+            squares += tl.sum(dz * dz, axis=1)
+            dw += _product(tl.trans(h), slope)
+            db += tl.sum(slope, axis=0)
+        else:
+            dz = rounded_gradient(dz / unit_of(squares_pointer, member), PRECISION)
+            tl.store(dz_pointer + (start + at)[:, None] * W + wide[None, :], dz, mask=valid[:, None])
+    if MEASURE:
+        out = member * tl.num_programs(0) + part
+        tl.store(loss_pointer + out, tl.sum(loss, axis=0))
+        tl.store(squares_pointer + out, tl.sum(squares, axis=0))
+        tl.store(dw_pointer + out * W * V + wide[:, None] * V + column[None, :], dw, mask=there)
+        tl.store(db_pointer + out * V + column, db, mask=column < V)
