@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py            a few minutes on one GPU
     python benchmarks/gpu.py --check    only compare the kernels with autograd in float64
+    python benchmarks/gpu.py --tokens   only time networks of k-hop and mixed-type prompts, and the kernels of their steps
 
 Setting: n = 8, batch 1000, four layers, width 64, two heads, the paper's recipe. A member's step is an epoch's time divided by
 its steps and members, data, shuffle, optimiser and schedule included. Without a GPU it says so and stops.
@@ -60,6 +61,39 @@ def check() -> None:
             print(
                 f"{arch + ', ' + precision:40}{float(((ours - loss) / loss).detach().abs().max()):12.1e}{worst:12.1e}"
             )
+
+
+TOKENS = (
+    ("khop", "standard", 4, 3),
+    ("khop", "positional", 8, 3),
+    ("mixed-min", "standard", 3, 12),
+    ("mixed-min", "positional", 3, 12),
+)
+
+
+def tokens() -> None:
+    """The step of all members of networks of tokens, and the kernels that take most of it."""
+    for name, arch, layers, members in TOKENS:
+        config = ModelConfig(**posattn.task(name).NETWORK | {"arch": arch, "layers": layers})
+        team, plan = [Member(name, seed, 5e-4) for seed in range(members)], recipe("paper", samples=10_000, epochs=14)
+        with Workers(1) as workers:
+            own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision="fp16")
+            times = []
+            for _ in own.steps():
+                torch.cuda.synchronize()
+                times.append(time.perf_counter())
+            with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+                own.graph.replay()
+                torch.cuda.synchronize()
+        epochs, steps = [after - before for before, after in itertools.pairwise(times)], len(own.batches())
+        rows = sorted(recorded.key_averages(), key=lambda row: -row.self_device_time_total)
+        launches = sum(row.count for row in rows) / steps
+        step = statistics.median(epochs) / steps
+        print(
+            f"{name}, {arch}, {layers} layers, {members} members: {step * 1e3:.2f} ms a step of {launches:.0f} kernels"
+        )
+        for row in rows[:6]:
+            print(f"    {row.self_device_time_total / steps:7.1f} µs  {row.key[:80]}")
 
 
 def plain_step(arch: str) -> float:
@@ -197,11 +231,14 @@ def main() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
-    only_check = parser.parse_args().check
+    parser.add_argument("--tokens", action="store_true")
+    asked = parser.parse_args()
     if not torch.cuda.is_available():
         print("There is no GPU that PyTorch can use; this benchmark needs one.")
+    elif asked.tokens:
+        tokens()
     else:
         check()
-        if not only_check:
+        if not asked.check:
             print()
             main()

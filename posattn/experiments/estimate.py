@@ -22,7 +22,8 @@ _ENTRIES = 1800  # timed at once: 200 lists of 8 numbers
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
-_GPU_RATE = 3e13  # operations a second of networks of tokens, through the kernels: of mixed-scale, 12 members alone
+# Operations a second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-scale, 12 members.
+_GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:
@@ -53,7 +54,7 @@ def _on_cpu(model: NetworkConfig) -> float:
 
 def _on_gpu(model: NetworkConfig) -> float:
     if isinstance(model, ModelConfig) and model.vocabulary.words:
-        return operations(model) / _GPU_RATE
+        return operations(model) / _GPU_RATE[model.tokens]
     if not folds(model):
         return _GPU_UNFOLDED
     assert isinstance(model, ModelConfig)
