@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError
+from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError, task
 from posattn.encodings import ENCODINGS
 
 POSITIONAL = ["positional", "scale-exact", "misaligned"]
@@ -260,6 +260,23 @@ def test_initialisation(arch):
             spread = parameter.std().item() / (bound / math.sqrt(3))
             assert spread == pytest.approx(1, abs=3 / math.sqrt(parameter.numel())), name
     assert not any(name.startswith(("encoder", "decoder")) for name in bounds), "every parameter was met"
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_a_deeper_network_of_letters_can_be_any_shallower_one(lively, arch):
+    """Biases lift bounded states over the ReLU, and 60 of the 64 hidden units pass them on, the others and attention unread."""
+    letters = {"n": 30, "arch": arch, "tokens": "letters", "causal": True, "embed": 60}
+    shallow, deep = lively(layers=1, **letters), Transformer(ModelConfig(layers=3, **letters)).double()
+    deep.load_state_dict(deep.state_dict() | shallow.state_dict())
+    for layer in deep.layers[1:]:
+        for map_, bias in ((layer.W_1, 1000.0), (layer.W_2, -1000.0)):
+            torch.nn.init.zeros_(map_.weight)
+            torch.nn.init.constant_(map_.bias, bias)
+        with torch.no_grad():
+            layer.W_1.weight[:60, -60:] = torch.eye(60)
+            layer.W_2.weight[:, :60] = torch.eye(60)
+    x, _ = task("khop").sample(20, n=30, seed=0)
+    torch.testing.assert_close(deep(x), shallow(x))
 
 
 def test_layers_and_members_start_apart():

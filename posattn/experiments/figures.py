@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from posattn.experiments.declaration import Bars, Contours, Experiment, Lines, View
 from posattn.tasks import TASKS
@@ -74,6 +75,7 @@ LOGARITHMIC = (
     "positional bound",
     "self-attention bound",
 )
+SHARES = ("rounding", "closeness", "accuracy", "accuracy_found")  # lines of these are drawn from 0 to 1
 _TITLE, _ACROSS = 42, 40  # letters in a line of a panel's title, and along its axis
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 
@@ -172,6 +174,8 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             title = title + (":\n" if long else ": ") + view.title if view.title else title
             axes.set_title(title, fontsize="medium")
             axes.set_yscale("log" if view.metric in LOGARITHMIC else "linear")
+            if view.metric in SHARES and not bars:
+                axes.set_ylim(-0.03, 1.03)
             if shown.x not in ("scale", "layers") and not bars:
                 axes.set_xscale("log")
                 _mark(axes, sorted(set(own[shown.x])))
@@ -198,7 +202,7 @@ def _mark(axes: Axes, values: Sequence[float]) -> None:
         if all(gap >= room for gap, room in zip(away, apart, strict=True)):
             marks[value] = name
     axes.set_xticks(list(marks), list(marks.values()))
-    axes.minorticks_off()
+    axes.xaxis.set_minor_locator(NullLocator())  # along y small marks stay: within a decade no others have names
 
 
 def _draw_contours(rows: pd.DataFrame, shown: Contours, path: Path) -> Path:
@@ -296,6 +300,8 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         if own["metric"].isin(LOGARITHMIC).all():
             own = own.assign(**{column: own[column].clip(lower=_LEAST) for column in ("p10", "median", "p90")})
         axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
+        if len(own) == 1:  # which has no area
+            axes.vlines(own[x], own["p10"], own["p90"], color=colour, linewidth=1.2)
         line = dash(str(label), labels)
         axes.plot(own[x], own["median"], line, color=colour, marker=marker, markersize=4, label=str(label))
     for label, theirs in known.groupby("series", sort=False):

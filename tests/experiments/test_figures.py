@@ -5,6 +5,7 @@ import itertools
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 
 from posattn.experiments import EXPERIMENTS, figures
 from posattn.experiments.figures import STYLES, against_published, dash, draw, medians, published, style
@@ -145,6 +146,27 @@ def test_names_along_a_logarithmic_axis_do_not_overlap_and_the_ends_are_named(va
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
     assert {labels[0].get_text(), labels[-1].get_text()} == {f"{values[0]:,}", f"{values[-1]:,}"}
     plt.close(figure)
+
+
+def test_shares_are_drawn_from_0_to_1_and_a_series_of_one_point_shows_its_spread(monkeypatch, tmp_path):
+    """A panel of zeros is not stretched to what differs from 0, and errors within a decade have names along y."""
+    made = pd.DataFrame(
+        {"series": series, "samples": samples, "domain": "ood", "split": "test", "hops": "all", "status": "ok"}
+        | {"metric": metric, "value": value}
+        for metric, values in (("accuracy_found", (0.0, 0.0, 0.001)), ("cross_entropy", (40.0, 50.0, 90.0)))
+        for series, sizes in (("positional", (5000, 50_000)), ("standard", (5000,)))
+        for samples in sizes
+        for value in values
+    )
+    figure = drawn(EXPERIMENTS["khop-samples"], made, monkeypatch, tmp_path)
+    figure.draw_without_rendering()
+    loss, share = [axes for axes in figure.axes if axes.get_visible()][:2]
+    assert share.get_ylim()[0] < 0 < 1 < share.get_ylim()[1] and loss.get_ylim()[0] > 10
+    assert any(label.get_text() for label in loss.get_yticklabels(which="minor"))
+    assert not loss.get_xticks(minor=True).tolist()
+    (spread,) = [lines for lines in loss.collections if isinstance(lines, LineCollection)]
+    ((_, low), (_, high)) = spread.get_segments()[0]
+    assert (low, high) == pytest.approx((42.0, 82.0))
 
 
 @pytest.mark.parametrize("values", [[], [0, 1, 2]])
