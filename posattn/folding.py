@@ -372,6 +372,8 @@ class Frozen(nn.Module):
 
     def __init__(self, model: Transformer, length: int | None = None):
         super().__init__()
+        if not isinstance(model, Transformer):
+            raise UsageError(f"model is a {type(model).__name__}; it must be a Transformer, such as run.model(0).")
         config = model.config
         if config.vocabulary.words:
             raise UsageError(f"tokens is {config.tokens!r}; only networks of lists of numbers can be frozen.")

@@ -38,7 +38,8 @@ def positions_of(length: int, config: ModelConfig, device: torch.device | None =
             raise UsageError("the list is empty; this model takes lists of 1 number or more.")
         return torch.arange(length, device=device)
     if not 1 <= length <= config.n:
-        raise UsageError(f"the list has {length} numbers; this model takes 1 to {config.n}.")
+        what = f"sequence has {length} tokens" if config.vocabulary.words else f"list has {length} numbers"
+        raise UsageError(f"the {what}; this model takes 1 to {config.n}.")
     if config.spare:
         return torch.arange(config.positions, device=device)
     return torch.cat([torch.arange(length, device=device), torch.full((1,), config.n, device=device)])

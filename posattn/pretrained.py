@@ -24,13 +24,14 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     Lists have up to 8 numbers, and any length for arch ``looped``.
     """
     described = _describe(arch)
-    if task not in described["models"] and (
-        others := [each for each in _architectures() if task in _describe(each)["models"]]
-    ):
-        raise UsageError(
-            f"task is {task!r}; of the package's networks for it there is arch {' or '.join(others)}, not {arch}."
-        )
-    choice("task", task, described["models"])
+    if task not in described["models"]:
+        others = _of_others(arch)
+        if task in others:
+            raise UsageError(
+                f"task is {task!r}; of the package's networks for it there is arch {' or '.join(others[task])}, not {arch}."
+            )
+        more = (f"{name} (with arch {' or '.join(archs)})" for name, archs in others.items())
+        raise UsageError(f"task is {task!r}; it must be one of {', '.join((*described['models'], *more))}.")
     config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
     model = Transformer(ModelConfig(**config))
@@ -54,6 +55,15 @@ def pretrained_errors() -> pd.DataFrame:
             metrics = ("mse", "rounding", "closeness")
             rows += [own | {"scale": float(c)} | {key: model[key][c] for key in metrics} for c in model["mse"]]
     return pd.DataFrame(rows)
+
+
+def _of_others(arch: str) -> dict[str, list[str]]:
+    """The tasks for which only other architectures have a network, and these."""
+    known: dict[str, list[str]] = {}
+    for each in _architectures():
+        for task in _describe(each)["models"]:
+            known.setdefault(task, []).append(each)
+    return {task: archs for task, archs in known.items() if arch not in archs}
 
 
 def _architectures() -> list[str]:

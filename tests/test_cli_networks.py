@@ -49,7 +49,7 @@ def test_the_commands_take_prompts(posattn_command, tmp_path):
 def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_command):
     small = ["--samples", 40, "--epochs", 1, "--batch", 20, "--embed", 8, "--width", 8, "--device=cpu", "--out=run"]
     sort = ["train", "sort", "--arch", "looped", "--family", "butterfly", "--n", 4, "--polish", 1, *small]
-    code, shown, error = posattn_command(*sort)
+    code, shown, error = posattn_command(*sort, "--variable-length")
     assert (code, error) == (0, "")
     assert "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
     better = sum(posattn.load("run").result["polished"])
@@ -116,13 +116,16 @@ def test_looped_networks_are_of_the_family_that_solves_the_task_and_others_are_d
     code, _, said = posattn_command("train", "median", *small)
     sentence = "no looped network is known to solve median; there are some for sum, min, maxsub, sort, median-total"
     assert (code, said) == (0, f"posattn: {sentence}. It is learned roughly at best.\n")
-    code, _, said = posattn_command("train", "sort", *small)
+    code, _, said = posattn_command("train", "sort", *small, "--variable-length")
     assert (code, said) == (0, "") and posattn.load("runs/sort-looped").spec.model.family == "butterfly"
     code, _, said = posattn_command("train", "sort", *small, "--family", "dilated", "--out=dilated")
     sentence = "family is 'dilated'; the looped networks that solve sort are of family 'butterfly'"
     assert (code, said) == (0, f"posattn: {sentence}. It is learned roughly at best.\n")
     assert posattn.load("dilated").spec.model.family == "dilated"
     assert posattn_command("train", "sum", *small)[2] == ""
+    code, _, said = posattn_command("train", "sort", *small, "--out=one-length")
+    sentence = "all training lists have 3 numbers, from which sort is hardly learned for other lengths"
+    assert (code, said) == (0, f"posattn: {sentence}; lists of 1 to n serve (variable length), and n = 4 is enough.\n")
     code, _, said = posattn_command("train", "min-total", "--from", "runs/sum-looped", *small[4:], "--out=min")
     assert code == 0 and said.startswith("posattn: no looped network is known to solve min-total")
 

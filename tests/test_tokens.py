@@ -193,6 +193,11 @@ def test_causal_is_true_or_false(unchecked):
         ModelConfig(8, causal=1)
 
 
+def test_a_sequence_that_is_too_long_is_counted_in_tokens():
+    with pytest.raises(UsageError, match=r"^the sequence has 41 tokens; this model takes 1 to \d+\.$"):
+        letters()(torch.zeros(41, dtype=torch.int64))
+
+
 def test_networks_of_tokens_are_not_frozen():
     with pytest.raises(UsageError, match=r"^tokens is 'letters'; only networks of lists of numbers can be frozen\.$"):
         posattn.Frozen(letters())

@@ -15,7 +15,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import VALUES
 from posattn.compiler.saved import save
 from posattn.console import print_frame
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError
 from posattn.training import files
 
 
@@ -113,11 +113,12 @@ def graph_command(
     elif what is not None and Path(what).exists():
         report = folder_report(what, member, least, by, samples, machines)
     else:
-        name = choice("PROGRAM", what, [*PROGRAMS, "benes"])
+        if what not in (named := (*PROGRAMS, "benes")):
+            raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
         asked = MACHINES if machines is None else machines
-        report = program_report(name, asked)
+        report = program_report(what, asked)
         if (drawn := len(report.graph.names)) != asked:
-            print(f"{name} for {asked} has {drawn} machines, and all are drawn.")
+            print(f"{what} for {asked} has {drawn} machines, and all are drawn.")
     files.write(out, svg(report.graph).encode())
     if json_file is not None:
         files.write_json(json_file, report.as_json())

@@ -24,7 +24,7 @@ from posattn.model import ModelConfig, Transformer
 from posattn.tasks import SHIFTS
 from posattn.training import Run, files, metrics, pick_device
 from posattn.training import load as load_trained
-from posattn.training.run import ROW_COLUMNS
+from posattn.training.run import ROW_COLUMNS, as_tensor
 from posattn.training.scores import scores_of
 
 _FILE = "program.json"
@@ -97,10 +97,12 @@ class CompiledRun(Run):
         return self.network
 
     def predict(self, x: Any) -> Tensor:
+        given = as_tensor(x, torch.int64 if self.reads_tokens else torch.float64, self.device)
+        if self.reads_tokens and given.shape[-1:] != (self.spec.length,):
+            found = given.shape[-1] if given.ndim else "no"
+            raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.spec.length}.")
         with torch.no_grad():
-            if self.reads_tokens:
-                return answer_letters(self.network, torch.as_tensor(x, dtype=torch.int64, device=self.device))[None]
-            return self.network(torch.as_tensor(x, dtype=torch.float64, device=self.device))[None]
+            return (answer_letters(self.network, given) if self.reads_tokens else self.network(given))[None]
 
     def answer(self, x: Tensor, member: int = 0) -> Tensor:
         self.check_member(member)

@@ -31,7 +31,6 @@ EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", 
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
 _NO_RUNS = Grid((), ())  # of what is computed without training
-_TRAINING = View("training lists", {"split": "train"})
 
 
 def _encoded(encoding: str) -> tuple[Series, ...]:
@@ -127,7 +126,7 @@ _LIST = (
         "error against the number of training lists",
         Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000))),
         Scales((1, 3), train=True),
-        Lines("samples", (_TRAINING, _INSIDE, _OUTSIDE)),
+        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE)),
         published="fix-sample",
     ),
     Experiment(
@@ -361,7 +360,10 @@ _LIST = (
             recipe=recipe("paper", batch=1024),
         ),
         Scales((1, 10), train=True),
-        Lines("samples", (_TRAINING, _INSIDE, View("scale 10", {"split": "test", "scale": 10}))),
+        Lines(
+            "samples",
+            (View("training prompts", {"split": "train"}), _INSIDE, View("scale 10", {"split": "test", "scale": 10})),
+        ),
     ),
 )
 

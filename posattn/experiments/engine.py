@@ -26,6 +26,7 @@ from posattn.experiments.declaration import SCALES, Cell, Experiment, GapPanels
 from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
+from posattn.tasks import task
 from posattn.training import RunSpec, files, train_spec
 from posattn.training.fit import check_precision
 
@@ -93,7 +94,8 @@ class AnyEngine(Protocol):
 
 def plan(spec: RunSpec) -> str:
     """What is about to be trained, in words."""
-    return f"{called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} lists"
+    inputs = task(spec.members[0].task).INPUTS
+    return f"{called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} {inputs}"
 
 
 def called(spec: RunSpec) -> str:

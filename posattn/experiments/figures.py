@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from posattn.experiments.declaration import Bars, Contours, Experiment, Lines, View
-from posattn.tasks import TASKS
+from posattn.tasks import TASKS, task
 from posattn.training import files
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers say the same again.
@@ -80,12 +80,18 @@ _TITLE, _ACROSS = 42, 40  # letters in a line of a panel's title, and along its 
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 
 
+def axis(experiment: Experiment) -> str:
+    """What stands along a figure's axis: lists, sequences or prompts, as the tasks have."""
+    x, tasks = experiment.shown.x, experiment.grid.tasks
+    return f"training {task(tasks[0]).INPUTS}" if x == "samples" and tasks else AXES.get(x, x)
+
+
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
     """Colour and marker of a series, the same in every panel of a view that shows ``labels``."""
     plain = {name: name.split(",")[0] for name in labels}
     own = {name for name in labels if plain[name] in STYLES and list(plain.values()).count(plain[name]) == 1}
     if label in own or label in STYLES:
-        return STYLES[plain[label]]
+        return STYLES[plain.get(label, label)]  # published ones may be there without ours
     others = [name for name in labels if name not in own and name not in STYLES]
     kinds = list(dict.fromkeys(_kind(name, others) for name in others))
     colour = _COLOURS[kinds.index(_kind(label, others)) % len(_COLOURS)]
@@ -98,9 +104,12 @@ def _kind(label: str, labels: Sequence[str]) -> str:
 
 
 def dash(label: str, labels: Sequence[str]) -> str:
-    """How the line of a series is drawn: those of variants are not solid."""
+    """How the line of a series is drawn: variants differ in it, and where their colours come again, with another one."""
     alike = [name for name in labels if _kind(name, labels) == _kind(label, labels) and name not in STYLES]
-    return _DASHES[alike.index(label) % len(_DASHES)] if label in alike else "-"
+    if label not in alike:
+        return "-"
+    index = alike.index(label)
+    return _DASHES[(index + index // len(_COLOURS)) % len(_DASHES)]
 
 
 def published() -> pd.DataFrame:
@@ -173,6 +182,7 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             long = len(title) + len(view.title) > _TITLE * (2 if bars else 1)
             title = title + (":\n" if long else ": ") + view.title if view.title else title
             axes.set_title(title, fontsize="medium")
+            axes.set_xlabel(axis(experiment))
             axes.set_yscale("log" if view.metric in LOGARITHMIC else "linear")
             if view.metric in SHARES and not bars:
                 axes.set_ylim(-0.03, 1.03)
@@ -312,7 +322,6 @@ def _panel(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[st
         axes.plot(
             theirs[x], theirs["median"], color=colour, linestyle=":", linewidth=1.2, label=_PUBLISHED.format(label)
         )
-    axes.set_xlabel(AXES.get(x, x))
     axes.grid(alpha=0.25, which="both")
 
 
@@ -339,5 +348,4 @@ def _bars(axes: Axes, table: pd.DataFrame, known: pd.DataFrame, labels: list[str
             (hollow,) = axes.plot(places, theirs["median"], marker, color=colour, label=_PUBLISHED.format(label))
             hollow.set(markersize=6, markerfacecolor="none")
     axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize="small")
-    axes.set_xlabel(AXES.get(x, x))
     axes.grid(alpha=0.25, axis="y")

@@ -118,24 +118,24 @@ def section(
 
 def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]) -> str:
     """How the runs were trained, and on what."""
-    cells = experiment.cells(scale)
+    cells, inputs = experiment.cells(scale), task(experiment.grid.tasks[0]).INPUTS
     recipes = list(dict.fromkeys(cell.recipe for cell in cells))
     there = {key for about in described for key in about["runs"]}
     each = Counter(cell.point for cell in cells if cell.key in there)
     settings = {
         "scale": scale,
         "tasks": _listed(cell.member.task for cell in cells),
-        "list length n": _listed(f"{cell.model.n}" for cell in cells)
+        f"{inputs.removesuffix('s')} length n": _listed(f"{cell.model.n}" for cell in cells)
         + (" and shorter" if cells[0].variable_length else ""),
         "runs": f"{sum(each.values())} of {len(cells)}: {_listed(f'{count}' for count in sorted(each.values()))} a point",
         "recipe": f"{recipes[0].name}: {recipes[0].schedule} schedule, learning rate {recipes[0].lr:g}",
-        "training": f"{_listed(f'{own.samples}' for own in recipes)} lists, {recipes[0].epochs} epochs, batches of "
+        "training": f"{_listed(f'{own.samples}' for own in recipes)} {inputs}, {recipes[0].epochs} epochs, batches of "
         f"{recipes[0].batch}",
         "measured": ", ".join(f"{key} {value}" for key, value in experiment.measure.at(scale).key().items()),
     }
     hardware = [
         [
-            _network(about["spec"]),
+            _network(about["spec"], inputs),
             about["result"]["hardware"],
             about["spec"]["precision"],
             f"{about['result']['seconds']:.0f}",
@@ -151,7 +151,7 @@ def _trained(experiment: Experiment, scale: str, described: list[dict[str, Any]]
     )
 
 
-def _network(spec: dict[str, Any]) -> str:
+def _network(spec: dict[str, Any], inputs: str) -> str:
     """What an ensemble is of, in words."""
     model = spec["model"]
     sizes = [
@@ -159,8 +159,8 @@ def _network(spec: dict[str, Any]) -> str:
     ]
     width = [f"width {model['width']}"] if "width" in model else []
     extra = [name for name in ("tied", "relative") if model.get(name)]
-    parts = [model.get("arch", "?"), f"n = {model['n']}", *sizes, *width, *extra, f"{spec['recipe']['samples']} lists"]
-    return ", ".join(parts)
+    trained = f"{spec['recipe']['samples']} {inputs}"
+    return ", ".join([model.get("arch", "?"), f"n = {model['n']}", *sizes, *width, *extra, trained])
 
 
 def _explained(experiment: Experiment, scale: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from posattn.baselines import GraphConfig
 from posattn.errors import UsageError, choice, positive, whole
+from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import BY_DISTRIBUTION, BY_STAGE, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import FineTuned, Measure, Scales, Shifts
 from posattn.model import ARCHITECTURES
@@ -38,6 +39,8 @@ def _check(path: Path, experiment: Experiment) -> None:
     """Finds what would only show after training."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", experiment.name):
         raise UsageError(f"name in {path} is {experiment.name!r}; it must be letters, digits, dots and dashes.")
+    if experiment.name in EXPERIMENTS:
+        raise UsageError(f"name in {path} is {experiment.name!r}, an experiment of the package; it must be another.")
     whole("grid.seeds", experiment.grid.seeds)
     for field, values in (("n", experiment.grid.n), ("samples", experiment.grid.samples)):
         if not values:

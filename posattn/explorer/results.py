@@ -55,7 +55,7 @@ def _figure(experiment: Experiment, scale: str, table: pd.DataFrame, runs: str) 
         "scale": scale,
         "runs": runs,
         "bars": isinstance(shown, Bars),
-        "xlabel": figures.AXES.get(shown.x, shown.x),
+        "xlabel": figures.axis(experiment),
         "xlog": shown.x not in ("scale", "layers") and not isinstance(shown, Bars),
         "panels": panels,
     }

@@ -57,6 +57,7 @@ class HopTask(TokenTask):
     TOKENS: ClassVar[str] = "letters"
     SCALES: ClassVar[tuple[float, ...]] = (1, 2)
     NETWORK: ClassVar[dict[str, Any]] = {"n": 30, "tokens": "letters", "causal": True, "embed": 60, "layers": 8}
+    INPUTS: ClassVar[str] = "sequences"
 
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         return "khop", split, n, where

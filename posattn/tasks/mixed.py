@@ -67,6 +67,7 @@ class MixedTask(TokenTask):
 
     TOKENS: ClassVar[str] = "prompts"
     NETWORK: ClassVar[dict[str, Any]] = {"n": POSITIONS, "tokens": "prompts", "layers": 3, "embed": 32, "width": 32}
+    INPUTS: ClassVar[str] = "prompts"
 
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         """Not the task, so that tasks differ in what they ask for alone."""

@@ -44,11 +44,12 @@ class Task:
     rounding_step: float = 1.0
 
     # What training needs to know of a task of this kind: its loss, the vocabulary of its tokens, the scales it is tested
-    # at, and the settings of its experiments' network.
+    # at, and the settings of its experiments' network; and what pages call its inputs.
     LOSS: ClassVar[str] = "squared-error"
     TOKENS: ClassVar[str] = "none"
     SCALES: ClassVar[tuple[float, ...]] = tuple(range(1, 11))
     NETWORK: ClassVar[dict[str, Any]] = {"n": 8}
+    INPUTS: ClassVar[str] = "lists"
 
     def sample(
         self,

@@ -152,7 +152,10 @@ def _read_query(query: _Element) -> list[str]:
     """What is asked for, and the identifiers of which categories."""
     match = _QUERY.fullmatch(query.said) if isinstance(query.said, str) else None
     if match is None:
-        query.refuse("the last must be a query such as 'Find min of Cat5, Cat8, Cat11 and Cat20', of min, max or sum")
+        query.refuse(
+            f"the last must be a query such as 'Find min of Cat5, Cat8, Cat11 and Cat20', of min, max or sum and of {QUERIED} "
+            "categories"
+        )
     return list(match.groups())
 
 

@@ -85,7 +85,7 @@ def train(
     spec = _spec(task, config, members, samples, epochs, batch, lr, polish, recipe, seed, variable_length, precision)
     if before is not None:
         spec = begins(spec, before)
-    doubt_family(spec.model, [member.task for member in spec.members])
+    doubt_family(spec.model, [member.task for member in spec.members], spec.lengths)
     if tensorboard and out is None:
         raise UsageError("tensorboard is on and out is not given; events need a folder.")
     folder = None if out is None else Path(out)

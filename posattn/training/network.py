@@ -1,7 +1,7 @@
 """What the trainer asks of a network's configuration: that it builds the network and describes itself."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -62,9 +62,9 @@ def family_of(name: str) -> str | None:
     return next((family for family, row in FAMILIES.items() if name in row.solves), None)
 
 
-def doubt_family(model: NetworkConfig, tasks: Iterable[str]) -> None:
-    """Warns of tasks that no looped network of the model's family is known to solve."""
-    own = getattr(model, "family", None)
+def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:
+    """Warns of tasks that no looped network of the model's family is known to solve, or learns from lists of one length."""
+    own: Any = getattr(model, "family", None)
     for name in dict.fromkeys(tasks) if own is not None else ():
         known = family_of(name)
         if known is None:
@@ -74,6 +74,9 @@ def doubt_family(model: NetworkConfig, tasks: Iterable[str]) -> None:
             doubt = f"family is {own!r}; the looped networks that solve {name} are of family {known!r}"
         if own != known:
             warnings.warn(f"{doubt}. It is learned roughly at best.", stacklevel=3)  # the line that calls train
+        elif FAMILIES[own].classes > 1 and len(lengths) == 1:  # short lists show exchanges one by one
+            few = f"all training lists have {model.n} numbers, from which {name} is hardly learned for other lengths"
+            warnings.warn(f"{few}; lists of 1 to n serve (variable length), and n = 4 is enough.", stacklevel=3)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ runs/sort/history.csv            when done: loss and learning rate of every memb
 """
 
 import platform
+import reprlib
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
@@ -75,7 +76,7 @@ class Run:
         Numbers must be finite. A network itself, ``model(x)``, does not look: of inf or nan it makes nan, as PyTorch does.
         """
         kind = torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
-        x = torch.as_tensor(x, dtype=kind, device=self.parameters.flat.device)
+        x = as_tensor(x, kind, self.device)
         if not bool(x.isfinite().all()):
             raise UsageError(f"x has {x[~x.isfinite()][0].item():g}; it must be numbers up to 3e38.")
         with torch.no_grad():
@@ -198,6 +199,14 @@ class Run:
         }
         given = {name: value for name, value in settings.items() if name not in values}
         return values.assign(**given)[[*ROW_COLUMNS, *own, *extra]]
+
+
+def as_tensor(x: object, kind: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor, or plain lists, as one of ``kind``."""
+    try:
+        return torch.as_tensor(x, dtype=kind, device=device)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"x is {reprlib.repr(x)}; it must be a tensor, or numbers in lists of one length.") from error
 
 
 ROW_COLUMNS = (

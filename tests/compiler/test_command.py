@@ -87,7 +87,7 @@ def test_programs_of_several_inputs_are_saved_too(posattn_command):
         (("compile", "prefix-sum", "--machines", 0), "machines is 0"),
         (("compile", "prefix-sum", "--epsilon", -1), "epsilon is -1"),
         (("compile", "prefix-sum", "--check", "--samples", 0), "samples is 0"),
-        (("graph", "heap-sort"), "it must be one of"),
+        (("graph", "nothing"), "FOLDER is 'nothing', which does not exist; a PROGRAM must be one of prefix-sum, "),
         (("graph", "prefix-sum", "--out", "picture.png"), "must end in .svg"),
         (("graph", "prefix-sum", "--machines", 100), "room for 64"),
         (("graph",), "a graph is drawn of one thing"),
@@ -334,7 +334,7 @@ def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_comma
     assert set(table["scale"]) == {1, 2} and (table["accuracy"] == 1).all() and (table["cross_entropy"] == 0).all()
     code, shown, _ = posattn_command("predict", "hops", "0fg")  # letters out of distribution
     assert code == 0 and "model   fg" in shown and "right  2 of 2" in shown
-    assert "takes 2" in posattn_command("predict", "hops", "0fgf")[2]
+    assert "the sequence has 4 tokens; this compiled program takes 3." in posattn_command("predict", "hops", "0fgf")[2]
     assert "member 0 only" in posattn_command("predict", "hops", "0fg", "--member", 1)[2]
     with pytest.raises(UsageError, match="no lists of numbers"):
         posattn.load("hops").evaluate_shifts()

@@ -32,6 +32,15 @@ def test_it_answers_letters_in_and_out_of_distribution():
         run.model()
 
 
+def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
+    run = CompiledRun("khop", SelectionNetwork(fixed_communication(PROGRAMS["khop"].build(4, 1.0), direct=True)))
+    for tokens, said in (([2, 5, 6], "3"), (2, "no")):
+        with pytest.raises(UsageError, match=f"^the sequence has {said} tokens; this compiled program takes 5\\.$"):
+            run.predict(tokens)
+    with pytest.raises(UsageError, match=r"^x is '2abab'; it must be a tensor, or numbers in lists of one length\.$"):
+        run.predict("2abab")
+
+
 def test_what_is_no_sequence_is_refused():
     for tokens in ([5, 5, 6], [0, 1, 5], [0, 5, 14]):
         with pytest.raises(UsageError, match="a hop count, 0 to 3, and then letters, a to j"):

@@ -122,6 +122,35 @@ def test_a_variant_has_the_colour_of_what_it_varies_and_another_line():
     assert len({style(label, labels)[1] for label in labels}) == len(labels)
 
 
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_no_two_lines_of_a_panel_look_alike(experiment):
+    encodings = {line.label: getattr(line.config(8), "encoding", None) for line in experiment.grid.series}
+    for view in experiment.shown.views:
+        labels = [label for label, own in encodings.items() if view.where.get("encoding", own) == own]
+        assert len({(style(label, labels)[0], dash(label, labels)) for label in labels}) == len(labels)
+        assert len({style(label, labels) for label in labels}) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("fix-sample", "lists"), ("khop-samples", "sequences"), ("mixed-samples", "prompts")]
+)
+def test_a_figure_calls_what_a_network_was_trained_on_by_its_name(name, inputs, monkeypatch, tmp_path):
+    experiment = EXPERIMENTS[name]
+    made = pd.DataFrame(
+        {**view.where, "task": experiment.grid.tasks[0], "domain": "id", "series": "positional", "samples": samples}
+        | {"metric": view.metric, "value": 1.0, "status": "ok"}
+        for view in experiment.shown.views
+        for samples in (5000, 10_000)
+    )
+    panels = drawn(experiment, made, monkeypatch, tmp_path).axes
+    assert {panel.get_xlabel() for panel in panels} == {f"training {inputs}"}
+    assert all("lists" not in panel.get_title() for panel in panels) or inputs == "lists"
+
+
+def test_an_architecture_of_which_only_the_published_line_is_drawn_has_its_own_look():
+    assert style("standard", ["positional"]) == STYLES["standard"]
+
+
 def test_a_legend_of_long_names_stays_within_the_figure(monkeypatch, tmp_path):
     known = published().query("experiment == 'gnn'")
     made = known.rename(columns={"median": "value"}).assign(status="ok")

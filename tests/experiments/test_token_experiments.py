@@ -81,6 +81,13 @@ def test_rows_say_the_hops_the_domain_and_the_layers(small):
     assert table["layers"].tolist() == [1, 2, 1, 2] and table["runs"].tolist() == [2] * 4
 
 
+def test_a_page_speaks_of_sequences(small):
+    page = small[1].page.read_text(encoding="utf-8")
+    assert "<td>sequence length n</td>" in page and "<td>40 sequences, 2 epochs" in page
+    assert "width 8, 40 sequences</td>" in page and " lists" not in page
+    assert all(line.endswith(": 2 epochs of 40 sequences") for line in small[2])
+
+
 def test_operations_are_those_that_pytorch_counts():
     """Two for a multiplication, and backwards twice what forwards takes, less what the first layer's input does not need."""
     from torch.utils.flop_counter import FlopCounterMode

@@ -92,6 +92,10 @@ GOOD = 'name = "x"\n[grid]\ntasks = ["sum"]\narchs = ["positional"]\n'
         (GOOD + "n = []", r"^grid\.n in .* is empty"),
         (GOOD + "seeds = 0", r"^grid\.seeds is 0"),
         (GOOD.replace('"x"', '"../x"'), r"^name in .* is '\.\./x'; it must be letters"),
+        (
+            GOOD.replace('"x"', '"fix-scale"'),
+            r"^name in .* is 'fix-scale', an experiment of the package; it must be ano",
+        ),
         (GOOD + "[measure]\nfactors = [0]", r"^measure\.factors is 0"),
         (GOOD + "[measure]\nfactors = []", r"^measure\.factors in .* is empty"),
         (GOOD + '[measure]\nfactors = ["a"]', r"^measure\.factors is 'a'"),

@@ -151,6 +151,12 @@ MISTAKES = [
     ("'Cat+7'", "'Cat+9'", "'Cat+9'", "its identifier must be that of a category in the list."),
     ("Find min", "find min", QUERY.replace("F", "f"), "the last must be a query such as 'Find min of Cat5, Cat8, "),
     (f", {QUERY}", "", "2.75", "the last must be a query such as"),
+    (
+        ", Cat11 and",
+        " and",
+        QUERY.replace(", Cat11", ""),
+        f"the last must be a query such as {QUERY}, of min, max or sum and of 4 categories.",
+    ),
     ("of Cat5,", "of Cat8,", QUERY.replace("Cat5", "Cat8"), "it must not ask for Cat8 twice."),
     ("of Cat5,", "of Cat6,", QUERY.replace("Cat5", "Cat6"), "Cat6 must be among the categories of the list."),
 ]

@@ -118,6 +118,15 @@ def test_a_run_answers_plain_lists_and_says_what_it_is():
         with pytest.raises(posattn.UsageError, match=f"^x has {named}; it must be numbers up to 3e38.$"):
             run.predict([[1.0, 2.0, 3.0], [1.0, wrong, 3.0]])
     assert run.model(0)(torch.tensor([1.0, math.nan, 3.0])).isnan().any()  # which is PyTorch's way
+    for wrong in ("abc", None, [1.0, "a"], [[1.0, 2.0], [3.0]], [10**400]):
+        with pytest.raises(
+            posattn.UsageError, match=r"^x is .*; it must be a tensor, or numbers in lists of one length\.$"
+        ):
+            run.predict(wrong)
+    with pytest.raises(
+        posattn.UsageError, match=r"^model is a Run; it must be a Transformer, such as run\.model\(0\)\.$"
+    ):
+        posattn.Frozen(run)
 
 
 @pytest.mark.usefixtures("unchecked")
