@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn.folding import Tensors, folds
 from posattn.kernels import layers, queries, words
-from posattn.kernels.shapes import narrowed, padded, turns, widened
+from posattn.kernels.shapes import narrowed, padded, short, turns, widened
 from posattn.model import ModelConfig
 from posattn.queries import apart
 
@@ -314,58 +314,45 @@ class _Step:
         return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded or name == "K"}
 
 
-Finish = Callable[[Tensor], Tensor]  # from what the readout gives, (M, b, V), to every member's loss
+Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every member's loss
 
 
-def token_loss_and_gradients(
-    folded: Tensors,
-    states: Float[Tensor, "M b N D"],
-    finish: Finish | Int64[Tensor, "M b k"],
-    config: ModelConfig,
-    precision: str,
-    programs: int | None = None,
+def loss_and_gradients_of_answers(
+    folded: Tensors, states: Float[Tensor, "M b N D"], finish: Finish, config: ModelConfig, precision: str
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for networks of tokens, from ``words.first_states``.
+    """The same for networks of tokens that answer at the last position, from ``words.first_states``, with any loss."""
+    step = _TokenStep(folded, states, config, precision)
+    return step.differentiate(lambda h: step.answers(h[:, :, -1].float(), finish))
 
-    ``finish`` is the loss of the answers, which stand at the last position and are left to autograd; or the right letters at
-    all others, whose mean cross-entropy is the loss.
-    """
-    wide = replace(config, width=padded(config.width))
-    step = _TokenStep(widened(folded, wide.width, precision), states, finish, wide, precision, programs)
-    loss, gradients = step.differentiate()
-    return loss, narrowed(gradients, config)
+
+def loss_and_gradients_of_letters(
+    folded: Tensors, states: Float[Tensor, "M b N D"], y: Int64[Tensor, "M b k"], config: ModelConfig, precision: str
+) -> tuple[Float[Tensor, " M"], Tensors]:
+    """The same for networks that name a letter at every position but the last; the loss is the mean cross-entropy."""
+    step = _TokenStep(folded, states, config, precision)
+    return step.differentiate(lambda h: step.letters(h, y))
 
 
 class _TokenStep(_Step):
-    def __init__(
-        self,
-        folded: Tensors,
-        states: Tensor,
-        finish: Finish | Tensor,
-        config: ModelConfig,
-        precision: str,
-        programs: int | None,
-    ):
+    def __init__(self, folded: Tensors, states: Tensor, config: ModelConfig, precision: str):
+        self.narrow, self.config = config, replace(config, width=padded(config.width))
+        self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, None
         self.members, self.lists, self.n, _ = states.shape
-        self.folded, self.config, self.precision, self.programs = folded, config, precision, programs
-        self.finish, self.d_in = finish, config.input_dim
-        self.lists_of_numbers = False
-        self.kind = states.dtype
-        self.w = self.none = folded["w"].contiguous()
+        self.d_in, self.kind, self.lists_of_numbers = config.input_dim, states.dtype, False
+        self.w = self.none = self.folded["w"].contiguous()
         self._set_attention()
         self.x = states  # the first layer reads features as others read states: from memory
         self.y = self.encoding = self.none
 
-    def differentiate(self) -> tuple[Tensor, Tensors]:
+    def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:
+        """``read`` goes from the last state to the loss, dz of the last layer, and the gradients of w and b."""
         states, pairs, errors, _ = self._forward()
-        if isinstance(self.finish, Tensor):
-            loss, dz, found = self._letters(states[-1], self.finish)
-        else:
-            loss, dz, found = self._answers(states[-1][:, :, -1].float(), self.finish)
-        return loss, _summed(self._backward(states, pairs, errors, dz), self.n) | found
+        loss, dz, found = read(states[-1])
+        gradients = _summed(self._backward(states, pairs, errors, dz), self.n) | found
+        return loss, narrowed(gradients, self.narrow)
 
-    def _answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
-        """The loss, dz of the last layer, and the gradients of w and b, from the states at the last position."""
+    def answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
+        """From the states at the last position, by autograd."""
         leaves = {"h": h, "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
         leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
         out = torch.bmm(leaves["h"], leaves["w"])
@@ -373,18 +360,15 @@ class _TokenStep(_Step):
         found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
         dz = found.pop("h").where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
         self._set_unit(dz.square().sum(dim=(1, 2)))
-        dz = dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None]
-        dz = dz.clamp(-65504, 65504) if self.precision == "fp16" else dz
         whole = dz.new_zeros(self.members, self.lists, self.n, dz.shape[-1], dtype=self.kind)
-        whole[:, :, -1] = dz
+        whole[:, :, -1] = short(dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None], self.precision)
         return loss.detach(), whole, found
 
-    def _letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
-        """The same for letters at all positions but the last."""
+    def letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
+        """From the states at all positions, by a kernel."""
         rows, (_, width, count) = self.lists * self.n, self.w.shape
         tiles = math.ceil(rows / words.ROWS)
-        programs = _MULTIPROCESSORS * _READERS if self.programs is None else self.programs
-        each = math.ceil(tiles / max(1, programs // self.members))
+        each = math.ceil(tiles / max(1, _MULTIPROCESSORS * _READERS // self.members))
         parts, y = math.ceil(tiles / each), y if y.stride()[1:] == (y.shape[2], 1) else y.contiguous()
         new, dz = self.w.new_empty, torch.empty_like(h)
         summed = new(2, self.members, parts)

@@ -29,6 +29,13 @@ def half_columns(d_k: int, precision: str) -> int:
     return max(padded(d_k - d_k // 2), 64 if precision == "fp16" else 0)
 
 
+def short(x: Float[Tensor, "*any"], precision: str) -> Float[Tensor, "*any"]:
+    """x as matrix products read it, by the rules of ``tiles.rounded`` and ``tiles.rounded_gradient``."""
+    if precision == "fp16":
+        return x.clamp(-65504, 65504).half()
+    return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32) if precision == "tf32" else x
+
+
 _HIDDEN = {  # axes of hidden units
     "U.first": (-1,),
     "U": (-3, -1),

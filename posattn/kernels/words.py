@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from posattn.kernels.shapes import padded
+from posattn.kernels.shapes import padded, short
 from posattn.kernels.tiles import rounded_gradient, tile_of, unit_of
 from posattn.model import ModelConfig
 from posattn.tokens import word_code, word_index
@@ -29,14 +29,14 @@ def every_word(config: ModelConfig, length: int, device: torch.device) -> Shaped
     return words[:, None].expand(-1, length)
 
 
-def table_of(features: Float[Tensor, "V N d_in"], kind: torch.dtype) -> Float[Tensor, "N V D"]:
+def table_of(features: Float[Tensor, "V N d_in"], precision: str) -> Float[Tensor, "N V D"]:
     """From the features of ``every_word`` to rows that the kernels read, padded for the matrix units."""
     wide = F.pad(features, (0, padded(features.shape[-1]) - features.shape[-1]))
-    return wide.transpose(0, 1).to(kind).contiguous()
+    return short(wide, precision).transpose(0, 1).contiguous()
 
 
 def first_states(
-    x: Shaped[Tensor, "M b k"], table: Float[Tensor, "N V D"], config: ModelConfig
+    x: Shaped[Tensor, "M b k"], table: Float[Tensor, "N V D"], config: ModelConfig, precision: str
 ) -> Float[Tensor, "M b N D"]:
     """The features of sequences. The scratchpad has the same whichever word is there."""
     count, numbers = table.shape[1], config.vocabulary.numbers
@@ -45,7 +45,7 @@ def first_states(
     rows = F.pad(rows, (0, 1), value=count * (len(table) - 1))
     states = table.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
     if numbers:
-        states[..., :-1, len(config.vocabulary.characters)] = x.clamp_min(0)
+        states[..., :-1, len(config.vocabulary.characters)] = short(x.clamp_min(0), precision)
     return states
 
 

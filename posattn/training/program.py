@@ -21,7 +21,7 @@ from posattn.folding import Fold, Tensors, folded_forward, folds
 from posattn.model import ModelConfig, input_encoding, input_features, positions_of
 from posattn.streams import stream
 from posattn.tokens import relative_numbers
-from posattn.training.losses import Loss, squared_error
+from posattn.training.losses import Loss, cross_entropy, squared_error
 from posattn.training.network import NetworkConfig
 
 Shapes = dict[str, torch.Size]
@@ -250,7 +250,7 @@ class Program:
     def fused_gradient(
         self, parameters: Parameters, members: slice, x: Float[Tensor, "m b k"], y: Float[Tensor, "m b k"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
-        """The mean squared error of some members, its gradient and that gradient's norm, through the fused kernels."""
+        """The mean loss of some members, its gradient and that gradient's norm, through the fused kernels."""
         assert self.kernels is not None and self.precision is not None
         from posattn.kernels.folds import RowsFold, serves  # needs Triton, which is there if the kernels are
 
@@ -283,9 +283,12 @@ class Program:
         def finish(out: Tensor) -> Tensor:
             return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
 
-        loss, gradients = self.kernels.token_loss_and_gradients(
-            prepared.tensors, self._first_states(x), finish if config.vocabulary.numbers else y, config, self.precision
-        )
+        given = prepared.tensors, self._first_states(x)
+        if config.vocabulary.numbers:
+            loss, gradients = self.kernels.loss_and_gradients_of_answers(*given, finish, config, self.precision)
+        else:
+            assert self.loss is cross_entropy
+            loss, gradients = self.kernels.loss_and_gradients_of_letters(*given, y, config, self.precision)
         found = layered.scatter(prepared.adjoint([gradients[name] for name in prepared.tensors]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
@@ -298,11 +301,12 @@ class Program:
     def _first_states(self, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b N D"]:
         from posattn.kernels import words
 
-        length, kind = x.shape[-1], torch.float16 if self.precision == "fp16" else torch.float32
+        assert self.precision is not None
+        length = x.shape[-1]
         if length not in self._tables:
             features = self._features(words.every_word(self._transformer, length, self.device))
-            self._tables[length] = words.table_of(features, kind)
-        return words.first_states(x, self._tables[length], self._transformer)
+            self._tables[length] = words.table_of(features, self.precision)
+        return words.first_states(x, self._tables[length], self._transformer, self.precision)
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
         length = x.shape[-1]

@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform; the
 
 import posattn
 from posattn.kernels import words
-from posattn.kernels.shapes import padded
+from posattn.kernels.shapes import padded, short
 from posattn.training.losses import cross_entropy
 from posattn.training.program import Program
 
@@ -24,10 +24,27 @@ def test_rows_of_the_table_are_what_the_encoder_reads(name, settings):
     program = Program(config, torch.device("cpu"))
     x, _ = posattn.task(name).sample(5, n=config.n, seed=[0, 1, 2])
     expected = program._features(x)
-    table = words.table_of(program._features(words.every_word(config, config.n, x.device)), torch.float32)
-    states = words.first_states(x, table, config)
+    table = words.table_of(program._features(words.every_word(config, config.n, x.device)), "fp32")
+    states = words.first_states(x, table, config, "fp32")
     assert states.shape[-1] == padded(config.input_dim)
     assert torch.equal(states[..., : config.input_dim], expected) and not states[..., config.input_dim :].any()
+
+
+def test_short_numbers_are_rounded_to_the_nearest():
+    """TensorFloat-32 has ten digits after the first; cut off instead, numbers would be too small on average."""
+    x = torch.linspace(0.5, 1, 5001)[:-1]
+    error = short(x, "tf32") - x
+    assert error.abs().max() <= 2.0**-12 and abs(error.mean()) < 2.0**-16
+    assert not (short(x, "tf32").view(torch.int32) & 0x1FFF).any() and torch.equal(short(x, "fp32"), x)
+    assert torch.equal(short(1e6 * x, "fp16"), torch.full((5000,), 65504.0).half())
+
+    prompts = posattn.task("mixed-min")
+    config = posattn.ModelConfig(**prompts.NETWORK)
+    program = Program(config, torch.device("cpu"))
+    given, _ = prompts.sample(5, seed=[0])
+    table = words.table_of(program._features(words.every_word(config, config.n, given.device)), "tf32")
+    read = words.first_states(given, table, config, "tf32")[..., : config.input_dim]
+    assert torch.equal(read, short(program._features(given), "tf32"))
 
 
 @pytest.mark.parametrize("bias", [True, False])
