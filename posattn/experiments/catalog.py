@@ -362,7 +362,15 @@ _LIST = (
         Scales((1, 10), train=True),
         Lines(
             "samples",
-            (View("training prompts", {"split": "train"}), _INSIDE, View("scale 10", {"split": "test", "scale": 10})),
+            tuple(
+                View(title, where, metric)
+                for metric in ("mse", "mape")
+                for title, where in (
+                    ("training prompts", {"split": "train"}),
+                    ("in distribution", {"split": "test", "scale": 1}),
+                    ("scale 10", {"split": "test", "scale": 10}),
+                )
+            ),
         ),
     ),
 )
