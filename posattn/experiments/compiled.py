@@ -1,5 +1,7 @@
 """Compiled programs beside trained networks: the same measure, no training."""
 
+import hashlib
+import json
 from functools import cache
 
 import pandas as pd
@@ -23,6 +25,13 @@ def compiled_run(program: str, n: int) -> CompiledRun:
     if row.task != "khop":
         return CompiledRun(program, compile(program, machines=n))
     return CompiledRun(program, SelectionNetwork(fixed_communication(row.build(n - 1, 1.0), direct=True)))
+
+
+def compiled_name(experiment: Experiment, scale: str) -> str:
+    """Under which a store keeps the rows of programs: with what determines them, as an experiment of one's own may change."""
+    grid, measure = experiment.grid.at(scale), experiment.measure.at(scale)
+    what = json.dumps([grid.tasks, grid.n, measure.key()], sort_keys=True).encode()
+    return f"{experiment.name}-{scale}-compiled-{hashlib.sha256(what).hexdigest()[:8]}"
 
 
 def compiled_rows(experiment: Experiment, scale: str) -> pd.DataFrame:

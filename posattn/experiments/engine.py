@@ -21,7 +21,7 @@ import torch
 from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.compiled import compiled_rows
+from posattn.experiments.compiled import compiled_name, compiled_rows
 from posattn.experiments.declaration import SCALES, Cell, Experiment, GapPanels
 from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
@@ -174,7 +174,8 @@ def held(
         return rows, described
     rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}, experiment)
     if experiment.compiled:
-        rows = pd.concat([rows, compiled_rows(experiment, scale)], ignore_index=True)
+        compiled = store.computed(compiled_name(experiment, scale), lambda: compiled_rows(experiment, scale))
+        rows = pd.concat([rows, compiled], ignore_index=True)
     return rows, described
 
 

@@ -2,7 +2,7 @@
 
 store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.training.run)
 store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
-store/computed/NAME-SCALE.csv      rows of an experiment that needs no runs
+store/computed/NAME-SCALE.csv      rows of an experiment that needs no runs, or of compiled programs
 
 A row belongs to a run, whichever ensemble it was trained in and whichever experiment asked; experiments that share runs share
 rows, also where one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last.

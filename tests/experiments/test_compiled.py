@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import torch
 
 from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, engine, report_on, reproduce
-from posattn.experiments.compiled import compiled_rows
+from posattn.experiments.compiled import compiled_name, compiled_rows
 
 
 def test_programs_stand_beside_trained_networks_and_are_no_runs(tmp_path, monkeypatch):
@@ -19,8 +20,13 @@ def test_programs_stand_beside_trained_networks_and_are_no_runs(tmp_path, monkey
     assert (rows[rows["series"] != "compiled"]["value"] > 0).all()
     assert outcome.figure.stat().st_size > 10_000
     monkeypatch.setattr(engine, "EXPERIMENTS", {small.name: small})
+    monkeypatch.delattr(engine, "compiled_rows")  # what a store holds is not computed again
     (shown,), others = report_on(store, tmp_path / "report.html")
     assert shown.endswith("smoke scale, 3 of 3 runs") and not others
+    again, _ = engine.held(small, "smoke", store)
+    pd.testing.assert_frame_equal(again, outcome.rows, check_dtype=False)
+    others = [small, replace(small, measure=Scales((1, 2))), replace(small, grid=replace(small.grid, n=(5,)))]
+    assert len({compiled_name(each, "smoke") for each in others}) == 3
 
 
 def test_every_task_has_a_program():
