@@ -60,6 +60,9 @@ def train_command(
     encoding_dim: Annotated[int | None, typer.Option(help="Its dimension (default: the encoding's own).")] = None,
     no_bias: Annotated[bool, typer.Option("--no-bias", help="Leave out every bias.")] = False,
     tied: Annotated[bool, typer.Option("--tied", help="Decode words by the vectors that embed them (khop).")] = False,
+    relative: Annotated[
+        bool, typer.Option("--relative", help="Read the numbers of a prompt relative to their mean (mixed tasks).")
+    ] = False,
     family: Annotated[
         str | None,
         typer.Option(help=f"Where looped networks look: {', '.join(FAMILIES)} (default: as the task needs)."),
@@ -95,6 +98,7 @@ def train_command(
         "encoding_dim": encoding_dim,
         "bias": False if no_bias else None,
         "tied": tied or None,
+        "relative": relative or None,
     }
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")

@@ -34,8 +34,9 @@ def test_the_commands_take_sequences_of_letters(posattn_command, tmp_path):
 
 
 def test_the_commands_take_prompts(posattn_command, tmp_path):
-    code, _, said = posattn_command("train", "mixed-max", "--layers", 1, *SMALL, "--out", "run")
-    assert (code, said) == (0, "") and posattn.load(tmp_path / "run").spec.model.embed == 32
+    code, _, said = posattn_command("train", "mixed-max", "--layers", 1, "--relative", *SMALL, "--out", "run")
+    model = posattn.load(tmp_path / "run").spec.model
+    assert (code, said) == (0, "") and (model.embed, model.relative) == (32, True)
     code, shown, _ = posattn_command("evaluate", "run", "--scales", "1,10", "--samples", 20)
     assert code == 0 and "mape" in shown and "closeness" in shown
     x, y = task("mixed-max").sample(1, seed=3)

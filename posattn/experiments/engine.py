@@ -123,7 +123,7 @@ def reproduce(
     labels = dict.fromkeys(cell.label for cell in cells)
     for label in only:
         if label not in labels:
-            raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(labels)}.")
+            raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(map(repr, labels))}.")
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from posattn.experiments.declaration import Bars, Contours, Experiment, Lines, View
 from posattn.tasks import TASKS, task
@@ -189,6 +189,8 @@ def draw(rows: pd.DataFrame, experiment: Experiment, out: Path) -> Path:
             if shown.x not in ("scale", "layers") and not bars:
                 axes.set_xscale("log")
                 _mark(axes, sorted(set(own[shown.x])))
+            elif shown.x == "layers":
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in row if bars else row[:1]:
             axes.set_ylabel(METRICS.get(view.metric, view.metric))
     handles = {

@@ -203,11 +203,14 @@ def ended(status: list[str]) -> str:
 
 
 def pivots(summary: pd.DataFrame, shown: Lines) -> Iterable[tuple[str, pd.DataFrame]]:
-    """For every panel of the figure its title and its medians: x down, series across."""
+    """For every panel of the figure its title and its medians: x down, series across, and a dash where there is no run."""
     for keys, own in summary.groupby(["metric", "view", *shown.columns], sort=False):
         metric, view, *column = keys
         title = ", ".join(dict.fromkeys(str(part) for part in (*column, view, metric) if part != ""))
         wide = own.pivot(index=shown.x, columns="series", values="median")
+        there = own.assign(there=True).pivot(index=shown.x, columns="series", values="there").notna()
+        if not there.all(axis=None):  # a median that is nan is one of runs that failed
+            wide = wide.astype(object).where(there, "-")
         wide = wide[list(dict.fromkeys(own["series"]))]
         yield title, wide.loc[list(dict.fromkeys(own[shown.x]))] if isinstance(shown, Bars) else wide.sort_index()
 
@@ -219,7 +222,7 @@ def _listed(values: Iterable[str]) -> str:
 def _cells(table: pd.DataFrame) -> list[list[str]]:
     """Header and rows as text."""
     rows = [
-        [x if isinstance(x, str) else f"{x:g}", *(f"{value:.2e}" for value in own)]
+        [x if isinstance(x, str) else f"{x:g}", *(value if isinstance(value, str) else f"{value:.2e}" for value in own)]
         for x, own in zip(table.index, table.to_numpy(), strict=True)
     ]
     return [[str(table.index.name), *map(str, table.columns)], *rows]

@@ -1,7 +1,9 @@
 """What a store must hold for an experiment to be on the report."""
 
+import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from posattn.errors import UsageError
@@ -13,6 +15,7 @@ from posattn.experiments import (
     Scales,
     Store,
     View,
+    report,
     report_on,
     reproduce,
     series,
@@ -80,3 +83,12 @@ def test_what_was_computed_is_on_the_report_and_what_was_not_is_not_computed_for
     reproduce(chosen["ood-probability"], "smoke", tmp_path / "out", store, engine)
     (shown,), others = report_on(store, tmp_path / "report.html")
     assert shown.startswith("ood-probability") and shown.endswith("smoke scale, computed") and not others
+
+
+def test_a_dash_stands_where_nothing_was_trained_and_nan_where_runs_failed():
+    rows = [(1, "a", 0.5), (2, "a", float("nan")), (1, "b", 0.25)]
+    summary = pd.DataFrame(rows, columns=["scale", "series", "median"]).assign(metric="mse", view="", task="sum")
+    ((_, table),) = report.pivots(summary, Lines())
+    assert table.loc[1].tolist() == [0.5, 0.25]
+    assert math.isnan(table.loc[2, "a"]) and table.loc[2, "b"] == "-"
+    assert report._cells(table)[1:] == [["1", "5.00e-01", "2.50e-01"], ["2", "nan", "-"]]

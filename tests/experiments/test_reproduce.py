@@ -131,7 +131,7 @@ def test_only_some_series_are_trained_now_and_all_that_is_there_is_drawn(tmp_pat
     assert set(one.rows["series"]) == {"standard"}
     both = reproduce(trial, "paper", tmp_path / "out", store, engine, only=["positional"])
     assert list(dict.fromkeys(both.rows["series"])) == ["positional", "standard"]
-    with pytest.raises(UsageError, match=r"^only is 'gpt'; trial has positional, standard\.$"):
+    with pytest.raises(UsageError, match=r"^only is 'gpt'; trial has 'positional', 'standard'\.$"):
         reproduce(trial, "paper", tmp_path / "out", store, engine, only=["gpt"])
 
 
