@@ -361,7 +361,9 @@ def _reproduce(
     print(f"{experiment.name}: {experiment.title}")
     for title, table in report.pivots(outcome.table, experiment.shown):
         print_frame(table.reset_index(), title)
-    ended = outcome.rows.drop_duplicates("run")["status"]
+    ended = outcome.rows.drop_duplicates("run").query("arch != 'compiled'")["status"]
+    if len(ended) < (declared := len(experiment.cells(scale))):
+        print(f"{len(ended)} of {declared} runs are there; of what has none, nothing is drawn, or a dash.")
     if failed := int((ended != "ok").sum()):
         print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
     print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")
