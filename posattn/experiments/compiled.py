@@ -1,7 +1,5 @@
 """Compiled programs beside trained networks: the same measure, no training."""
 
-import hashlib
-import json
 from functools import cache
 
 import pandas as pd
@@ -11,6 +9,7 @@ from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.saved import CompiledRun
 from posattn.compiler.selection import SelectionNetwork
 from posattn.experiments.declaration import Experiment
+from posattn.experiments.store import digest
 
 LABEL = "compiled"
 
@@ -30,8 +29,7 @@ def compiled_run(program: str, n: int) -> CompiledRun:
 def compiled_name(experiment: Experiment, scale: str) -> str:
     """Under which a store keeps the rows of programs: with what determines them, as an experiment of one's own may change."""
     grid, measure = experiment.grid.at(scale), experiment.measure.at(scale)
-    what = json.dumps([grid.tasks, grid.n, measure.key()], sort_keys=True).encode()
-    return f"{experiment.name}-{scale}-compiled-{hashlib.sha256(what).hexdigest()[:8]}"
+    return f"{experiment.name}-{scale}-compiled-{digest([grid.tasks, grid.n, measure.key()])}"
 
 
 def compiled_rows(experiment: Experiment, scale: str) -> pd.DataFrame:

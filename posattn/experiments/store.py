@@ -71,7 +71,7 @@ class Store:
 
     def write(self, spec: RunSpec, measure: Measure, rows: pd.DataFrame, result: dict[str, Any]) -> None:
         content = gzip.compress(rows.to_csv(index=False, na_rep="nan").encode(), mtime=0)
-        path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{_digest(measure.key())}.csv.gz"
+        path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{digest(measure.key())}.csv.gz"
         files.write(path, content)
         described = {
             "spec": spec.to_dict(),
@@ -181,5 +181,6 @@ def _group(cells: Iterable[Cell], precision: str, at_once: int) -> list[RunSpec]
     ]
 
 
-def _digest(content: dict[str, Any]) -> str:
+def digest(content: Any) -> str:
+    """A name for what JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

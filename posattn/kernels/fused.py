@@ -367,7 +367,7 @@ class _TokenStep(_Step):
     def letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
         """From the states at all positions, by a kernel."""
         rows, (_, width, count) = self.lists * self.n, self.w.shape
-        tiles = math.ceil(rows / words.ROWS)
+        tiles = math.ceil(rows / layers.ROWS)
         each = math.ceil(tiles / max(1, _MULTIPROCESSORS * _READERS // self.members))
         parts, y = math.ceil(tiles / each), y if y.stride()[1:] == (y.shape[2], 1) else y.contiguous()
         new, dz = self.w.new_empty, torch.empty_like(h)
@@ -377,7 +377,7 @@ class _TokenStep(_Step):
             words.read_letters[(parts, self.members)](
                 h, self.w, self.folded["b"].contiguous() if self.bias else self.none, y, y.stride(0),
                 summed[0], summed[1] if measure else self.loss, dw, db, dz,
-                rows, TILES=each, N=self.n, W=width, V=count, C=padded(count), R=words.ROWS,
+                rows, TILES=each, N=self.n, W=width, V=count, C=padded(count), R=layers.ROWS,
                 BIAS=self.bias, MEASURE=measure, PRECISION=self.precision, num_warps=_WARPS,
             )  # fmt: skip
             if measure:

@@ -3,7 +3,8 @@
 Features of a word depend on the word and its position alone, so those of a batch are rows of a table. The readout of letters is
 one kernel, run twice: dz leaves in a unit that its own size determines (see ``layers``), so that has to be known first.
 
-Letters as in ``layers``, and V words: logits are h w + b, and the gradient of their cross-entropy is softmax(logits) - y.
+Letters as in ``layers``, and V words: logits are h w + b, and the gradient of their cross-entropy is softmax(logits) - y. Its
+products are float32's.
 """
 
 import torch
@@ -14,11 +15,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.kernels.shapes import padded, short
-from posattn.kernels.tiles import rounded_gradient, tile_of, unit_of
+from posattn.kernels.tiles import product, rounded_gradient, tile_of, unit_of
 from posattn.model import ModelConfig
 from posattn.tokens import word_code, word_index
-
-ROWS = 64
 
 
 def every_word(config: ModelConfig, length: int, device: torch.device) -> Shaped[Tensor, "V k"]:
@@ -50,11 +49,6 @@ def first_states(
 
 
 @triton.jit
-def _product(a, b):
-    return tl.dot(a, b, input_precision="tf32x3")
-
-
-@triton.jit
 def read_letters(
     h_pointer, w_pointer, b_pointer, y_pointer, y_stride, loss_pointer, squares_pointer, dw_pointer, db_pointer, dz_pointer,
     rows, TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, V: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
@@ -80,18 +74,18 @@ def read_letters(
         scored = valid & (at % N < N - 1)
         h = tile_of(h_pointer, start, at, valid, W).to(tl.float32)
         y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0)
-        logits = tl.where(there, _product(h, w) + b[None, :], float("-inf"))
+        logits = tl.where(there, product(h, w, "fp32") + b[None, :], float("-inf"))
         top = tl.max(logits, axis=1)
         weight = tl.exp(logits - top[:, None])
         total = tl.sum(weight, axis=1)
         right = y[:, None] == column[None, :]
         slope = tl.where(scored[:, None], weight / total[:, None] - tl.where(right, 1.0, 0.0), 0.0)
-        dz = tl.where(h > 0, _product(slope, tl.trans(w)) / 2, 0.0)
+        dz = tl.where(h > 0, product(slope, tl.trans(w), "fp32") / 2, 0.0)
         if MEASURE:
             of_right = tl.sum(tl.where(right, logits, 0.0), axis=1)
             loss += tl.where(scored, tl.log(total) + top - of_right, 0.0)
             squares += tl.sum(dz * dz, axis=1)
-            dw += _product(tl.trans(h), slope)
+            dw += product(tl.trans(h), slope, "fp32")
             db += tl.sum(slope, axis=0)
         else:
             dz = rounded_gradient(dz / unit_of(squares_pointer, member), PRECISION)

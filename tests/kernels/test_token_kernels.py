@@ -75,6 +75,17 @@ def test_short_precision_is_off_by_parts_in_a_thousand(name, settings, precision
     assert 0 < (rows - expected).norm() / expected.norm() < 2e-2
 
 
+@pytest.mark.parametrize("name", ["khop", "mixed-min"])
+def test_a_readout_of_zeros_sends_zeros_back(name):
+    """dz then has no size to be measured by."""
+    config, parameters, *given = problem(name)
+    parameters.named()["decoder.weight"].zero_()
+    _, rows = by_kernels(parameters, *given, "fp16")
+    found = Parameters(config, rows).named()
+    assert rows.isfinite().all() and found["decoder.weight"].any()
+    assert not any(value.any() for key, value in found.items() if not key.startswith("decoder"))
+
+
 def test_which_networks_the_kernels_serve():
     khop = posattn.task("khop").NETWORK
     for arch in ("positional", "standard"):

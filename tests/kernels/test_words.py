@@ -9,7 +9,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import posattn
-from posattn.kernels import words
+from posattn.kernels import layers, words
 from posattn.kernels.shapes import padded, short
 from posattn.training.losses import cross_entropy
 from posattn.training.program import Program
@@ -66,7 +66,7 @@ def test_letters_have_the_loss_and_gradients_of_autograd(bias):
     def read(squares: torch.Tensor, measure: bool) -> None:
         words.read_letters[(parts, members)](
             h.detach(), w.detach(), b.detach(), y, y.stride(0), loss, squares, found_w, found_b, dz, lists * n,
-            TILES=2, N=n, W=width, V=count, C=padded(count), R=words.ROWS, BIAS=bias, MEASURE=measure, PRECISION="fp32",
+            TILES=2, N=n, W=width, V=count, C=padded(count), R=layers.ROWS, BIAS=bias, MEASURE=measure, PRECISION="fp32",
         )  # fmt: skip
 
     read(squares, True)
