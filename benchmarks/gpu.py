@@ -18,8 +18,8 @@ from cpu import Plain  # the same plain loop
 from torch.profiler import ProfilerActivity, profile
 
 import posattn
-from posattn.folding import fold, folded_forward, stack_layers
-from posattn.model import ModelConfig, Transformer, input_encoding, input_features, positions_of
+from posattn.folding import fold, folded_forward, input_encoding, stack_layers
+from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.training import Member
 from posattn.training.cuda import CudaTrainer
 from posattn.training.recipe import recipe
@@ -47,7 +47,7 @@ def check() -> None:
         x = torch.randn(3, 100, 8, device="cuda", dtype=torch.float64)
         y = x.cumsum(-1)
         leaves = {k: v.detach().requires_grad_() for k, v in fold(stack_layers(named), config, p).items()}
-        out = folded_forward(leaves, input_features(x, p, positions, config), config)
+        out = folded_forward(leaves, input_features(x[..., None], p, positions, config), config)
         loss = (out - y).square().mean(dim=(1, 2))
         truth = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         single = fold(stack_layers({name: value.float() for name, value in named.items()}), config, p.float())

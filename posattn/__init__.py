@@ -12,9 +12,11 @@ from posattn.compiler import compile
 from posattn.compiler.saved import load
 from posattn.errors import UsageError
 from posattn.folding import Frozen
+from posattn.looped import LoopedConfig
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
 from posattn.tasks import task
+from posattn.tokens import TokenConfig
 from posattn.theory import generalization_bound, ood_probability
 from posattn.training import Recipe, Run, train
 

@@ -22,18 +22,15 @@ def attention_weights(
     queries: Float[Tensor, "*shared n d_k"],
     keys: Float[Tensor, "*shared n d_k"],
     mask: Bool[Tensor, "*mask n n"] | None = None,
-    hard: bool = False,
-    bias: Float[Tensor, "*heads n n"] | None = None,
 ) -> Float[Tensor, "*batch n n"]:
-    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend, and a row that may not at all is zero.
+    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend, and a row that may not at all is zero."""
+    return masked_softmax(queries @ keys.mT / math.sqrt(queries.shape[-1]), mask)
 
-    ``hard`` takes hardmax in place of softmax. ``bias`` is added to the logits.
-    """
-    logits = queries @ keys.mT / math.sqrt(queries.shape[-1])
-    if bias is not None:
-        logits = logits + bias
-    if hard:
-        return hardmax(logits)
+
+def masked_softmax(
+    logits: Float[Tensor, "*batch n n"], mask: Bool[Tensor, "*mask n n"] | None
+) -> Float[Tensor, "*batch n n"]:
+    """Over the positions where ``mask`` is True; zero in a row where it is nowhere."""
     if mask is None:
         return logits.softmax(dim=-1)
     # The lowest finite number, not -inf: a fully masked row would be nan, and so would its gradient.
@@ -58,14 +55,6 @@ def hardmax(logits: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch n m"]:
     return (logits == logits.amax(dim=-1, keepdim=True)).to(logits.dtype)
 
 
-def falling_with_distance(
-    positions: Int64[Tensor, " n"], heads: int, dtype: torch.dtype
-) -> Float[Tensor, "{heads} n n"]:
-    """ALiBi (Press et al., 2022): head h of H adds -2^(-8 (h+1) / H) |i - j| to its logits."""
-    slopes = 2.0 ** (-8 * torch.arange(1, heads + 1, device=positions.device) / heads)
-    return -slopes[:, None, None].to(dtype) * (positions[:, None] - positions).abs().to(dtype)
-
-
 def split_heads(x: Float[Tensor, "*batch n Hd"], heads: int) -> Float[Tensor, "*batch {heads} n d"]:
     """(..., n, H d) to (..., H, n, d)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
@@ -88,11 +77,10 @@ class Attention(nn.Module):
         bias: bool = True,
         rotary: bool = False,
         d_v: int | None = None,
-        hard: bool = False,
-        alibi: bool = False,
     ):
+        """``d_v`` is the value width of a head, d_model / heads by default."""
         super().__init__()
-        self.heads, self.rotary, self.hard, self.alibi = heads, rotary, hard, alibi
+        self.heads, self.rotary = heads, rotary
         d_values = d_model if d_v is None else heads * d_v
         self.W_Q = nn.Linear(d_features, heads * d_k, bias=bias)
         self.W_K = nn.Linear(d_features, heads * d_k, bias=bias)
@@ -112,21 +100,26 @@ class Attention(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
+    def logits(
+        self, features: Float[Tensor, "*batch n d_features"], positions: Int64[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "*batch H n n"]:
+        """Q K^T / sqrt(d_k) of every head; ``positions``, by default 0..n-1, are for the rotary embedding."""
+        queries = split_heads(self.W_Q(features), self.heads)
+        keys = split_heads(self.W_K(features), self.heads)
+        if self.rotary:
+            if positions is None:
+                positions = torch.arange(features.shape[-2], device=features.device)
+            queries, keys = rotate(queries, positions), rotate(keys, positions)
+        return queries @ keys.mT / math.sqrt(queries.shape[-1])
+
     def weights(
         self,
         features: Float[Tensor, "*batch n d_features"],
         positions: Int64[Tensor, " n"] | None = None,
         mask: Bool[Tensor, "*mask n n"] | None = None,
     ) -> Float[Tensor, "*batch H n n"]:
-        """A of every head. Eq. 2 for features X, Eq. 3 for features P; ``positions`` are for the rotary embedding and ALiBi."""
-        queries = split_heads(self.W_Q(features), self.heads)
-        keys = split_heads(self.W_K(features), self.heads)
-        if positions is None:
-            positions = torch.arange(features.shape[-2], device=features.device)
-        if self.rotary:
-            queries, keys = rotate(queries, positions), rotate(keys, positions)
-        bias = falling_with_distance(positions, self.heads, queries.dtype) if self.alibi else None
-        return attention_weights(queries, keys, mask, self.hard, bias)
+        """A of every head. Eq. 2 for features X, Eq. 3 for features P."""
+        return masked_softmax(self.logits(features, positions), mask)
 
     def mix(self, a: Float[Tensor, "*#batch H n n"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """(⊕_h A_h X W_V,h) W_O."""

@@ -27,7 +27,7 @@ from posattn.theory import commands as theory_commands
 from posattn.train_command import train_command
 from posattn.training import Run, files, pick_device
 from posattn.training.answers import answer_tokens
-from posattn.training.network import NetworkConfig
+from posattn.network import NetworkConfig
 from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 
@@ -195,7 +195,7 @@ def _networks(run: str | Path | None, pretrained: str | None, arch: str | None, 
 
 
 def _warn_of_shorter(length: int, config: NetworkConfig, what: str) -> None:
-    if length < config.n and not getattr(config, "any_length", False):
+    if length < config.n and not config.any_length:
         warnings.warn(f"the list has {length} numbers; {what} was trained on {config.n} only.", stacklevel=1)
 
 

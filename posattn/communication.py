@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from posattn.attention import merge_heads, split_heads
 from posattn.errors import UsageError
 from posattn.model import Layer, Transformer
+from posattn.network import require
 
 Weights = Float[Tensor, "L H N N"]
 
@@ -31,10 +32,7 @@ def graph_weights(model: nn.Module) -> Weights:
     """A of a positional network; other networks have none without an input."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
-    if model.config.design.attends != "position":
-        raise UsageError(
-            f"the attention of the {model.config.arch} architecture depends on the input; it has no one graph."
-        )
+    require(model.config, "communicate")
     return model.attention().detach()
 
 
@@ -65,8 +63,16 @@ def trace(model: Transformer, x: Float[Tensor, "B n"], weights: Weights) -> Trac
         heard.append(attention.W_O(merge_heads(weights[index] @ values[-1])))
         return heard[-1]
 
-    answers = model.rewired(x, mix)
+    answers = rewired(model, x, mix)
     return Trace(answers, values, heard)
+
+
+def rewired(model: Transformer, x: Float[Tensor, "B n"], mix: Callable[[int, Tensor], Tensor]) -> Float[Tensor, "B n"]:
+    """The answers if layer ℓ heard ``mix(ℓ, X)`` in place of its own (⊕_h A_h X W_V,h) W_O."""
+    z, _, _ = model.encode(x)
+    for index in range(len(model.layers)):
+        z = _layer(model, index).update(mix(index, z), z)
+    return model.decode(z)
 
 
 def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
@@ -124,7 +130,7 @@ def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L 
         own, lost = weights[index] * kept[index], weights[index] * ~kept[index]
         return attention.W_O(merge_heads(own @ spoken + lost @ means[index]))
 
-    return model.rewired(x, mix)
+    return rewired(model, x, mix)
 
 
 def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:

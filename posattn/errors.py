@@ -1,8 +1,10 @@
 """The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import wraps
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -27,7 +29,7 @@ def whole(field: str, value: object, least: int = 1) -> int:
 
 
 def several(field: str, values: Iterable[T]) -> list[T]:
-    """The values of what is no single one."""
+    """``values`` as a list; raises if it is a string or a single value."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UsageError(f"{field} is {values!r}; it must be a list, such as [{values}].")
     return list(values)
@@ -48,3 +50,36 @@ def within(field: str, value: object, least: float, most: float) -> float:
     if not least <= positive(field, value) <= most:
         raise UsageError(f"{field} is {positive(field, value):g}; it must be from {least:g} to {most:g}.")
     return positive(field, value)
+
+
+def flag(field: str, value: object) -> bool:
+    """``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{field} is {value!r}; it must be True or False.")
+    return value
+
+
+def without(fields: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
+    """``fields`` without those that are the same for all of a kind; raises if one says otherwise."""
+    for name, value in fixed.items():
+        if fields.get(name, value) != value:
+            raise UsageError(f"{name} is {fields[name]!r}; for {what} it must be {value!r}.")
+    return {name: value for name, value in fields.items() if name not in fixed}
+
+
+@dataclass_transform(frozen_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Makes a frozen dataclass that refuses a field it does not have in one sentence."""
+    made = dataclass(frozen=True)(cls)
+    names = [field.name for field in fields(made)]  # type: ignore[arg-type]
+    fill: Any = made.__init__
+
+    @wraps(fill)
+    def checked(self: T, *values: object, **named: object) -> None:
+        for name, value in named.items():
+            if name not in names:
+                raise UsageError(f"{name} is {value!r}; a {cls.__name__} has no such field: it has {', '.join(names)}.")
+        fill(self, *values, **named)
+
+    made.__init__ = checked  # type: ignore[method-assign]
+    return made

@@ -19,9 +19,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from posattn.compiler.compiled_model import CompiledConfig
 from posattn.errors import UsageError, whole
-from posattn.folding import fold, folded_forward, folds, stack_layers
-from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.folding import fold, folded_forward, stack_layers
+from posattn.model import Transformer, input_features, positions_of
+from posattn.network import NetworkConfig, can, require
 from posattn.training import files
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
@@ -49,8 +51,8 @@ class Folded(nn.Module):
 
     def forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
         tensors = {name: self.get_buffer(name.replace(".", "_")) for name in self.names}
-        s = input_features(x, self.get_buffer("P"), self.get_buffer("positions"), self.config)
-        if self.config.design.attends != "position":
+        s = input_features(x[..., None], self.get_buffer("P"), self.get_buffer("positions"), self.config)
+        if self.config.attends != "position":
             return folded_forward(tensors, s[None], self.config)[0]
         # The same as folded_forward with fewer and plainer operations: s, A_1 s, ... side by side times U.
         for index in range(self.config.layers):
@@ -66,15 +68,14 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Folded | Tran
     """What is exported for a network, and the length of its lists."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
-    if model.config.vocabulary.words:
-        raise UsageError(f"tokens is {model.config.tokens!r}; only networks of lists of numbers can be exported.")
+    require(model.config, "export")
     length = model.config.n if length is None else length
     if model.config.any_length:
         length = whole("length", length)
     elif not isinstance(length, int) or not 1 <= length <= model.config.n:
         raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")
     model = copy.deepcopy(model).float().cpu().eval()  # the caller's stays as it is
-    return Folded(model, length) if folds(model.config) else model, length
+    return Folded(model, length) if can(model.config, "fold") else model, length
 
 
 def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
@@ -123,14 +124,14 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
     return difference
 
 
-def _shape(config: ModelConfig, length: int) -> tuple[int, ...]:
+def _shape(config: NetworkConfig, length: int) -> tuple[int, ...]:
     """Of a list, or a list of vectors, as the network takes it."""
-    return (length, config.inputs) if config.inputs > 1 else (length,)
+    return (length, config.inputs) if isinstance(config, CompiledConfig) and config.inputs > 1 else (length,)
 
 
 def _checked(
     model: nn.Module,
-    config: ModelConfig,
+    config: NetworkConfig,
     length: int,
     answers: Callable[[Tensor], Tensor],
     lists: Tensor | None = None,
@@ -149,18 +150,18 @@ def _checked(
         if not theirs <= max(TOLERANCE, _ROUNDING * ours):
             raise RuntimeError(f"{where} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}.")
         worst = max(worst, theirs)
-    if config.compiled and not worst <= WORST_COMPILED:
+    if isinstance(config, CompiledConfig) and not worst <= WORST_COMPILED:
         raise UsageError(
             f"in float32 the compiled program errs by {worst:.1e} of its largest answer; compile it with a smaller bound."
         )
     return worst
 
 
-def _lists(config: ModelConfig, length: int) -> Iterator[tuple[str, Tensor]]:
+def _lists(config: NetworkConfig, length: int) -> Iterator[tuple[str, Tensor]]:
     """Random lists, and what they are: of the training range and beyond it, or within the bounds of a compiled program."""
     for scale, batch in product(_SCALES, (1, 100)):
         unit = torch.rand(batch, *_shape(config, length), generator=torch.Generator().manual_seed(batch))
-        if config.bounds is None:
+        if not isinstance(config, CompiledConfig):
             yield f"at scale {scale:g}", scale * (4 * unit - 2)
             continue
         low, high = torch.tensor(config.bounds).unbind(-1)

@@ -26,23 +26,26 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from posattn.attention import merge_heads, softmax, split_heads
 from posattn.errors import UsageError
-from posattn.inputs import check_input
-from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.model import ModelConfig, Transformer, check_input, input_features, positions_of
+from posattn.network import require
 from posattn.queries import Logits, QueriesAndKeys, apart, logits_by_layer
+from posattn.tokens.token_model import TokenConfig
 
 Tensors = dict[str, Tensor]
 
 
-def folds(config: object) -> bool:
-    """Whether a network folds: a Transformer for lists of up to n, not compiled, that does not turn positions alone."""
-    if not isinstance(config, ModelConfig) or config.compiled or config.any_length:
-        return False
-    return not (config.design.rotary and config.design.attends == "position")
+def input_encoding(
+    p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
+) -> Float[Tensor, "2 N d_in"]:
+    """``input_features`` of lists as number * slope + base: slope and base, which are the same for all lists."""
+    nothing = p.new_zeros(len(positions) - 1, 1)
+    base, one = (input_features(value, p, positions, config) for value in (nothing, nothing + 1))
+    return torch.stack([one - base, base])
 
 
 def stack_layers(parameters: Mapping[str, Tensor]) -> Tensors:
@@ -77,9 +80,10 @@ class Fold:
     """
 
     def __init__(self, stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]):
-        if not folds(config):
-            raise UsageError(f"the {config.arch} architecture does not fold.")
+        require(config, "fold")
         self.stacked, self.config, self.p = stacked, config, p
+        # A tied decoder: how many words, which are single characters then, the first rows of the encoder embed.
+        self.tied = len(config.vocabulary.words) if isinstance(config, TokenConfig) and config.tied else None
         # x = s T + t: T and t are the encoder in the first layer and W_2 of the layer before in the others.
         encoder, w_2 = self._matrix("encoder"), self._matrix("layers.W_2")
         self.d_in, self.inner, self.last = encoder.shape[-2], w_2[:-1], w_2[-1]
@@ -259,15 +263,16 @@ class Fold:
 
     def _decoder(self) -> Float[Tensor, "M d V"]:
         """The decoder's matrix; where it is tied, the vectors that embed words, which are single characters then."""
-        words = len(self.config.vocabulary.words)
-        return self._matrix("encoder")[:, :words].mT if self.config.tied else self._matrix("decoder")
+        if self.tied is None:
+            return self._matrix("decoder")
+        return self._matrix("encoder")[:, : self.tied].mT
 
     def _readout(self) -> Tensors:
         decoder = self._decoder()
         folded = {"w": self.last @ decoder}
         if self.config.bias:
             row = self._row("layers.W_2")[-1] @ decoder
-            folded["b"] = row if self.config.tied else row + self._row("decoder")
+            folded["b"] = row + self._row("decoder") if self.tied is None else row
         return folded
 
     def _maps_adjoint(self, first: Tensor, inner: Tensor, gradients: Mapping[str, Tensor], found: Tensors) -> None:
@@ -280,7 +285,7 @@ class Fold:
             found["encoder.bias"] = first[:, self.d_in]
             found["layers.W_2.bias"] = torch.cat([inner[..., self.config.width, :], (db @ decoder.mT)[None, :, 0]])
             by_word = by_word + db.mT @ self._row("layers.W_2")[-1]
-        if self.config.tied:
+        if self.tied is not None:
             found["encoder.weight"] = found["encoder.weight"] + F.pad(by_word.mT, (0, self.d_in - by_word.shape[1]))
             return
         found["decoder.weight"] = by_word
@@ -298,14 +303,7 @@ def folded_forward(
 ) -> Float[Tensor, "M b *out"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
     run = _positional_forward if config.design.attends == "position" else _self_attention_forward
-    return answers_of(run(folded, features, config), config)
-
-
-def answers_of(out: Float[Tensor, "M b N V"], config: ModelConfig) -> Float[Tensor, "M b *out"]:
-    """The answers among what the readout gives at all positions."""
-    if not config.vocabulary.words:
-        return out[..., :-1, 0]
-    return out[:, :, -1] if config.vocabulary.numbers else out[:, :, :-1]
+    return config.answers(run(folded, features, config))
 
 
 def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
@@ -375,14 +373,7 @@ class Frozen(nn.Module):
         if not isinstance(model, Transformer):
             raise UsageError(f"model is a {type(model).__name__}; it must be a Transformer, such as run.model(0).")
         config = model.config
-        if config.vocabulary.words:
-            raise UsageError(f"tokens is {config.tokens!r}; only networks of lists of numbers can be frozen.")
-        if config.design.attends == "offset":
-            raise UsageError(f"the {config.arch} network is for lists of every length; it cannot be frozen.")
-        if config.design.attends != "position":
-            raise UsageError(
-                f"the attention of the {config.arch} architecture depends on the input; it cannot be frozen."
-            )
+        require(config, "freeze")
         self.config = config
         self.length = config.n if length is None else length
         with torch.no_grad():
@@ -401,7 +392,7 @@ class Frozen(nn.Module):
             self.register_buffer("b", folded["b"][0, 0] if config.bias else None)
 
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
-        check_input(x, self.config, self.w.dtype)
+        check_input(x, self.w.dtype)
         if x.shape[-1] != self.length:
             raise UsageError(f"the list has {x.shape[-1]} numbers; this model was frozen for {self.length}.")
         lists = x.reshape(math.prod(x.shape[:-1]), self.length)
@@ -412,7 +403,7 @@ class Frozen(nn.Module):
     CHUNK = 512  # lists at once on a CPU: bounds the memory of the products, at no cost in time
 
     def _forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-        features = input_features(x, self.P, self.positions, self.config)
+        features = input_features(x[..., None], self.P, self.positions, self.config)
         b, n, d_in = features.shape
         width = self.config.width
         s = features.transpose(0, 1).reshape(n * b, d_in)

@@ -5,9 +5,10 @@ A list of n numbers and one empty scratchpad entry are encoded linearly, pass th
     F(X) = Φ( (⊕_h A_h X W_V,h) W_O  ⊕  X ),        Φ a two-layer ReLU MLP,                                    (Eq. 1)
 
 and are decoded linearly; the scratchpad's output is dropped. ⊕ joins along the feature axis. What the architectures
-differ in is said by one row of ``ARCHITECTURES`` each: what feeds A, what feeds X, and in which form. The same network reads
-tokens, or numbers among tokens, if its configuration names a vocabulary (``posattn/tokens.py``). Networks for lists of every
-length have no scratchpad, and the looped one passes one layer again and again (``posattn/offsets.py``, docs/any-length.md).
+differ in is said by one row of ``ARCHITECTURES`` each: what feeds A, what feeds X, and in which form.
+
+Other kinds of network share ``Layer`` and have a configuration and a class of their own: ``posattn/tokens`` reads words,
+``posattn/looped`` lists of every length, and ``posattn/compiler`` makes the weights from a program.
 
 Letters: n list length, N = n + 1 positions with the scratchpad, d embedding width, H heads, L layers,
 X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) the attention weights.
@@ -15,64 +16,232 @@ Defaults are those of the published runs: 84,577 parameters positional and 150,2
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any, ClassVar, Self
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
 from posattn.attention import Attention, causal_mask
-from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
-from posattn.encodings import ENCODINGS, random_places
-from posattn.errors import UsageError
-from posattn.free_memory import check_fits
-from posattn.inputs import Sequence, check_input, input_encoding, input_features, positions_of
-from posattn.memory import refuse_breaches, within_bounds
-from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth
-from posattn.tokens import relative_numbers, reset_embedding
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError, choice, flag, settings, whole
 
-__all__ = [
-    "ARCHITECTURES",
-    "Architecture",
-    "Layer",
-    "LoopedLayer",
-    "ModelConfig",
-    "Transformer",
-    "input_encoding",
-    "input_features",
-    "positions_of",
-]
+
+@dataclass(frozen=True)
+class Architecture:
+    """The design choices of the paper's ablation (Appendix D.1), as data."""
+
+    attends: str  # what feeds queries and keys: "position" (Eq. 3), "input" (Eq. 2) or "both"
+    encoded_input: bool = False  # positional encodings are appended to the input, so values and MLP see them too
+    diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
+    rotary: bool = False  # queries and keys are rotated by their position
+    biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
+
+    @property
+    def reads_encodings(self) -> bool:
+        """Whether P is anywhere in the network."""
+        return self.attends in ("position", "both") or self.encoded_input
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "positional": Architecture("position"),
+    "scale-exact": Architecture("position", biases=False),
+    "standard": Architecture("input", encoded_input=True),
+    "positional-input": Architecture("input", diagonal_input=True),
+    "misaligned": Architecture("position", encoded_input=True),
+    "input-regularized": Architecture("both"),
+    "no-encoding": Architecture("input"),
+    "rope-only": Architecture("input", rotary=True),
+    "standard-rope": Architecture("input", encoded_input=True, rotary=True),
+}
+
+KINDS_BY_ARCH: dict[str, Callable[..., Any]] = {}  # architectures whose configuration is another class (posattn.looped)
+
+
+@settings
+class ModelConfig:
+    """What determines a network up to its weights. A field left out has the published value, which is filled in.
+
+    Args:
+        n: the longest list.
+        arch: a row of ``ARCHITECTURES``; one of ``KINDS_BY_ARCH`` makes that kind's configuration instead.
+        layers: floor(log2 n) + 1 by default.
+        heads: attention heads per layer.
+        embed: width d of the state, a multiple of ``heads``.
+        width: hidden width of the MLP.
+        encoding: a row of :data:`posattn.encodings.ENCODINGS`, for architectures that read one.
+        encoding_dim: its dimension d_P.
+        d_k: query and key width of a head; d_P if attention is positional, else ``embed``.
+        bias: False removes every bias; ``positional`` without biases is ``scale-exact``.
+        causal: position i attends to positions up to i; the scratchpad, which comes last, to all.
+    """
+
+    n: int
+    arch: str = "positional"
+    layers: int = None  # type: ignore[assignment]  # None until filled in
+    heads: int = 2
+    embed: int = 64
+    width: int = 64
+    encoding: str = "one-hot"
+    encoding_dim: int = None  # type: ignore[assignment]
+    d_k: int = None  # type: ignore[assignment]
+    bias: bool = None  # type: ignore[assignment]
+    causal: bool = False
+
+    # What others ask of every kind of network (posattn.network).
+    kind: ClassVar[str] = "model"
+    reads: ClassVar[str] = "none"  # the vocabulary of its tokens: none, for numbers
+    any_length: ClassVar[bool] = False
+    recipe: ClassVar[str] = "paper"  # what it trains by, unless told otherwise
+    columns: ClassVar[tuple[str, ...]] = ()  # what result rows say beside the usual
+
+    def __new__(cls, n: Any = None, arch: Any = "positional", *rest: Any, **fields: Any) -> Self:
+        other = KINDS_BY_ARCH.get(arch) if cls is ModelConfig and isinstance(arch, str) else None
+        return super().__new__(cls) if other is None else other(n, arch, *rest, **fields)
+
+    def __post_init__(self) -> None:
+        self._set("n", whole("n", self.n))
+        choice("arch", self.arch, self.architectures())
+        if choice("encoding", self.encoding, ENCODINGS) != "one-hot" and not self.design.reads_encodings:
+            raise UsageError(f"encoding is {self.encoding!r}; the {self.arch} architecture takes none.")
+        encoding = ENCODINGS[self.encoding]
+        self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
+        self._fill("encoding_dim", encoding.dim(self.n, self.positions))
+        self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
+        self._fill("bias", self.design.biases)
+        for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
+            self._set(field, whole(field, getattr(self, field)))
+        if encoding.full_rank and self.encoding_dim != self.positions:
+            raise UsageError(
+                f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}."
+            )
+        if self.embed % self.heads:
+            raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
+        flag("causal", self.causal)
+        if flag("bias", self.bias) and not self.design.biases:
+            raise UsageError(f"bias is True; the {self.arch} architecture has no biases.")
+        if self.arch == "positional" and not self.bias:
+            self._set("arch", "scale-exact")
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _fill(self, field: str, value: object) -> None:
+        if getattr(self, field) is None:
+            self._set(field, value)
+
+    @classmethod
+    def architectures(cls) -> dict[str, Architecture]:
+        """The architectures that this kind of network can have."""
+        return ARCHITECTURES
+
+    @property
+    def design(self) -> Architecture:
+        return self.architectures()[self.arch]
+
+    @property
+    def attends(self) -> str:
+        return self.design.attends
+
+    @property
+    def positions(self) -> int:
+        """N: the list and the scratchpad."""
+        return self.n + 1
+
+    @property
+    def encoded_positions(self) -> int:
+        """How many rows P has."""
+        return self.positions
+
+    @property
+    def entry_dim(self) -> int:
+        """How many features describe an entry of the input: a number is one."""
+        return 1
+
+    @property
+    def input_dim(self) -> int:
+        """Width of what the encoder reads at each position."""
+        if self.design.diagonal_input:
+            return self.positions
+        return self.entry_dim + self.encoding_dim * self.design.encoded_input
+
+    @property
+    def output_dim(self) -> int:
+        """Width of what the decoder gives at each position."""
+        return 1
+
+    def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
+        """The answers among the decoder's outputs at all positions."""
+        return out[..., :-1, 0]
+
+    @property
+    def network(self) -> "type[Transformer]":
+        return Transformer
+
+    def build(self) -> "Transformer":
+        return self.network(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields. ``causal`` is left out where it is False: runs are known by their fields, and older ones lack it."""
+        return {name: value for name, value in asdict(self).items() if name != "causal" or value}
+
+
+def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
+    """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
+    if not 1 <= length <= config.n:
+        what = "list has {} numbers" if config.reads == "none" else "sequence has {} tokens"
+        raise UsageError(f"the {what.format(length)}; this model takes 1 to {config.n}.")
+    return torch.cat([torch.arange(length, device=device), torch.full((1,), config.n, device=device)])
+
+
+def input_features(
+    entries: Float[Tensor, "*batch k F"],
+    p: Float[Tensor, "*lists N d_P"],
+    positions: Int64[Tensor, " N"],
+    config: ModelConfig,
+) -> Float[Tensor, "*any N d_in"]:
+    """What the encoder reads: each entry, with its encoding or not, or Diag(X); the scratchpad holds 0."""
+    value = torch.cat([entries, torch.zeros_like(entries[..., :1, :])], dim=-2)
+    if config.design.diagonal_input:
+        return value * nn.functional.one_hot(positions, config.positions).to(value.dtype)
+    if config.design.encoded_input:
+        return torch.cat([value, p.expand(*value.shape[:-1], -1)], dim=-1)
+    return value
+
+
+def check_input(x: object, wanted: torch.dtype) -> None:
+    """Raises unless ``x`` is a tensor of what a network reads, or of what autocast makes that."""
+    if not isinstance(x, Tensor):
+        raise UsageError(f"the input is a {type(x).__name__}; it must be a tensor, such as torch.tensor([3.0, 1.0]).")
+    if not x.ndim:
+        raise UsageError("the input is a single number; it must be a list of them, (..., n).")
+    cast = x.is_floating_point() and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
+    if x.dtype != wanted and not cast:
+        raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 
 class Layer(nn.Module):
-    """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X)."""
+    """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X). The published Φ has one hidden layer; other kinds may have more."""
 
-    def __init__(self, config: ModelConfig, index: int = 0):
+    def __init__(
+        self,
+        attention: Attention,
+        d: int,
+        hidden: Sequence[int],
+        bias: bool = True,
+        attends: str = "position",
+        causal: bool = False,
+        attended: int | None = None,
+    ):
+        """``hidden`` are Φ's hidden widths. ``attended`` is the width of what attention brings, d by default."""
         super().__init__()
-        d, self.attends, self.causal = config.embed, config.design.attends, config.causal
-        self._add_attention(config)
-        hidden = (config.width,) if config.mlp is None else config.mlp[index]
-        self.W_1 = nn.Linear(config.attended + d, hidden[0], bias=config.bias)
-        # Between W_1 and W_2 there is nothing but in deeper MLPs, which only compiled programs have.
-        self.between = nn.ModuleList(nn.Linear(a, b, bias=config.bias) for a, b in pairwise(hidden))
-        self.W_2 = nn.Linear(hidden[-1], d, bias=config.bias)
-
-    def _add_attention(self, config: ModelConfig) -> None:
-        d, d_P = config.embed, config.encoding_dim
-        d_features = {"input": d, "position": d_P, "both": d + d_P}[self.attends]
-        design = config.design
-        self.attention = Attention(
-            d,
-            d_features,
-            config.d_k,
-            config.heads,
-            config.bias,
-            design.rotary,
-            config.d_v,
-            config.hardmax,
-            design.alibi,
-        )
+        self.attention, self.attends, self.causal = attention, attends, causal
+        self.W_1 = nn.Linear((d if attended is None else attended) + d, hidden[0], bias=bias)
+        self.between = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(hidden))
+        self.W_2 = nn.Linear(hidden[-1], d, bias=bias)
 
     def weights(
         self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "*lists n d_P"], positions: Int64[Tensor, " n"]
@@ -100,199 +269,94 @@ class Layer(nn.Module):
         return self.W_2(hidden)
 
 
-_TILE = 1 << 16  # positions that a long list takes at once: what a loop needs beside the state fits a cache
-
-
-class LoopedLayer(Layer):
-    """Eq. 1 with attention over offsets, F_l for loop l. Where a position stays, X' = m F_l(X) + (1 - m) X."""
-
-    attention: OffsetAttention  # type: ignore[assignment]
-
-    def carry(self) -> bool:
-        """Gives the first 2d hidden units to the state, x = relu(x) - relu(-x): at first Φ(attended ⊕ x) is x and a little.
-
-        A layer that has fewer is left as it is, and the answer is False.
-        """
-        d, hidden = self.W_2.out_features, (self.W_1, *self.between)
-        if min(linear.out_features for linear in hidden) < 2 * d:
-            return False
-        signed = torch.cat([torch.eye(d), -torch.eye(d)])
-        with torch.no_grad():
-            for linear in hidden:
-                linear.weight[: 2 * d] = 0
-            self.W_1.weight[: 2 * d, -d:] = signed
-            for linear in hidden[1:]:
-                linear.weight[: 2 * d, : 2 * d] = torch.eye(2 * d)
-            self.W_2.weight[:, : 2 * d] = signed.mT
-        return True
-
-    def _add_attention(self, config: ModelConfig) -> None:
-        assert config.family is not None and config.sharpness is not None
-        self.stay = config.stay
-        self.attention = OffsetAttention(
-            config.embed, config.heads, config.family, config.sharpness, config.bias, config.d_v
-        )
-
-    def forward(self, x: Float[Tensor, "*batch n d"], loop: Loop) -> Float[Tensor, "*batch n d"]:  # type: ignore[override]
-        n = x.shape[-2]
-        a, m = self.attention.weights(n, loop)
-        values = self.attention.W_V(x)
-        tile = n if torch.is_grad_enabled() else _TILE
-        parts = []
-        for start in range(0, n, tile):
-            here = slice(start, min(start + tile, n))
-            old = x[..., here, :]
-            new = self.update(self.attention.mix(a[:, here], values, loop, start), old)
-            parts.append(torch.lerp(old, new, m[here, None].to(old.dtype)) if self.stay else new)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
-
-
 class Transformer(nn.Module):
     """Lists of numbers in, lists of numbers out: (..., k) to (..., k) for any k up to ``config.n``.
 
-    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one. Tokens (..., k) give
-    a logit for each word, (..., k, V); numbers among tokens give one number, (..., 1), the scratchpad's output. A compiled
-    program may take vectors, (..., n, inputs), and give vectors, (..., n, outputs).
+    A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one.
+    ``Transformer(config)`` is a network of the configuration's kind.
     """
 
     P: Tensor
-    table: Tensor
+    config: Any  # a ModelConfig; other kinds of network have their own
+    layers: nn.ModuleList
+
+    def __new__(cls, config: Any = None) -> Self:
+        own = getattr(config, "network", cls)
+        return super().__new__(own if issubclass(own, cls) else cls)
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
-        looped = config.design.attends == "offset"
-        self.layers = nn.ModuleList(
-            LoopedLayer(config) if looped else Layer(config, index) for index in range(config.layers)
-        )
-        if not config.tied:
-            outputs = config.outputs if config.vocabulary.numbers else len(config.vocabulary.words)
-            self.decoder = nn.Linear(config.embed, outputs, bias=config.bias)
+        self.layers = nn.ModuleList(self._layer(index) for index in range(config.layers))
+        if config.output_dim:
+            self.decoder = nn.Linear(config.embed, config.output_dim, bias=config.bias)
         with torch.device("cpu"):  # also where the network is only sketched, on the meta device
-            p = ENCODINGS[config.encoding].matrix(config.encoded_places, config.encoding_dim)
+            p = ENCODINGS[config.encoding].matrix(config.encoded_positions, config.encoding_dim)
         self.register_buffer("P", p.to(torch.get_default_device()), persistent=False)
-        self.register_buffer("table", config.vocabulary.table(), persistent=False)
-        if config.vocabulary.words:
-            reset_embedding(self.encoder, config.vocabulary)
-        if looped and self.offset_attention().family.carries:
-            self._hand_on()
 
-    def _hand_on(self) -> None:
-        """Weights to begin with whose answer is the list itself, and a little."""
-        layer = self.layers[0]
-        assert isinstance(layer, LoopedLayer)
-        if layer.carry():
-            nn.init.ones_(self.encoder.weight)
-            nn.init.constant_(self.decoder.weight, 1 / self.config.embed)
+    def _layer(self, index: int) -> Layer:
+        config, d, d_P = self.config, self.config.embed, self.config.encoding_dim
+        d_features = {"input": d, "position": d_P, "both": d + d_P}[config.attends]
+        made = self.attention_class()
+        attention = made(d, d_features, config.d_k, config.heads, config.bias, config.design.rotary)
+        return Layer(attention, d, (config.width,), config.bias, config.attends, config.causal)
 
-    def forward(self, x: Sequence) -> Float[Tensor, "*out"]:
-        if self.config.relative:
-            x, mean = relative_numbers(x)
+    def attention_class(self) -> type[Attention]:
+        return Attention
+
+    def forward(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "*out"]:
         z = deque(self._states(x), maxlen=1).pop()  # the last; the others need not be kept
-        if self.config.numbered:
-            z = refuse_breaches(z, self.config.layers)
-        return self._decode(z) * mean if self.config.relative else self._decode(z)
+        return self.decode(z)
 
-    def _decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
-        words = self.config.vocabulary
-        if not words.words:
-            y = self.decoder(z)
-            y = y if self.config.any_length else y[..., : -1 - self.config.spare, :]
-            return y[..., 0] if self.config.outputs == 1 else y
-        if words.numbers:
-            return self.decoder(z[..., -1, :])
-        if self.config.tied:
-            return z[..., :-1, :] @ (self.encoder.weight[:, : len(words.characters)] @ self.table.mT)
-        return self.decoder(z[..., :-1, :])
+    @property
+    def input_dtype(self) -> torch.dtype:
+        return self.encoder.weight.dtype
 
-    def attention(self, x: Sequence | None = None, *, length: int | None = None) -> Float[Tensor, "L *any H N N"]:
-        """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``.
+    def entries(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*batch k F"]:
+        """What is known of every entry of the input: of a list, the number."""
+        return x[..., None]
 
-        Of a looped network, those of all loops; what falls out of the list goes to the sink, which is the last position.
-        """
-        if x is None and self.config.design.attends not in ("position", "offset"):
-            raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
-        if x is not None and length is not None:
-            raise UsageError("attention takes x or length, not both.")
-        if x is not None:
-            check_input(x, self.config, self.encoder.weight.dtype)
-        if x is None:
-            kind = self.P.dtype if self.config.vocabulary.numbers else torch.int64
-            vector = (self.config.inputs,) * (self.config.inputs > 1)
-            x = self.P.new_zeros(self.config.n if length is None else length, *vector, dtype=kind)
-        if self.config.family is not None:
-            loops = FAMILIES[self.config.family].loops(self._length(x))
-            attention = self.offset_attention()
-            maps = [attention.matrix(self._length(x), loop) for loop in loops]
-            return (
-                torch.stack(maps) if maps else self.P.new_zeros(0, self.config.heads, 2, 2)
-            )  # a list of one has no loop
-        *states, _ = self.states(x)
-        positions = positions_of(self._length(x), self.config, x.device)
-        maps = []
-        for layer, z in zip(self._passes(self._length(x)), states, strict=True):
-            maps.append(layer.weights(z, self._encodings(x, positions), positions))
-        return torch.stack(maps)
+    def encode(self, x: Shaped[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
+        """The first state, and the encodings and positions of its entries."""
+        check_input(x, self.input_dtype)
+        positions = positions_of(x.shape[-1], self.config, x.device)
+        p = self.P[positions]
+        return self.encoder(input_features(self.entries(x), p, positions, self.config)), p, positions
 
-    def offset_attention(self) -> OffsetAttention:
-        """Of a looped network: its table, and where it looks."""
-        layer = self.layers[0]
-        assert isinstance(layer, LoopedLayer)
-        return layer.attention
+    def decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
+        """The answers from the last state."""
+        return self.config.answers(self.decoder(z))
 
-    def states(self, x: Sequence) -> list[Float[Tensor, "*any N d"]]:
+    def states(self, x: Shaped[Tensor, "*input"]) -> list[Float[Tensor, "*any N d"]]:
         """X before every layer, and after the last."""
         return list(self._states(x))
 
-    def _states(self, x: Sequence) -> Iterator[Float[Tensor, "*any N d"]]:
+    def _states(self, x: Shaped[Tensor, "*input"]) -> Iterator[Float[Tensor, "*any N d"]]:
         """The same, one after the other."""
-        z, p, positions = self._encode(x)
+        z, p, positions = self.encode(x)
         yield z
-        if self.config.family is not None:
-            for loop in FAMILIES[self.config.family].loops(self._length(x)):
-                z = self.layers[0](z, loop)
-                yield z
-            return
-        for layer in self._passes(self._length(x)):
+        for layer in self.passes(len(positions)):
             z = layer(z, p, positions)
             yield z
 
-    def _passes(self, length: int) -> list[Layer]:
-        """The layers in the order in which a list meets them."""
-        times = max(1, depth(length)) if self.config.looped else 1
-        return [layer for layer in self.layers if isinstance(layer, Layer)] * times
+    def passes(self, positions: int) -> list[Layer]:
+        """The layers in the order in which a list on so many positions meets them."""
+        return list(self.layers)  # type: ignore[arg-type]
 
-    def rewired(self, x: Sequence, mix: Callable[[int, Tensor], Tensor]) -> Float[Tensor, "*out"]:
-        """The answers if layer ℓ heard ``mix(ℓ, X)`` in place of its own (⊕_h A_h X W_V,h) W_O."""
-        z, _, _ = self._encode(x)
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            z = layer.update(mix(index, z), z)
-        return self._decode(z)
+    def attention(
+        self, x: Shaped[Tensor, "*input"] | None = None, *, length: int | None = None
+    ) -> Float[Tensor, "L *any H N N"]:
+        """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
+        if x is not None and length is not None:
+            raise UsageError("attention takes x or length, not both.")
+        if x is None and self.config.attends != "position":
+            raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
+        x = self.blank_input(self.config.n if length is None else length) if x is None else x
+        _, p, positions = self.encode(x)
+        passes = self.passes(len(positions))
+        return torch.stack([layer.weights(z, p, positions) for layer, z in zip(passes, self._states(x), strict=False)])
 
-    def _encode(self, x: Sequence) -> tuple[Tensor, Tensor, Tensor]:
-        """The first state, and the encodings and positions of its entries."""
-        check_input(x, self.config, self.encoder.weight.dtype)
-        if self.config.bounds is not None:
-            x = within_bounds(x, self.config.n, self.config.bounds, self.config.integers).to(self.P.dtype)
-        n = self._length(x)
-        if self.config.any_length and not torch.compiler.is_compiling():
-            gradients = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.parameters())
-            numbers = self.config.numbers_a_position(n, gradients)
-            check_fits(x.numel() // max(1, n), n, numbers, x.element_size(), x.device, gradients)
-        positions = positions_of(n, self.config, x.device)
-        p = self._encodings(x, positions)
-        return self.encoder(input_features(x, p, positions, self.config, self.table)), p, positions
-
-    def _encodings(self, x: Sequence, positions: Int64[Tensor, " N"]) -> Float[Tensor, "*any N d_P"]:
-        """P of the positions; at random places of a range if it is so designed, and none where no table fits every length."""
-        if self.config.design.randomized:
-            if len(positions) > RANGE:
-                raise UsageError(f"the list has {len(positions)} numbers; randomized encodings have {RANGE} places.")
-            return self.P[random_places(x, RANGE)]
-        return self.P.new_zeros(len(positions), 0) if self.config.any_length else self.P[positions]
-
-    def _length(self, x: Tensor) -> int:
-        """How many positions an input fills: vectors have one axis more."""
-        return x.shape[-1 if self.config.inputs == 1 else -2]
+    def blank_input(self, length: int) -> Tensor:
+        """An input of zeros, for what is the same for every input."""
+        return self.P.new_zeros(length, dtype=self.input_dtype)

@@ -13,7 +13,8 @@ import pandas as pd
 import safetensors.torch
 
 from posattn.errors import UsageError, choice
-from posattn.model import ModelConfig, Transformer
+from posattn.model import Transformer
+from posattn.network import from_dict
 
 _FOLDER = resources("posattn").joinpath("data/pretrained")
 
@@ -34,7 +35,8 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
         raise UsageError(f"task is {task!r}; it must be one of {', '.join((*described['models'], *more))}.")
     config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
-    model = Transformer(ModelConfig(**config))
+    model = from_dict(config).build()
+    assert isinstance(model, Transformer)
     model.load_state_dict(
         {name.removeprefix(f"{task}/"): w for name, w in weights.items() if name.startswith(f"{task}/")}
     )

@@ -1,6 +1,5 @@
 """The command ``posattn train``: networks of a task into a folder."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,17 +9,18 @@ from rich.table import Table
 from posattn.console import console, parse_lengths
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
-from posattn.model import ARCHITECTURES, ModelConfig
-from posattn.offsets import FAMILIES
-from posattn.tasks import TASKS, task
+from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
+from posattn.network import NetworkConfig, can
+from posattn.looped.families import FAMILIES
+from posattn.tasks import TASKS
 from posattn.training import RECIPES, Run, load, train
-from posattn.training.network import NetworkConfig, family_of
+from posattn.training.network import like, network_for
 
 
 def train_command(
     name: Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")],
     arch: Annotated[
-        str | None, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional).")
+        str | None, typer.Option(help=f"Architecture: {', '.join((*ARCHITECTURES, *KINDS_BY_ARCH))} (default positional).")
     ] = None,
     n: Annotated[
         int | None, typer.Option(help="Numbers in a training list (default 8), or tokens (default: the task's own).")
@@ -130,28 +130,7 @@ def train_command(
 
 def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkConfig:
     """What the options say, over the network of the run to begin with, or over the task's own settings."""
-    if before is not None:
-        return _like(before.spec.model, given)
-    if task(name).TOKENS != "none" and given.get("arch") == "looped":
-        raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
-    if task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
-        raise UsageError(
-            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
-            "--no-bias leaves out the biases of a positional one."
-        )
-    if given.get("arch") == "looped" and (family := family_of(name)) is not None:
-        given = {"family": family} | given
-    return ModelConfig(**task(name).NETWORK | given)
-
-
-def _like(model: NetworkConfig, given: dict[str, Any]) -> NetworkConfig:
-    """A run's network with other settings."""
-    if given.get("arch", model.arch) != model.arch:
-        raise UsageError(f"arch is {given['arch']!r}; that of the run to begin with is {model.arch!r}.")
-    if not isinstance(model, ModelConfig):  # of another kind, whose settings are not those of options
-        return model
-    of_length = {"encoding_dim": None} if model.encoding == "one-hot" and "n" in given else {}
-    return replace(model, **of_length | given)
+    return network_for(name, **given) if before is None else like(before.spec.model, **given)
 
 
 def _print_training(run: Run, folder: Path, what: str) -> None:
@@ -171,6 +150,6 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
             print("Where attention has not settled, lists of several --lengths, or another --seed, may help.")
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)
     options = f"--scales {scales}"
-    if getattr(run.spec.model, "family", None) is not None:
+    if can(run.spec.model, "last steps"):
         options = f"--lengths {run.spec.model.n},{64 * run.spec.model.n} --scales 1,10 --samples 100"
     print(f"Next: posattn evaluate {folder} {options}")

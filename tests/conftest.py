@@ -22,7 +22,7 @@ CHECKED = [
     "posattn.communication",
     "posattn.encodings",
     "posattn.folding",
-    "posattn.memory",
+    "posattn.compiler.machine_memory",
     "posattn.model",
 ]
 CHECKED += [f"posattn.theory.{name}" for name in ("certificate", "cones", "discrepancy", "models", "network")]

@@ -5,7 +5,7 @@ import torch
 
 from posattn import ModelConfig, Transformer, UsageError
 from posattn.attention import hardmax
-from posattn.memory import BREACHES, breach_code, memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.machine_memory import BREACHES, breach_code, memory_cells, refuse_breaches, within_bounds
 
 WIDE = {"n": 3, "layers": 2, "heads": 2, "embed": 5, "d_v": 7, "inputs": 2, "outputs": 3, "numbered": True, "spare": 1}
 

@@ -10,7 +10,7 @@ A + I (N, N) the graph with self loops: entry (i, j) says whether node i reads n
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import ClassVar
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, flag, settings, whole
 from posattn.model import ModelConfig, input_features, positions_of
-from posattn.training.network import register
+from posattn.network import OtherNetwork, register
 
 _SLOPE = 0.2  # of LeakyReLU below 0, as in the GAT paper
 
@@ -96,8 +96,8 @@ class GraphAttention(nn.Module):
 ARCHITECTURES = ("gcn", "gat")
 
 
-@dataclass(frozen=True)
-class GraphConfig:
+@settings
+class GraphConfig(OtherNetwork):
     """What determines a graph network up to its weights. A field left out is filled in.
 
     Args:
@@ -119,7 +119,8 @@ class GraphConfig:
     encoded_input: bool = True
 
     encoding: ClassVar[str] = "one-hot"  # what result rows say
-    COLUMNS: ClassVar[tuple[str, ...]] = ("graph", "encoded_input")  # of result rows, beside the usual ones
+    kind: ClassVar[str] = "graph"
+    columns: ClassVar[tuple[str, ...]] = ("graph", "encoded_input")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
@@ -134,8 +135,7 @@ class GraphConfig:
             raise UsageError(f"heads is {self.heads}; it must be 1 for gcn, which has no attention.")
         if self.width % self.heads:
             raise UsageError(f"width is {self.width}; it must be a multiple of heads, which is {self.heads}.")
-        if not isinstance(self.encoded_input, bool):
-            raise UsageError(f"encoded_input is {self.encoded_input!r}; it must be True or False.")
+        flag("encoded_input", self.encoded_input)
 
     @property
     def input(self) -> ModelConfig:
@@ -146,10 +146,10 @@ class GraphConfig:
         return GraphNetwork(self)
 
     def to_dict(self) -> dict[str, object]:
-        return {"kind": "graph"} | asdict(self)
+        return {"kind": self.kind} | asdict(self)
 
 
-register("graph", GraphConfig)
+register(GraphConfig.kind, GraphConfig)
 
 
 class GraphNetwork(nn.Module):
@@ -178,7 +178,7 @@ class GraphNetwork(nn.Module):
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
         positions = positions_of(x.shape[-1], self.input, x.device)
         graph = self.graph[positions][:, positions]
-        z = self.encoder(input_features(x, self.P[positions], positions, self.input))
+        z = self.encoder(input_features(x[..., None], self.P[positions], positions, self.input))
         for layer in self.layers:
             z = torch.relu(layer(z, graph))
         return self.decoder(z)[..., :-1, 0]

@@ -13,7 +13,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from posattn import offsets
+from posattn.looped.looped_model import LoopedTransformer
+from posattn.looped.offsets import edges as edges_of
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
 from posattn.compiler.saved import CompiledRun, load
@@ -128,7 +129,7 @@ def pretrained_report(
 def _network_report(
     model: torch.nn.Module, name: str, title: str, least: float, by: str, samples: int, machines: int | None
 ) -> Report:
-    if isinstance(model, Transformer) and model.config.family is not None:
+    if isinstance(model, LoopedTransformer):
         if choice("by", by, BY) == "effect":
             raise UsageError("by is 'effect'; of a looped network only the attention is known.")
         return looped_report(model, title, least, whole("machines", MACHINES if machines is None else machines))
@@ -178,11 +179,11 @@ def trained_report(
     )
 
 
-def looped_report(model: Transformer, title: str, least: float, machines: int) -> Report:
+def looped_report(model: LoopedTransformer, title: str, least: float, machines: int) -> Report:
     """Of a looped network, loops in place of layers; a position that hears nobody looks at the sink, or out of the list."""
     _check_share(least)
     check_room(machines)
-    loops = offsets.edges(model.offset_attention(), machines, least)
+    loops = edges_of(model.layer.attention, machines, least)
     found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
     graph = Graph(title, numbered(machines), len(loops), arrows)

@@ -9,7 +9,7 @@ import torch
 from posattn.compiler.analysis import LARGEST, Known
 from posattn.compiler.expressions import Array
 from posattn.errors import UsageError
-from posattn.memory import within_bounds
+from posattn.compiler.machine_memory import within_bounds
 
 
 class Program(Protocol):

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.errors import UsageError
-from posattn.tokens import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
+from posattn.tokens.vocabulary import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
 
 _WORDS = VOCABULARIES["letters"]
 _FIRST, _LETTERS = _WORDS.index[ALPHABETS["id"][0]], sum(map(len, ALPHABETS.values()))

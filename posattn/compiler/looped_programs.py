@@ -27,8 +27,8 @@ from posattn.compiler.expressions import Cell, Expression, maximum
 from posattn.compiler.expressions_to_relu import relu_layers
 from posattn.compiler.programs import joined_stretch, least, total
 from posattn.errors import choice
-from posattn.model import LoopedLayer, ModelConfig, Transformer
-from posattn.offsets import FAMILIES
+from posattn.looped.families import FAMILIES
+from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 
 _CERTAIN = 1000.0  # logits this far apart make softmax hardmax, in float64 too
 _ANY = 1e200  # no weight depends on how large the numbers are
@@ -77,7 +77,7 @@ LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
 }
 
 
-def looped_program(task: str) -> Transformer:
+def looped_program(task: str) -> LoopedTransformer:
     """The looped network that solves a task (sum, min, maxsub, sort, median-total) exactly, for lists of every length."""
     row = LOOPED_PROGRAMS[choice("task", task, LOOPED_PROGRAMS)]
     brought = sum(len(words) for words in row.reads)
@@ -85,9 +85,8 @@ def looped_program(task: str) -> Transformer:
     anything = Analysis([Known(-_ANY, _ANY)] * len(cells), 0)
     # The machine's number, which the analysis has a place for, is in no expression.
     maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, [*range(len(cells)), 0], len(cells))
-    config = ModelConfig(
+    config = LoopedConfig(
         n=16,
-        arch="looped",
         family=row.family,
         sharpness=1.0,
         heads=len(row.heads),
@@ -95,9 +94,8 @@ def looped_program(task: str) -> Transformer:
         d_v=len(row.reads[0]),
         mlp=(tuple(len(each.bias) for each in maps[:-1]),),
     )
-    model = Transformer(config).double().requires_grad_(False)
-    layer = model.layers[0]
-    assert isinstance(layer, LoopedLayer)
+    model = LoopedTransformer(config).double().requires_grad_(False)
+    layer = model.layer
     for linear, each in zip((layer.W_1, *layer.between, layer.W_2), maps, strict=True):
         assert not each.bias.any()
         _set(linear, torch.from_numpy(each.dense()))

@@ -33,7 +33,7 @@ from posattn.compiler.expressions import (
 from posattn.compiler.mpc import MPC, Inbox, Machine, Received, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.errors import UsageError
-from posattn.memory import MISADDRESSES, PASSES_ON, RECEIVES, SENDS
+from posattn.compiler.machine_memory import MISADDRESSES, PASSES_ON, RECEIVES, SENDS
 
 CELLS = 2  # a tuple is a key and a word
 

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
+from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, minimum, select
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.inputs import integers_of
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.compiler.room import attention_parameters, parameters, require_room
 from posattn.errors import UsageError, choice, positive, whole
-from posattn.memory import BREACHES, MOST_COUNTED, breach_code
+from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.model import Layer, ModelConfig, Transformer
 
 VALUES = ("proved", "lean")
@@ -36,7 +37,7 @@ _MOST = 600  # a temperature beyond which the exponentials of float64 end
 class Lowered:
     """A network and what the analysis of its program showed: its softmax, and the errors that it can make."""
 
-    model: Transformer
+    model: CompiledTransformer
     leak: float | None  # ε: the weight that softmax leaves elsewhere; None: hardmax
     temperature: float | None
     error: float  # of any output, through softmax; 0 for hardmax, infinite at a temperature too low for comparisons
@@ -146,19 +147,16 @@ def _value_width(program: PCOC, values: str) -> int:
     return program.memory + 1 if values == "proved" else 1
 
 
-def configuration(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> ModelConfig:
+def configuration(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
     """Of the network that runs ``program`` with these MLPs."""
-    n, s = program.machines + 1, program.memory
-    return ModelConfig(
+    s = program.memory
+    return CompiledConfig(
         n=program.machines - program.spare,
         layers=len(maps),
         heads=s,
         embed=s + 1,
-        width=max(hidden.shape[0] for layer in maps for hidden in layer[:-1]),
-        d_k=n,
         inputs=len(program.inputs),
         outputs=len(program.outputs),
-        numbered=True,
         spare=program.spare,
         d_v=_value_width(program, values),
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
@@ -168,10 +166,11 @@ def configuration(program: PCOC, maps: list[Maps], temperature: float | None, va
     )
 
 
-def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> Transformer:
+def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledTransformer:
     config, s = configuration(program, maps, temperature, values), program.memory
     require_room(program.name, parameters(config))
     model = blank_transformer(config)
+    assert isinstance(model, CompiledTransformer)
     with torch.no_grad():
         for word in range(config.inputs):
             model.encoder.weight[word, word] = 1.0
@@ -187,10 +186,10 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
     return model.eval()
 
 
-def blank_transformer(config: ModelConfig) -> Transformer:
+def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
     """A network in float64 whose parameters are all 0."""
     with torch.random.fork_rng(devices=[]):  # what it draws first should cost nobody else's randomness
-        model = Transformer(config).double().requires_grad_(False)
+        model = config.build().double().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
     return model

@@ -5,7 +5,7 @@ import resource
 from itertools import pairwise
 from pathlib import Path
 
-from posattn.config import ModelConfig
+from posattn.compiler.compiled_model import CompiledConfig
 from posattn.errors import UsageError
 
 _NUMBER = 8  # bytes: weights are float64
@@ -21,9 +21,8 @@ def mlp_parameters(embed: int, hidden: tuple[int, ...]) -> int:
     return sum((a + 1) * b for a, b in pairwise((2 * embed, *hidden, embed)))
 
 
-def parameters(config: ModelConfig) -> int:
+def parameters(config: CompiledConfig) -> int:
     """Of a compiled network, without building it."""
-    assert config.mlp is not None and config.d_v is not None
     layer = attention_parameters(config.positions, config.heads, config.embed, config.d_v)
     ends = (config.input_dim + 1) * config.embed + (config.embed + 1) * config.outputs
     return ends + sum(layer + mlp_parameters(config.embed, hidden) for hidden in config.mlp)

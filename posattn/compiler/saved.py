@@ -14,13 +14,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.compiling import Compilation
 from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
 from posattn.errors import UsageError
-from posattn.model import ModelConfig, Transformer
+from posattn.model import Transformer
+from posattn.network import from_dict
 from posattn.tasks import SHIFTS
 from posattn.training import Run, files, metrics, pick_device
 from posattn.training import load as load_trained
@@ -43,7 +45,7 @@ class _Member:
 class _Spec:
     """What commands ask of a run's specification."""
 
-    model: ModelConfig
+    model: CompiledConfig
     members: tuple[_Member, ...]
     program: str
     length: int  # of the task's lists or sequences
@@ -213,9 +215,10 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> Run:
         raise files.Damaged(f"{folder / _FILE} does not describe a compiled program.")
     tensors, about = files.load_tensors(folder / "weights.safetensors")
     try:
-        config = config_from(about["model"])
+        config = from_dict(about["model"])
     except (KeyError, TypeError) as error:
         raise files.Damaged(f"{folder / 'weights.json'} does not describe a compiled program.") from error
+    assert isinstance(config, CompiledConfig)
     network = blank_transformer(config)
     own = dict(network.named_parameters())
     if not set(tensors) <= set(own) or any(own[name].shape != value.shape for name, value in tensors.items()):
@@ -223,12 +226,3 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> Run:
     for name, value in tensors.items():
         own[name].copy_(value)
     return CompiledRun(described["program"], network.eval().to(pick_device(device)))
-
-
-def config_from(content: dict[str, Any]) -> ModelConfig:
-    """A configuration from JSON, in which tuples are lists."""
-    fields = dict(content)
-    for name in ("mlp", "bounds"):
-        fields[name] = tuple(tuple(row) for row in fields[name])
-    fields["integers"] = tuple(fields.get("integers", ()))
-    return ModelConfig(**fields)

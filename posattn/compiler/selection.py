@@ -17,7 +17,7 @@ from posattn.compiler.inputs import integers_of
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import analyse, configuration, listens_to
 from posattn.errors import UsageError
-from posattn.memory import memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 
 _SPARSE = 0.1  # share of entries that are not 0 below which a matrix is kept sparse
 _TILE = 1 << 18  # numbers of a hidden layer at once, which a processor's cache holds
@@ -49,7 +49,7 @@ class SelectionNetwork:
         if x.ndim < 1 + (c > 1) or x.shape[-1 - (c > 1)] != machines:
             raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {machines}{f', {c}' * (c > 1)}).")
         given = within_bounds(x, program.machines, program.bounds, integers_of(program.inputs)).double()
-        words = memory_cells(given, torch.arange(program.machines + 1), c, numbered=True)
+        words = memory_cells(given, torch.arange(program.machines + 1), c)
         tiles = words.reshape(-1, *words.shape[-2:]).split(max(1, _TILE // (self.config.width * words.shape[-2])))
         answers = torch.cat([self._answers(tile) for tile in tiles])
         answers = answers.reshape(*words.shape[:-2], machines, -1)

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from posattn.errors import UsageError, choice
 from posattn.experiments.measures import Measure, Scales
-from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec
-from posattn.training.network import NetworkConfig, reading
+from posattn.network import NetworkConfig, configuration
+from posattn.training.network import suited
 from posattn.training.recipe import recipe
 
 SCALES = ("smoke", "quick", "paper")
@@ -28,7 +28,7 @@ class Series:
 
     label: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
-    kind: Callable[..., NetworkConfig] = ModelConfig
+    kind: Callable[..., NetworkConfig] = configuration
 
     def config(self, n: int, layers: int | None = None) -> NetworkConfig:
         """The network for lists of n; ``layers`` in place of its own."""
@@ -115,7 +115,7 @@ class Grid:
         return [
             Cell(
                 line.label,
-                reading(line.config(n, layers), task),
+                suited(line.config(n, layers), task),
                 recipe(self.recipe, samples=samples),
                 Member(task, seed, self.recipe.lr),
                 self.variable_length,

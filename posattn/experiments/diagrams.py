@@ -78,7 +78,7 @@ def depends(arch: str) -> list[tuple[str, str]]:
     layer(x, p, positions)
     for hook in hooks:
         hook.remove()
-    first = input_features(numbers, p, positions, model.config)
+    first = input_features(numbers[..., None], p, positions, model.config)
     found = [("P", "X")] if first.requires_grad else []
     for made, value in read.items():
         for given, source in (("P", p), ("X", x)):

@@ -8,12 +8,11 @@ from functools import cache
 import torch
 
 from posattn.experiments.declaration import Cell
-from posattn.folding import folds
 from posattn.model import ModelConfig
 from posattn.queries import apart
 from posattn.tasks import TASKS
 from posattn.training import Member, Trainer
-from posattn.training.network import NetworkConfig
+from posattn.network import NetworkConfig, can
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
@@ -39,7 +38,7 @@ def seconds(cells: Iterable[Cell], device: torch.device) -> float:
 @cache
 def _on_cpu(model: NetworkConfig) -> float:
     """Seconds a list, with as many members as keep all cores busy, on any task that the network can read."""
-    task = next(name for name, row in TASKS.items() if getattr(model, "tokens", "none") == row.TOKENS)
+    task = next(name for name, row in TASKS.items() if model.reads == row.TOKENS)
     lists = max(20, _ENTRIES // (model.n + 1))
     with Workers() as workers:
         team = [Member(task, seed, 1e-4) for seed in range(workers.threads)]
@@ -53,11 +52,11 @@ def _on_cpu(model: NetworkConfig) -> float:
 
 
 def _on_gpu(model: NetworkConfig) -> float:
-    if isinstance(model, ModelConfig) and model.vocabulary.words:
-        return operations(model) / _GPU_RATE[model.tokens]
-    if not folds(model):
+    if not can(model, "fold"):
         return _GPU_UNFOLDED
     assert isinstance(model, ModelConfig)
+    if model.reads != "none":
+        return operations(model) / _GPU_RATE[model.reads]
     entries = (model.n + 1) * model.layers / 36
     return (_GPU_APART if apart(model) else _GPU[model.design.attends]) * entries
 

@@ -14,13 +14,14 @@ import numpy as np
 from torch import nn
 
 from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.compiling import BOUND
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
-from posattn.model import ModelConfig
+from posattn.network import can
 from posattn.pretrained import pretrained
 from posattn.tasks import TASKS
 from posattn.training import Run
@@ -152,7 +153,7 @@ def _add_trained_run(content: Content, run: Run, label: str, most: int | None) -
     if run.reads_tokens:
         raise UsageError(f"{label} reads tokens ({run.task.name}); the explorer shows networks of lists of numbers.")
     model = run.spec.model
-    arch = model.arch if isinstance(model, ModelConfig) else "other"
+    arch = model.arch if can(model, "show") else "other"
     by_task: dict[str, list[int]] = {}
     for number, member in enumerate(run.spec.members):
         by_task.setdefault(member.task, []).append(number)
@@ -162,7 +163,7 @@ def _add_trained_run(content: Content, run: Run, label: str, most: int | None) -
             seed, status = run.spec.members[number].seed, run.status[number]
             name = f"member {number}, seed {seed}" + ("" if status == "ok" else f", {status}")
             choices.append({"network": content.add(run.model(number)), "name": name})
-        if isinstance(model, ModelConfig) and model.any_length:
+        if model.any_length:
             detail = f"{arch}, trained on lists up to {model.n}"
             content.every_length.setdefault(task, []).append(_model(label, arch, detail, choices, None))
         else:
@@ -188,7 +189,7 @@ def _model(
     return {"label": label, "kind": kind, "detail": detail, "choices": choices, "lengths": lengths}
 
 
-def _described(name: str, machines: int, network: int, label: str, config: ModelConfig | None = None) -> dict[str, Any]:
+def _described(name: str, machines: int, network: int, label: str, config: CompiledConfig | None = None) -> dict[str, Any]:
     """A program and inputs for it, machine by machine; one that the library does not have is given small numbers."""
     row, random = PROGRAMS.get(name), np.random.default_rng(0)
     examples: Array
@@ -197,7 +198,7 @@ def _described(name: str, machines: int, network: int, label: str, config: Model
         ranges = [[known.lo, known.hi, known.integer] for known in built.inputs]
         examples = row.sample(random, _EXAMPLES, machines, _LARGEST_EXAMPLE)
     else:
-        assert config is not None and config.bounds is not None
+        assert config is not None
         ranges = [[low, high, False] for low, high in config.bounds]
         ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in config.bounds]
         examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)

@@ -7,6 +7,7 @@ shorten the exponents, and the result is written in 85 characters of ASCII: five
 
 import base64
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from posattn.attention import falling_with_distance
+from posattn.compiler.compiled_model import CompiledConfig
 from posattn.errors import UsageError
-from posattn.model import Layer, Transformer
-from posattn.offsets import FAMILIES
+from posattn.looped.any_length import AnyLengthConfig, alibi
+from posattn.looped.looped_model import LoopedConfig
+from posattn.model import Layer, ModelConfig, Transformer
+from posattn.network import require
 
 _SPARSE = 0.25  # of the entries not 0, below which only these are stored
 _KINDS = ("f8", "f4", "i4")  # in this order each begins where its numbers may
@@ -38,11 +41,8 @@ def pack(model: nn.Module) -> Packed:
     """A network of lists of numbers, trained or compiled."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; the explorer shows posattn.Transformers.")
-    config, design = model.config, model.config.design
-    if config.vocabulary.words:
-        raise UsageError(f"tokens is {config.tokens!r}; the explorer shows networks of lists of numbers.")
-    if design.randomized:
-        raise UsageError(f"arch is {config.arch!r}; the explorer does not show encodings of random places.")
+    config = model.config
+    require(config, "show")
     entries, content = _stored(_tensors(model))
     described = {
         "arch": config.arch,
@@ -52,28 +52,42 @@ def pack(model: nn.Module) -> Packed:
         "heads": config.heads,
         "embed": config.embed,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "attends": design.attends,
-        "encoded": design.encoded_input,
-        "diagonal": design.diagonal_input,
-        "rotary": design.rotary,
-        "falls": _falls(config.heads) if design.alibi else None,
-        "hardmax": config.hardmax,
-        "causal": config.causal,
+        "attends": config.attends,
         "anyLength": config.any_length,
-        "looped": config.looped,
-        "family": config.family,
-        "candidates": None if config.family is None else FAMILIES[config.family].candidates,
-        "sharpness": config.sharpness,
-        "stay": config.stay,
-        "compiled": config.compiled,
-        "numbered": config.numbered,
-        "spare": config.spare,
-        "inputs": config.inputs,
-        "outputs": config.outputs,
-        "bounds": config.bounds,
+        **_OF_KIND[config.kind](config),
         "tensors": entries,
     }
     return Packed(described, base64.b85encode(content).decode("ascii").translate(_PLAIN))
+
+
+def _of_model(config: ModelConfig) -> dict[str, Any]:
+    design = config.design
+    features = {"encoded": design.encoded_input, "diagonal": design.diagonal_input, "rotary": design.rotary}
+    return {**features, "causal": config.causal}
+
+
+def _of_any_length(config: AnyLengthConfig) -> dict[str, Any]:
+    falls = _falls(config.heads) if config.arch == "alibi" else None
+    return {**_of_model(config), "falls": falls, "looped": config.looped}
+
+
+def _of_looped(config: LoopedConfig) -> dict[str, Any]:
+    own = {"family": config.family, "candidates": config.shape.candidates}
+    return {"looped": True, **own, "sharpness": config.sharpness, "stay": config.stay}
+
+
+def _of_compiled(config: CompiledConfig) -> dict[str, Any]:
+    fields = ("hardmax", "spare", "inputs", "outputs", "bounds")
+    return {"compiled": True, **{field: getattr(config, field) for field in fields}}
+
+
+# What the page has to know of a kind beside what all have; a field that is left out counts as false there.
+_OF_KIND: dict[str, Callable[[Any], dict[str, Any]]] = {
+    ModelConfig.kind: _of_model,
+    AnyLengthConfig.kind: _of_any_length,
+    LoopedConfig.kind: _of_looped,
+    CompiledConfig.kind: _of_compiled,
+}
 
 
 def _tensors(model: Transformer) -> dict[str, Tensor]:
@@ -82,7 +96,7 @@ def _tensors(model: Transformer) -> dict[str, Tensor]:
         found = {name: value.detach().cpu() for name, value in model.state_dict().items()}
         if not model.config.any_length:
             found["P"] = model.P.cpu()
-        if model.config.design.attends == "position":
+        if model.config.attends == "position":
             for index, layer in enumerate(model.layers):
                 assert isinstance(layer, Layer)
                 found[f"layers.{index}.logits"] = _logits(layer, model.P)
@@ -108,7 +122,7 @@ def _logits(layer: Layer, p: Tensor) -> Tensor:
 
 def _falls(heads: int) -> list[float]:
     """What ALiBi adds to each head's logits for every step of distance, with the rounding that it has there."""
-    one_apart = falling_with_distance(torch.arange(2), heads, torch.float64)[:, 0, 1]
+    one_apart = alibi(torch.arange(2), heads, torch.float64)[:, 0, 1]
     return [float(step) for step in one_apart]
 
 

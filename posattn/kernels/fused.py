@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from posattn.folding import Tensors, folds
+from posattn.folding import Tensors
 from posattn.kernels import layers, queries, words
 from posattn.kernels.shapes import narrowed, padded, short, turns, widened
 from posattn.model import ModelConfig
+from posattn.network import can
 from posattn.queries import apart
 
 _WARPS = 4
@@ -51,11 +52,11 @@ def supported(config: ModelConfig, precision: str) -> bool:
     In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens. Queries and
     keys that do not multiply out may have 64 entries.
     """
-    if config.vocabulary.words and precision == "fp32":
+    if config.reads != "none" and precision == "fp32":
         return False
     return (
         (precision in ("fp16", "tf32") or (precision == "fp32" and config.design.attends == "position"))
-        and folds(config)
+        and can(config, "fold")
         and config.heads == 2
         and config.positions <= layers.ROWS
         and config.width <= 64

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from posattn.kernels.shapes import padded, short
 from posattn.kernels.tiles import product, rounded_gradient, tile_of, unit_of
-from posattn.model import ModelConfig
-from posattn.tokens import word_code, word_index
+from posattn.tokens.token_model import TokenConfig
+from posattn.tokens.vocabulary import word_code, word_index
 
 
-def every_word(config: ModelConfig, length: int, device: torch.device) -> Shaped[Tensor, "V k"]:
+def every_word(config: TokenConfig, length: int, device: torch.device) -> Shaped[Tensor, "V k"]:
     """Sequences of one word each; where numbers stand among words, the last is of zeros."""
     words = torch.arange(len(config.vocabulary.words), device=device)
     if config.vocabulary.numbers:
@@ -35,7 +35,7 @@ def table_of(features: Float[Tensor, "V N d_in"], precision: str) -> Float[Tenso
 
 
 def first_states(
-    x: Shaped[Tensor, "M b k"], table: Float[Tensor, "N V D"], config: ModelConfig, precision: str
+    x: Shaped[Tensor, "M b k"], table: Float[Tensor, "N V D"], config: TokenConfig, precision: str
 ) -> Float[Tensor, "M b N D"]:
     """The features of sequences. The scratchpad has the same whichever word is there."""
     count, numbers = table.shape[1], config.vocabulary.numbers

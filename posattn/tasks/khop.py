@@ -21,7 +21,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError
 from posattn.tasks.token_task import TokenTask
-from posattn.tokens import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
+from posattn.tokens.vocabulary import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
 
 _WORDS = VOCABULARIES["letters"]
 

@@ -25,7 +25,7 @@ from posattn.tasks import prompts
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
 from posattn.tasks.sampling import not_both_inside
 from posattn.tasks.token_task import TokenTask
-from posattn.tokens import IDENTIFIERS, SIGNS, TYPES, category, word_code, word_index
+from posattn.tokens.vocabulary import IDENTIFIERS, SIGNS, TYPES, category, word_code, word_index
 
 LIMIT = 5.0  # of the training range
 _HALF = len(IDENTIFIERS) // 2  # identifiers in distribution, and out of it

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.errors import UsageError
-from posattn.tokens import IDENTIFIERS, TYPES, VOCABULARIES, category, word_code, word_index
+from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, category, word_code, word_index
 
 CATEGORIES, QUERIED, IRRELEVANT = 8, 4, 2  # n, k and m of Appendix D.3
 ELEMENTS = 2 * CATEGORIES + IRRELEVANT  # before the query

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, whole, within
 from posattn.folding import fold, stack_layers
-from posattn.model import ARCHITECTURES, Layer, ModelConfig, Transformer, input_encoding, input_features, positions_of
+from posattn.model import Layer, ModelConfig, Transformer, input_features, positions_of
+from posattn.network import require
 from posattn.tasks import task as find_task
 from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate
 from posattn.theory.certificate import Certificate, certify
@@ -65,35 +66,26 @@ def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network
     """``model`` as the network of Eq. 9, in float64; ``features_of`` makes its input."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
+    require(model.config, "bound")
     _check_finite(model)
-    design = model.config.design
     within("limit", limit, FROM, TO)
-    if model.config.vocabulary.words:
-        raise UsageError(
-            f"the model reads {model.config.tokens}, and the bound is for networks that read lists of numbers."
-        )
-    if model.config.compiled:
-        raise UsageError("the model is a compiled program; the bound is for networks that were trained on samples.")
-    if design.rotary or design.attends == "both" or model.config.any_length:
-        raise UsageError(
-            f"the {model.config.arch} architecture has queries and keys of a form that the proof does not cover."
-        )
+    self_attention = model.config.attends == "input"
     with torch.no_grad():
         reading = _augmented(model.encoder)
         layers = []
         for layer in model.layers:
             assert isinstance(layer, Layer)
-            layers.append(_layer_weights(layer, reading, model.config.heads, design.attends == "input"))
+            layers.append(_layer_weights(layer, reading, model.config.heads, self_attention))
             reading = torch.eye(len(reading.mT), dtype=torch.float64)
         w = _stacked(model.decoder)[:, 0]
         p = _with_one(model.P.double().cpu(), model.config.bias)
-        return Network(tuple(layers), w, p, _largest_row(model, limit), design.attends == "input")
+        return Network(tuple(layers), w, p, _largest_row(model, limit), self_attention)
 
 
 def features_of(model: Transformer, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch N d_X"]:
     """What ``network_of(model)`` reads for lists ``x``: the encoder's input, with a constant 1 if there are biases."""
     positions = positions_of(x.shape[-1], model.config, x.device)
-    features = input_features(x, model.P[positions], positions, model.config)
+    features = input_features(x[..., None], model.P[positions], positions, model.config)
     return _with_one(features.double().cpu(), model.config.bias)
 
 
@@ -172,11 +164,9 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     Attention is constant, so a layer is one matrix on all positions and features at once: with the folded U_0, U_h of
     :mod:`posattn.folding`, K = I ⊗ U_0ᵀ + Σ_h A_h ⊗ U_hᵀ.
     """
-    if isinstance(model, Transformer) and (model.config.compiled or model.config.vocabulary.words):
-        what = "is a compiled program" if model.config.compiled else f"reads {model.config.tokens}"
-        raise UsageError(f"the model {what}; the certificate is for networks trained on lists of numbers.")
-    if not isinstance(model, Transformer) or model.config.bias or model.config.design != ARCHITECTURES["scale-exact"]:
-        raise UsageError("the certificate is for bias-free positional models: train with --arch scale-exact.")
+    if not isinstance(model, Transformer):
+        raise UsageError(f"the model is a {type(model).__name__}; the certificate is for posattn.Transformer.")
+    require(model.config, "certify")
     _check_finite(model)
     config, n = model.config, model.config.n
     named = {name: value.detach().double().cpu()[None] for name, value in model.named_parameters()}

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from posattn.errors import UsageError
-from posattn.offsets import FAMILIES
-from posattn.training.network import NetworkConfig
+from posattn.looped.families import FAMILIES
+from posattn.network import NetworkConfig
 from posattn.training.program import LOGITS, Parameters
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
@@ -71,8 +71,9 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
     """Raises unless networks of ``new`` can begin with weights of ``old``."""
     wanted, given = new.to_dict(), old.to_dict()
     alike: tuple[str, ...] = ()  # what says nothing of the weights
-    if wanted.get("any_length") and given.get("any_length"):
-        alike = ("n", "encoding_dim") if _reads(new) == _reads(old) else ("n",)
+    if new.any_length and old.any_length:
+        # Encodings of random places are part of what an encoder reads; other networks of every length have none.
+        alike = ("n",) if "randomized" in (new.arch, old.arch) else ("n", "encoding_dim")
     family = FAMILIES.get(str(wanted.get("family")))
     if family is not None and family.extends == given.get("family"):
         alike = (*alike, "family")
@@ -87,7 +88,3 @@ def _check_count(spec: RunSpec, run: Run) -> None:
     if len(spec.members) > len(run):
         raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
 
-
-def _reads(config: NetworkConfig) -> int | None:
-    """Features that a network's encoder reads of an entry."""
-    return getattr(config, "input_dim", None)

@@ -12,18 +12,17 @@ import pandas as pd
 import torch
 
 from posattn.errors import UsageError, whole
-from posattn.looped import serves
-from posattn.model import ModelConfig
+from posattn.network import NetworkConfig, can, require
 from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.begin import begins, begun, check_given
 from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
-from posattn.training.network import NetworkConfig, doubt_family, reading
+from posattn.training.network import doubt_family, network_for, suited
 from posattn.training.polish import polish
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
-from posattn.training.recipe import OF_FAMILIES, Recipe, recipe
+from posattn.training.recipe import Recipe, recipe
 from posattn.training.run import Run, hardware, load, pick_device, predictor, save
 from posattn.training.scores import scores_of
 from posattn.training.spec import RunSpec
@@ -110,17 +109,16 @@ def _spec(
     whole("seed", seed, least=0)
     tasks = [names] * members if isinstance(names, str) else list(names)
     _check_count("task", tasks, members)
-    model = ModelConfig(**task(tasks[0]).NETWORK) if config is None else config
-    if not callable(getattr(model, "build", None)):
-        raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
-    model = reading(model, tasks[0])
-    base = OF_FAMILIES.get(getattr(model, "family", None) or "", "paper") if base is None else base
+    if config is not None and not callable(getattr(config, "build", None)):
+        raise UsageError(f"config is {config!r}; it must be a ModelConfig.")
+    model = network_for(tasks[0]) if config is None else suited(config, tasks[0])
+    base = model.recipe if base is None else base
     one_rate = None if isinstance(lr, Sequence) else lr
     own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
     rates = [recipe(own, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [own.lr] * members
     _check_count("lr", rates, members)
-    if polish and not serves(model):
-        raise UsageError(f"polish is {polish}; only looped networks have last steps, and this one is {model.arch}.")
+    if polish:
+        require(model, "last steps")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
     return RunSpec(model, own, team, lengths, precision)
@@ -285,7 +283,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
 
 def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     """The last steps of looped networks, if the recipe has any; returns what the run says of them."""
-    if not steps or not serves(trainer.config):
+    if not steps or not can(trainer.config, "last steps"):
         return {}
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
     tasks = [task(member.task) for member in trainer.members]

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.model import Transformer
-from posattn.offsets import Loop
+from posattn.looped.families import Loop
+from posattn.looped.looped_model import LoopedTransformer
 from posattn.streams import stream
 
 Order = tuple[tuple[int, int], ...]  # how many numbers the earlier and the later stretch of each join have
@@ -34,7 +34,7 @@ def random_order(n: int, number: int) -> Order:
 class Joins(nn.Module):
     """The scan of a looped network in an order that is given, or in its own."""
 
-    def __init__(self, network: Transformer):
+    def __init__(self, network: LoopedTransformer):
         super().__init__()
         self.network = network
 
@@ -47,6 +47,6 @@ class Joins(nn.Module):
         for earlier, later in order:
             # One list after the other: in the second, the place n + later back is where the earlier stretch ends, in the first.
             both = torch.cat([stretches[earlier], stretches[later]], dim=-2)
-            state = stretches[earlier + later] = self.network.layers[0](both, Loop(n + later))[..., n:, :]
+            state = stretches[earlier + later] = self.network.layer(both, Loop(n + later))[..., n:, :]
         answers: Tensor = self.network.decoder(state)[..., 0]
         return answers

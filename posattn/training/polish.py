@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
-from posattn.model import ModelConfig, Transformer
-from posattn.offsets import FAMILIES
+from posattn.looped.families import FAMILIES
+from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 from posattn.streams import stream
 from posattn.tasks import Task
 from posattn.training.joins import Joins, Order, random_order
@@ -96,10 +96,10 @@ class _Fit:
     """Least squares in the weights of one member, a row of P numbers."""
 
     def __init__(self, parameters: Parameters, task: Task, lengths: Sequence[int] = ()):
-        assert isinstance(parameters.config, ModelConfig) and parameters.config.sharpness is not None
+        assert isinstance(parameters.config, LoopedConfig)
         self.parameters, self.sharpness = parameters, parameters.config.sharpness
         network = parameters.model(0).double()
-        assert isinstance(network, Transformer)
+        assert isinstance(network, LoopedTransformer)
         self.joins, self.task = Joins(network), task
         self.heads = parameters.config.heads
         self.scans = parameters.config.family == "dilated" and parameters.config.stay

@@ -15,14 +15,16 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posattn import looped
 from posattn.errors import UsageError
-from posattn.folding import Fold, Tensors, folded_forward, folds
-from posattn.model import ModelConfig, input_encoding, input_features, positions_of
+from posattn.folding import Fold, Tensors, folded_forward, input_encoding
+from posattn.looped.looped_model import LoopedConfig
+from posattn.looped_fold import looped_forward
+from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.streams import stream
-from posattn.tokens import relative_numbers
+from posattn.tokens.token_model import TokenConfig
+from posattn.tokens.vocabulary import relative_numbers
 from posattn.training.losses import Loss, cross_entropy, squared_error
-from posattn.training.network import NetworkConfig
+from posattn.network import NetworkConfig, can
 
 Shapes = dict[str, torch.Size]
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
@@ -185,7 +187,7 @@ class Program:
     ):
         """``precision`` asks for the fused kernels, where there are a GPU, Triton and a kernel for the architecture."""
         self.config, self.device, self.precision, self.loss = config, device, precision, loss
-        self.folded = folds(config) if folded is None else folded
+        self.folded = can(config, "fold") if folded is None else folded
         self.kernels = _kernels(config, device, precision) if self.folded and precision is not None else None
         self.skeleton = _blank_model(config).to(device)
         self._own = threading.local()
@@ -225,12 +227,12 @@ class Program:
 
     def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if self.folded:
-            if not self._transformer.relative:
+            if not (isinstance(self.config, TokenConfig) and self.config.relative):
                 return folded_forward(tensors, self._features(x), self._transformer)
             x, mean = relative_numbers(x)
             return folded_forward(tensors, self._features(x), self._transformer) * mean
-        if looped.serves(self.config) and x.shape[-1] <= _LONG:
-            return looped.looped_forward(tensors, x, self._transformer)
+        if isinstance(self.config, LoopedConfig) and x.shape[-1] <= _LONG:
+            return looped_forward(tensors, x, self.config)
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._plain({name: value[0] for name, value in tensors.items()}, x[0])[None]
         return vmap(self._plain)(tensors, x)
@@ -255,7 +257,7 @@ class Program:
         from posattn.kernels.folds import RowsFold, serves  # needs Triton, which is there if the kernels are
 
         rows, length = parameters.flat[members], x.shape[-1]
-        if self._transformer.vocabulary.words:
+        if isinstance(self.config, TokenConfig):
             return self._fused_tokens(parameters, members, x, y)
         if length not in self._encodings:
             positions, p = self._positions(length), self._encodings_of(length)
@@ -275,8 +277,8 @@ class Program:
     def _fused_tokens(
         self, parameters: Parameters, members: slice, x: Shaped[Tensor, "m b k"], y: Shaped[Tensor, "m b out"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
-        assert self.kernels is not None
-        config, layered = self._transformer, self._layered_of(parameters, members)
+        assert self.kernels is not None and isinstance(self.config, TokenConfig)
+        config, layered = self.config, self._layered_of(parameters, members)
         prepared = self._fold(layered.gather(parameters.flat[members]), x.shape[-1])
         x, mean = relative_numbers(x) if config.relative else (x, None)
 
@@ -304,14 +306,15 @@ class Program:
         assert self.precision is not None
         length = x.shape[-1]
         if length not in self._tables:
-            features = self._features(words.every_word(self._transformer, length, self.device))
+            assert isinstance(self.config, TokenConfig)
+            features = self._features(words.every_word(self.config, length, self.device))
             self._tables[length] = words.table_of(features, self.precision)
-        return words.first_states(x, self._tables[length], self._transformer, self.precision)
+        return words.first_states(x, self._tables[length], self.config, self.precision)
 
     def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
-        length = x.shape[-1]
-        table = self.skeleton.get_buffer("table")
-        return input_features(x, self._encodings_of(length), self._positions(length), self._transformer, table)
+        assert isinstance(self.skeleton, Transformer)
+        p, positions = self._encodings_of(x.shape[-1]), self._positions(x.shape[-1])
+        return input_features(self.skeleton.entries(x), p, positions, self._transformer)
 
     def _plain(self, parameters: Tensors, x: Tensor) -> Tensor:
         # functional_call swaps parameters into the module, so every thread needs a module of its own.
@@ -335,7 +338,7 @@ class Program:
 
 def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> bool:
     """Whether the fused kernels serve a network here."""
-    return folds(config) and _kernels(config, device, precision) is not None
+    return can(config, "fold") and _kernels(config, device, precision) is not None
 
 
 def _kernels(config: NetworkConfig, device: torch.device, precision: str) -> ModuleType | None:

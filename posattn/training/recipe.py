@@ -110,9 +110,6 @@ RECIPES: dict[str, Recipe] = {
 }  # fmt: skip
 
 
-OF_FAMILIES = {"dilated": "looped", "butterfly": "sorter", "selector": "selector"}  # what looped networks learn with
-
-
 def recipe(name: str | Recipe = "paper", **changes: object) -> Recipe:
     """The recipe called ``name`` with the fields in ``changes`` that are not None set differently."""
     base = name if isinstance(name, Recipe) else RECIPES[choice("recipe", name, RECIPES)]

@@ -22,7 +22,7 @@ from posattn.errors import UsageError, several
 from posattn.model import Transformer
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
-from posattn.training.network import NetworkConfig
+from posattn.network import NetworkConfig, can, require
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.recipe import Recipe
 from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
@@ -132,8 +132,7 @@ class Run:
         self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
         """One row a member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
-        if not getattr(self.spec.model, "any_length", False):
-            raise UsageError(f"the {self.kind} network is for lists of up to {self.spec.model.n} numbers only.")
+        require(self.spec.model, "every length")
         given = (
             self._members(split),
             several("lengths", lengths),
@@ -177,7 +176,7 @@ class Run:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
         model, spec = self.spec.model, self.spec
         members, status = [spec.members[member] for member in values["member"]], self.status
-        own: tuple[str, ...] = getattr(model, "COLUMNS", ())  # what only this kind of network has
+        own = model.columns  # what only this kind of network has
         extra = [column for column in values if column not in (*ROW_COLUMNS, "member")]
         settings = {
             "experiment": experiment,
@@ -222,7 +221,7 @@ _SHORT = 64  # numbers
 def _tile(config: NetworkConfig, n: int) -> int:
     """Lists that take as much memory as ``_TILE`` short ones: attention matrices grow with n², everything else with n."""
     longer = max(1.0, n / _SHORT)
-    return max(1, int(_TILE / (longer if getattr(config, "family", None) else longer**2)))
+    return max(1, int(_TILE / (longer if can(config, "last steps") else longer**2)))
 
 
 def predictor(parameters: Parameters) -> metrics.Predict:

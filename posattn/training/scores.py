@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
 from posattn.tasks import task
-from posattn.tokens import HOPS, NONE, VOCABULARIES
+from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
 from posattn.training import metrics
 from posattn.training.losses import surprise
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posattn.errors import UsageError, choice, whole
-from posattn.tasks import task
-from posattn.training.network import NetworkConfig, network_from_dict
+from posattn.network import NetworkConfig, from_dict
+from posattn.training.network import check_reads
 from posattn.training.recipe import Recipe
 from posattn.training.trainer import Member
 
@@ -28,16 +28,10 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, PRECISIONS)
-        reads = getattr(self.model, "tokens", "none")
         for member in self.members:
-            own = task(member.task)
-            if reads != own.TOKENS:
-                needed = f"tokens={own.TOKENS!r}" + (" and causal=True" if own.NETWORK.get("causal") else "")
-                raise UsageError(
-                    f"tokens of the model is {reads!r}; the task {own.name} needs a ModelConfig with {needed}."
-                )
-            if self.variable_length and own.TOKENS != "none":
-                raise UsageError(f"variable_length is True; the task {own.name} has one length only.")
+            check_reads(self.model, member.task)
+            if self.variable_length and self.model.reads != "none":
+                raise UsageError(f"variable_length is True; the task {member.task} has one length only.")
         if not isinstance(self.variable_length, bool):
             object.__setattr__(self, "variable_length", _lengths(self.variable_length, self.model.n))
         if self.recipe.samples < len(self.lengths):
@@ -61,7 +55,7 @@ class RunSpec:
         fields = dict(content)
         if fields.pop("format", None) != _FORMAT:
             raise UsageError(f"the run's format is {content.get('format')!r}; this version reads format {_FORMAT}.")
-        fields["model"] = network_from_dict(fields["model"])
+        fields["model"] = from_dict(fields["model"])
         fields["recipe"] = Recipe(**fields["recipe"])
         fields["members"] = tuple(Member(**member) for member in fields["members"])
         return cls(**fields)

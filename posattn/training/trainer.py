@@ -19,7 +19,8 @@ from posattn.folding import Tensors
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training.losses import loss_of
-from posattn.training.network import NetworkConfig
+from posattn.looped.looped_model import LoopedConfig
+from posattn.network import NetworkConfig
 from posattn.training.program import Parameters, Program
 from posattn.training.recipe import Recipe
 from posattn.training.workers import Workers
@@ -195,7 +196,7 @@ class Trainer:
 
     def _sharpening(self, step: Float[Tensor, "*steps"]) -> Float[Tensor, "*steps"]:
         """The factor on a looped network's logits at a step, in units of its sharpness S: from 1/S to 1."""
-        sharpness = getattr(self.config, "sharpness", None) or 1.0
+        sharpness = self.config.sharpness if isinstance(self.config, LoopedConfig) else 1.0
         done = step / (self.recipe.epochs * len(self.batches()))
         start, stop = self.recipe.sharpen_from, self.recipe.sharpen_to
         grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)

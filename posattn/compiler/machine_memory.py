@@ -37,13 +37,11 @@ def within_bounds(
 
 
 def memory_cells(
-    x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int, numbered: bool
+    x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int
 ) -> Float[Tensor, "*any N d_in"]:
-    """A machine's input and, if ``numbered``, its number in the last column; spare machines and the sink hold 0."""
+    """A machine's input and, in the last column, its number (Lemma B.2); spare machines and the sink hold 0."""
     words = x[..., None] if c == 1 else x
     words = pad(words, (0, 0, 0, len(positions) - words.shape[-2]))
-    if not numbered:
-        return words
     return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
 
 

@@ -5,7 +5,7 @@ In these coordinates a loop is
 
     [h, g]' = m relu([h, g] U_0 + Σ_h A_h [h, g] U_h) + (1 - m) [h, g],     U = [W_2; e] [W_1x | W_V,1 O_1 | W_V,2 O_2 | ...],
 
-with O_h = W_O,h W_1a, and zeros in the place of g after the relu. It is the function of ``Transformer`` in fewer operations,
+with O_h = W_O,h W_1a, and zeros in the place of g after the relu. It is the function of ``LoopedTransformer`` in fewer operations,
 and where the state is as wide as the hidden layer in three fifths of the products. Positions come before lists: attention is
 one product of matrices for short lists, and slices for long ones.
 
@@ -21,17 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from posattn.config import ModelConfig
 from posattn.errors import UsageError
-from posattn.offsets import FAMILIES, Family, Loop, rows, split_weights
+from posattn.looped.families import FAMILIES, Family, Loop
+from posattn.looped.looped_model import LoopedConfig
+from posattn.looped.offsets import rows, split_weights
 
 _DENSE = 64  # numbers: up to here the attention of a loop is a small matrix
 _LAYER = "layers.0."
-
-
-def serves(config: object) -> bool:
-    """Whether a network is one of those: attention over offsets."""
-    return isinstance(config, ModelConfig) and config.design.attends == "offset"
 
 
 class Maps(NamedTuple):
@@ -43,11 +39,10 @@ class Maps(NamedTuple):
 
 
 def looped_forward(
-    named: Mapping[str, Tensor], x: Float[Tensor, "M b n"], config: ModelConfig
+    named: Mapping[str, Tensor], x: Float[Tensor, "M b n"], config: LoopedConfig
 ) -> Float[Tensor, "M b n"]:
     """What M networks, whose parameters are ``named`` as in ``Transformer``, answer to lists of their own."""
-    assert config.family is not None and config.sharpness is not None
-    family, (b, n) = FAMILIES[config.family], x.shape[1:]
+    family, (b, n) = config.shape, x.shape[1:]
     if n < 1:
         raise UsageError("the list is empty; this model takes lists of 1 number or more.")
     maps = fold(named, config.heads)

@@ -52,8 +52,6 @@ def token_features(
     """What an encoder reads of a sequence: the pairs of each word; with ``numbers`` then the number, 0 for a word."""
     if not numbers:
         return table[x]
-    if not len(table):
-        return x[..., None]
     spelled = table[word_index(x)] * (x < 0)[..., None]
     return torch.cat([spelled, x.clamp_min(0)[..., None]], dim=-1)
 
@@ -107,7 +105,6 @@ def _categories(signs: Sequence[str]) -> list[str]:
 
 
 VOCABULARIES: dict[str, Vocabulary] = {
-    "none": Vocabulary((), numbers=True),  # a list of numbers
     "letters": Vocabulary((*HOPS, *ALPHABETS["id"], *ALPHABETS["ood"], NONE, BLANK)),
     "prompts": Vocabulary(
         (*_categories((" ", *SIGNS["id"], *SIGNS["ood"])), *(name.ljust(6) for name in TYPES)), numbers=True

@@ -1,0 +1,169 @@
+"""The network of a compiled program: positional attention whose weights a program makes (Lemma B.2), for lists of exactly n.
+
+A position is a machine. It reads the machine's input and number, and its state is the machine's memory. Spare machines, and
+the sink in the scratchpad's place, follow the list. Inputs that the program was not compiled for are refused, and so is what
+breaks the rules of its model of computation.
+"""
+
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from posattn.attention import Attention, hardmax
+from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
+from posattn.errors import UsageError, flag, settings, whole
+from posattn.looped.looped_model import hidden_widths
+from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer, check_input
+
+
+@settings
+class CompiledConfig:
+    """What determines a compiled network up to its weights.
+
+    Args:
+        n: machines that are given a part of the input: the length of the list.
+        layers: one for each round, and one more.
+        heads: one for each position of a machine's memory.
+        embed: width of the state: a machine's memory, and its number.
+        d_v: value width of a head.
+        mlp: hidden widths of every layer's MLP.
+        inputs, outputs: numbers per machine; more than one makes them vectors, (..., n, inputs).
+        spare: blank machines between the list and the sink.
+        hardmax: hardmax (Eq. 6) in place of softmax.
+        bounds: smallest and largest value of each input; others are refused.
+        integers: which of the inputs are whole numbers; others are refused there.
+    """
+
+    n: int
+    layers: int
+    heads: int
+    embed: int
+    d_v: int
+    mlp: tuple[tuple[int, ...], ...]
+    bounds: tuple[tuple[float, float], ...]
+    inputs: int = 1
+    outputs: int = 1
+    spare: int = 0
+    hardmax: bool = True
+    integers: tuple[int, ...] = ()
+
+    kind: ClassVar[str] = "compiled"
+    arch: ClassVar[str] = "positional"
+    reads: ClassVar[str] = "none"
+    any_length: ClassVar[bool] = False
+    recipe: ClassVar[str] = "paper"
+    columns: ClassVar[tuple[str, ...]] = ()
+    attends: ClassVar[str] = "position"
+    encoding: ClassVar[str] = "one-hot"
+    bias: ClassVar[bool] = True
+    causal: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in ("n", "layers", "heads", "embed", "d_v", "inputs", "outputs"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        whole("spare", self.spare, least=0)
+        object.__setattr__(self, "mlp", hidden_widths(self.mlp, self.layers))
+        object.__setattr__(self, "bounds", tuple(map(tuple, self.bounds)))  # lists where they come from JSON
+        object.__setattr__(self, "integers", tuple(whole("integers", place, least=0) for place in self.integers))
+        flag("hardmax", self.hardmax)
+        if len(self.bounds) != self.inputs:
+            raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
+        if self.integers and self.integers[-1] >= self.inputs:
+            raise UsageError(f"integers is {self.integers}; it must name inputs, 0 to {self.inputs - 1}.")
+
+    @property
+    def design(self) -> Architecture:
+        return ARCHITECTURES[self.arch]
+
+    @property
+    def positions(self) -> int:
+        """The list, spare machines, and the sink."""
+        return self.n + self.spare + 1
+
+    @property
+    def encoded_positions(self) -> int:
+        return self.positions
+
+    @property
+    def encoding_dim(self) -> int:
+        return self.positions
+
+    @property
+    def d_k(self) -> int:
+        return self.positions
+
+    @property
+    def width(self) -> int:
+        """The widest hidden layer."""
+        return max(max(hidden) for hidden in self.mlp)
+
+    @property
+    def input_dim(self) -> int:
+        return self.inputs + 1
+
+    @property
+    def output_dim(self) -> int:
+        return self.outputs
+
+    def answers(self, out: Float[Tensor, "*batch N outputs"]) -> Float[Tensor, "*out"]:
+        own = out[..., : self.n, :]
+        return own[..., 0] if self.outputs == 1 else own
+
+    @property
+    def network(self) -> "type[CompiledTransformer]":
+        return CompiledTransformer
+
+    def build(self) -> "CompiledTransformer":
+        return CompiledTransformer(self)
+
+    def to_dict(self) -> dict[str, object]:
+        return {"kind": self.kind} | asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "CompiledConfig":
+        """Older folders also hold what follows from the rest, and leave ``hardmax`` out where it is False."""
+        derived = ("arch", "width", "encoding", "encoding_dim", "d_k", "bias", "numbered")
+        return cls(**{"hardmax": False} | {name: value for name, value in fields.items() if name not in derived})
+
+
+class HardAttention(Attention):
+    """Eq. 6: hardmax in place of softmax."""
+
+    def weights(
+        self,
+        features: Float[Tensor, "*batch n d_features"],
+        positions: Int64[Tensor, " n"] | None = None,
+        mask: Bool[Tensor, "*mask n n"] | None = None,
+    ) -> Float[Tensor, "*batch H n n"]:
+        return hardmax(self.logits(features, positions))
+
+
+class CompiledTransformer(Transformer):
+    """Numbers (..., n) in, or vectors (..., n, inputs), and likewise out; in float64 if it comes from the compiler."""
+
+    config: CompiledConfig
+
+    def _layer(self, index: int) -> Layer:
+        config, d = self.config, self.config.embed
+        made = HardAttention if config.hardmax else Attention
+        return Layer(made(d, config.encoding_dim, config.d_k, config.heads, d_v=config.d_v), d, config.mlp[index])
+
+    def forward(self, x: Float[Tensor, "*input"]) -> Float[Tensor, "*out"]:
+        *_, z = self._states(x)
+        return self.decode(refuse_breaches(z, self.config.layers))
+
+    def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
+        config = self.config
+        check_input(x, x.dtype if isinstance(x, Tensor) else self.input_dtype)  # numbers within bounds are cast
+        given = within_bounds(x, config.n, config.bounds, config.integers).to(self.P.dtype)
+        length = given.shape[-1 if config.inputs == 1 else -2]
+        if length != config.n:
+            raise UsageError(f"the list has {length} numbers; this compiled program takes {config.n}.")
+        positions = torch.arange(config.positions, device=given.device)
+        return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions
+
+    def blank_input(self, length: int) -> Tensor:
+        return self.P.new_zeros(length, *(self.config.inputs,) * (self.config.inputs > 1))

@@ -1,0 +1,7 @@
+"""Networks for lists of every length: looped positional ones, and those with self-attention that stand beside them."""
+
+from posattn.looped.any_length import AnyLengthConfig, AnyLengthTransformer
+from posattn.looped.families import FAMILIES, Family, Loop
+from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
+
+__all__ = ["FAMILIES", "AnyLengthConfig", "AnyLengthTransformer", "Family", "Loop", "LoopedConfig", "LoopedTransformer"]

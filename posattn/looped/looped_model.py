@@ -1,0 +1,242 @@
+"""The looped positional network: one layer of Eq. 1, tied, passed as often as a list is long in binary digits.
+
+Its attention looks at a few offsets (posattn.looped.offsets), so that the same weights take lists of every length; there is no
+scratchpad and no bias, and f(c x) = c f(x) for c > 0. See docs/any-length.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from posattn.errors import UsageError, choice, flag, positive, settings, whole, without
+from posattn.free_memory import check_fits
+from posattn.looped.families import FAMILIES, Family, Loop, family_of
+from posattn.looped.offsets import OffsetAttention
+from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input
+
+
+@settings
+class LoopedConfig:
+    """What determines a looped network up to its weights. A field left out is filled in.
+
+    Args:
+        n: the longest list trained on; the network takes every length.
+        family: a row of :data:`posattn.looped.FAMILIES`, which says where a position may look in each loop. By default the
+            one whose networks solve the task that it is trained for, and ``dilated`` where nothing is said of a task.
+        heads, embed: attention heads and width of the state, by default what the family has.
+        width: hidden width of the MLP.
+        d_v: value width of a head, ``embed`` by default.
+        mlp: hidden widths of the MLP, ((24, 24),): by default as many of ``width`` as the family has.
+        sharpness: S, the factor on its attention logits, which a recipe may let grow to this.
+        stay: a position keeps its state as far as its attention falls out of the list; else it sees a blank there.
+    """
+
+    n: int
+    arch: str = "looped"
+    family: str = None  # type: ignore[assignment]  # None until filled in
+    heads: int = None  # type: ignore[assignment]
+    embed: int = None  # type: ignore[assignment]
+    width: int = 24
+    d_v: int = None  # type: ignore[assignment]
+    mlp: tuple[tuple[int, ...], ...] = None  # type: ignore[assignment]
+    sharpness: float = 100.0
+    stay: bool = True
+
+    kind: ClassVar[str] = "looped"
+    reads: ClassVar[str] = "none"
+    any_length: ClassVar[bool] = True
+    columns: ClassVar[tuple[str, ...]] = ()
+    attends: ClassVar[str] = "offset"
+    layers: ClassVar[int] = 1
+    bias: ClassVar[bool] = False
+    encoding: ClassVar[str] = "one-hot"  # what result rows say
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        object.__setattr__(self, "_given", given)
+        choice("arch", self.arch, ["looped"])
+        family = FAMILIES[choice("family", self._fill("family", "dilated"), FAMILIES)]
+        for field, value in (("heads", family.heads), ("embed", family.words)):
+            self._fill(field, value)
+        self._fill("d_v", self.embed)
+        for field in ("n", "heads", "embed", "width", "d_v"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        self._fill("mlp", ((self.width,) * family.hidden,))
+        object.__setattr__(self, "mlp", hidden_widths(self.mlp, 1))
+        object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
+        flag("stay", self.stay)
+
+    def _fill(self, field: str, value: object) -> Any:
+        if getattr(self, field) is None:
+            object.__setattr__(self, field, value)
+        return getattr(self, field)
+
+    def for_task(self, task: str) -> "LoopedConfig":
+        """The same of the family that solves the task, where no family was given."""
+        given: dict[str, Any] = vars(self)["_given"]
+        family = family_of(task)
+        return self if "family" in given or family is None else LoopedConfig(**given, family=family)
+
+    @property
+    def shape(self) -> Family:
+        return FAMILIES[self.family]
+
+    @property
+    def recipe(self) -> str:
+        return self.shape.recipe
+
+    @property
+    def positions(self) -> int:
+        return self.n
+
+    def numbers_per_position(self, n: int, gradients: bool) -> int:
+        """What a position of a list of n needs, about: its state four times over, and its rows of the attention.
+
+        For ``gradients`` every loop also keeps states, what heads bring, and hidden activations.
+        """
+        looks = self.heads * (1 + len(self.shape.candidates))
+        kept = 2 * self.embed + 3 * sum(map(sum, self.mlp)) + 2 * looks * self.d_v
+        return 4 * self.embed + 4 * looks + (kept * len(self.shape.loops(n)) if gradients else 0)
+
+    @property
+    def network(self) -> "type[LoopedTransformer]":
+        return LoopedTransformer
+
+    def build(self) -> "LoopedTransformer":
+        return LoopedTransformer(self)
+
+    _FIXED: ClassVar[dict[str, object]] = {
+        "any_length": True,
+        "looped": True,
+        "layers": 1,
+        "bias": False,
+        "encoding": "one-hot",
+    }
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields, and what is the same for all: stored runs are known by both."""
+        return asdict(self) | self._FIXED | {"encoding_dim": self.n, "d_k": self.embed}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "LoopedConfig":
+        own = without(fields, cls._FIXED, "a looped network")
+        made = cls(**{name: value for name, value in own.items() if name not in ("encoding_dim", "d_k")})
+        without(own, {"encoding_dim": made.n, "d_k": made.embed}, "this looped network")
+        return made
+
+
+KINDS_BY_ARCH["looped"] = lambda n, arch, **fields: LoopedConfig.from_dict({"n": n, "arch": arch, **fields})
+
+
+def hidden_widths(mlp: object, layers: int) -> tuple[tuple[int, ...], ...]:
+    """Hidden widths of every layer's MLP; they are lists where they come from JSON."""
+    if not isinstance(mlp, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in mlp):
+        raise UsageError(f"mlp is {mlp!r}; it must have a tuple of hidden widths for each layer, such as ((24, 24),).")
+    if len(mlp) != layers or not all(mlp):
+        raise UsageError(f"mlp has {len(mlp)} rows; it must have hidden widths for each of {layers} layers.")
+    return tuple(tuple(whole("mlp", width) for width in row) for row in mlp)
+
+
+_TILE = 1 << 16  # positions that a long list takes at once: what a loop needs beside the state fits a cache
+
+
+class LoopedLayer(Layer):
+    """Eq. 1 with attention over offsets, F_l for loop l. Where a position stays, X' = m F_l(X) + (1 - m) X."""
+
+    attention: OffsetAttention  # type: ignore[assignment]
+
+    def __init__(self, config: LoopedConfig):
+        attention: Any = OffsetAttention(config.embed, config.heads, config.d_v, config.family, config.sharpness)
+        super().__init__(attention, config.embed, config.mlp[0], bias=False, attended=config.heads * config.d_v)
+        self.stay = config.stay
+
+    def carry(self) -> bool:
+        """Gives the first 2d hidden units to the state, x = relu(x) - relu(-x): at first Φ(attended ⊕ x) is x and a little.
+
+        A layer that has fewer is left as it is, and the answer is False.
+        """
+        d, hidden = self.W_2.out_features, (self.W_1, *self.between)
+        if min(linear.out_features for linear in hidden) < 2 * d:
+            return False
+        signed = torch.cat([torch.eye(d), -torch.eye(d)])
+        with torch.no_grad():
+            for linear in hidden:
+                linear.weight[: 2 * d] = 0
+            self.W_1.weight[: 2 * d, -d:] = signed
+            for linear in hidden[1:]:
+                linear.weight[: 2 * d, : 2 * d] = torch.eye(2 * d)
+            self.W_2.weight[:, : 2 * d] = signed.mT
+        return True
+
+    def forward(self, x: Float[Tensor, "*batch n d"], loop: Loop) -> Float[Tensor, "*batch n d"]:  # type: ignore[override]
+        n = x.shape[-2]
+        a, m = self.attention.weights(n, loop)
+        values = self.attention.W_V(x)
+        tile = n if torch.is_grad_enabled() else _TILE
+        parts = []
+        for start in range(0, n, tile):
+            here = slice(start, min(start + tile, n))
+            old = x[..., here, :]
+            new = self.update(self.attention.mix(a[:, here], values, loop, start), old)
+            parts.append(torch.lerp(old, new, m[here, None].to(old.dtype)) if self.stay else new)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+
+
+class LoopedTransformer(Transformer):
+    """Lists of numbers in, lists of numbers out: (..., k) to (..., k) for every k."""
+
+    config: LoopedConfig
+
+    def __init__(self, config: LoopedConfig):
+        nn.Module.__init__(self)
+        self.config = config
+        self.encoder = nn.Linear(1, config.embed, bias=False)
+        self.layers = nn.ModuleList([LoopedLayer(config)])
+        self.decoder = nn.Linear(config.embed, 1, bias=False)
+        if config.shape.carries and self.layer.carry():  # weights to begin with whose answer is the list itself, and a little
+            nn.init.ones_(self.encoder.weight)
+            nn.init.constant_(self.decoder.weight, 1 / config.embed)
+
+    @property
+    def layer(self) -> LoopedLayer:
+        """The one layer."""
+        layer = self.layers[0]
+        assert isinstance(layer, LoopedLayer)
+        return layer
+
+    def _states(self, x: Float[Tensor, "*batch k"]) -> Iterator[Float[Tensor, "*any k d"]]:
+        check_input(x, self.input_dtype)
+        check_length(self, x)
+        z = self.encoder(x[..., None])
+        yield z
+        for loop in self.config.shape.loops(x.shape[-1]):
+            z = self.layer(z, loop)
+            yield z
+
+    def decode(self, z: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch k"]:
+        return self.decoder(z)[..., 0]
+
+    def attention(
+        self, x: Float[Tensor, "*batch k"] | None = None, *, length: int | None = None
+    ) -> Float[Tensor, "L H N N"]:
+        """A of every loop, (loops, H, N, N), for lists of ``length``: the sink, where nothing is, is the last position."""
+        if x is not None and length is not None:
+            raise UsageError("attention takes x or length, not both.")
+        n = x.shape[-1] if x is not None else self.config.n if length is None else length
+        maps = [self.layer.attention.matrix(n, loop) for loop in self.config.shape.loops(n)]
+        return torch.stack(maps) if maps else self.encoder.weight.new_zeros(0, self.config.heads, 2, 2)
+
+
+def check_length(model: Transformer, x: Float[Tensor, "*batch k"]) -> None:
+    """Raises if a list for a network of every length is empty, or too long for the memory that is free."""
+    n = x.shape[-1]
+    if n < 1:
+        raise UsageError("the list is empty; this model takes lists of 1 number or more.")
+    if not torch.compiler.is_compiling():
+        gradients = torch.is_grad_enabled() and any(weight.requires_grad for weight in model.parameters())
+        numbers = model.config.numbers_per_position(n, gradients)
+        check_fits(x.numel() // n, n, numbers, x.element_size(), x.device, gradients)
