@@ -1,7 +1,9 @@
 """What a store serves: rows of runs that are there, in any precision, for every measure that they hold."""
 
+import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -17,10 +19,50 @@ from posattn.experiments import (
     Store,
     reproduce,
 )
-from posattn.training import files, fit, train_spec
+from posattn.training import RunSpec, files, fit, train_spec
 from posattn.training.run import save
 
 CPU = torch.device("cpu")
+RESULTS = Store(Path(__file__).parents[2] / "results" / "store")
+# Runs of every experiment whose rows are there, at paper scale unless it says another.
+STORED = {
+    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 450, "length": 330,
+    "variable-length": 45, "compact": 108, "encodings": 155, "ablation": 118, "fine-tune": 90, "gnn": 48,
+    "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
+    "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
+    "mixed-samples": 96,
+}  # fmt: skip
+
+
+def test_every_stored_run_is_found_by_todays_catalogue():
+    held = [json.loads(path.read_text())["runs"] for path in (RESULTS.root / "rows").glob("*.json")]
+    counts, found = {}, set()
+    for name, experiment in EXPERIMENTS.items():
+        for scale in ("paper", "quick"):
+            runs = RESULTS.find(experiment.cells(scale), experiment.measure.at(scale), None)
+            found |= runs.keys()
+            counts |= {name + (", quick" if scale == "quick" else ""): len(runs)} if runs else {}
+    assert counts == STORED and found == set().union(*held)
+
+
+def test_every_stored_description_is_read_and_known_by_the_name_it_has():
+    for path in (RESULTS.root / "rows").glob("*.json"):
+        described = json.loads(path.read_text())
+        spec = RunSpec.from_dict(described["spec"])
+        assert path.name.startswith(f"{spec.model.arch}-{spec.digest}-")
+        assert json.loads(json.dumps(spec.to_dict())) == described["spec"]
+        members = range(len(spec.members))
+        assert described["runs"] == {spec.identity(k, precision=False): spec.identity(k) for k in members}
+
+
+def test_computed_rows_that_are_stored_are_not_computed_again(tmp_path):
+    shutil.copytree(RESULTS.root, tmp_path / "store")
+    stored = Store(tmp_path / "store")
+    before = files_of(stored.root / "computed")
+    scales = {"compiled-khop": "paper", "compiled-scale": "paper", "discrepancy": "quick", "ood-probability": "paper"}
+    for name, scale in scales.items():
+        reproduce(EXPERIMENTS[name], scale, tmp_path / name, stored, Nowhere(), runs=0)
+    assert len(before) == len(scales) and files_of(stored.root / "computed") == before
 
 
 def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monkeypatch):
