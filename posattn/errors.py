@@ -1,10 +1,9 @@
 """The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from functools import wraps
+from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -59,27 +58,20 @@ def flag(field: str, value: object) -> bool:
     return value
 
 
-def without(fields: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
-    """``fields`` without those that are the same for all of a kind; raises if one says otherwise."""
+def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
+    """``given`` without the fields that are the same for all of a kind; raises if one says otherwise."""
     for name, value in fixed.items():
-        if fields.get(name, value) != value:
-            raise UsageError(f"{name} is {fields[name]!r}; for {what} it must be {value!r}.")
-    return {name: value for name, value in fields.items() if name not in fixed}
+        if given.get(name, value) != value:
+            raise UsageError(f"{name} is {given[name]!r}; for {what} it must be {value!r}.")
+    return {name: value for name, value in given.items() if name not in fixed}
 
 
-@dataclass_transform(frozen_default=True)
-def settings(cls: type[T]) -> type[T]:
-    """Makes a frozen dataclass that refuses a field it does not have in one sentence."""
-    made = dataclass(frozen=True)(cls)
-    names = [field.name for field in fields(made)]  # type: ignore[arg-type]
-    fill: Any = made.__init__
+class Settings:
+    """The base of a frozen dataclass that refuses a field it does not have in one sentence."""
 
-    @wraps(fill)
-    def checked(self: T, *values: object, **named: object) -> None:
+    def __new__(cls, *values: object, **named: object) -> Any:
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for name, value in named.items():
             if name not in names:
                 raise UsageError(f"{name} is {value!r}; a {cls.__name__} has no such field: it has {', '.join(names)}.")
-        fill(self, *values, **named)
-
-    made.__init__ = checked  # type: ignore[method-assign]
-    return made
+        return super().__new__(cls)

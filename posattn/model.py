@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int64, Shaped
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, settings, whole
+from posattn.errors import Settings, UsageError, choice, flag, whole
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 KINDS_BY_ARCH: dict[str, Callable[..., Any]] = {}  # architectures whose configuration is another class (posattn.looped)
 
 
-@settings
-class ModelConfig:
+@dataclass(frozen=True)
+class ModelConfig(Settings):
     """What determines a network up to its weights. A field left out has the published value, which is filled in.
 
     Args:
@@ -98,9 +98,9 @@ class ModelConfig:
     recipe: ClassVar[str] = "paper"  # what it trains by, unless told otherwise
     columns: ClassVar[tuple[str, ...]] = ()  # what result rows say beside the usual
 
-    def __new__(cls, n: Any = None, arch: Any = "positional", *rest: Any, **fields: Any) -> Self:
+    def __new__(cls, n: Any = None, arch: Any = "positional", *rest: Any, **fields: Any) -> Any:
         other = KINDS_BY_ARCH.get(arch) if cls is ModelConfig and isinstance(arch, str) else None
-        return super().__new__(cls) if other is None else other(n, arch, *rest, **fields)
+        return super().__new__(cls, n, arch, *rest, **fields) if other is None else other(n, arch, *rest, **fields)
 
     def __post_init__(self) -> None:
         self._set("n", whole("n", self.n))
@@ -280,7 +280,7 @@ class Transformer(nn.Module):
     config: Any  # a ModelConfig; other kinds of network have their own
     layers: nn.ModuleList
 
-    def __new__(cls, config: Any = None) -> Self:
+    def __new__(cls, config: Any = None) -> Any:
         own = getattr(config, "network", cls)
         return super().__new__(own if issubclass(own, cls) else cls)
 

@@ -9,8 +9,9 @@ import posattn
 from posattn import ModelConfig, Transformer, UsageError
 from posattn.compiler.graph_report import looped_report, pretrained_report
 from posattn.export import to_torch
-from posattn.looped import looped_forward
-from posattn.model import LoopedLayer
+from posattn.looped import AnyLengthConfig, LoopedConfig
+from posattn.looped.looped_model import LoopedLayer
+from posattn.looped_fold import looped_forward
 from posattn.training.program import Parameters, Program
 
 CPU = torch.device("cpu")

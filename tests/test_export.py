@@ -129,6 +129,6 @@ def test_other_networks_are_refused():
         posattn.UsageError, match=r"^the network is a Linear; a posattn\.Transformer can be exported\.$"
     ):
         simplest(torch.nn.Linear(3, 3))
-    tokens = posattn.Transformer(posattn.ModelConfig(30, embed=8, width=8, tokens="letters", causal=True))
+    tokens = posattn.Transformer(posattn.TokenConfig(30, embed=8, width=8, tokens="letters", causal=True))
     with pytest.raises(posattn.UsageError, match=r"^tokens is 'letters'; only networks of lists of numbers can be exp"):
         simplest(tokens)

@@ -22,7 +22,7 @@ def run_folded(named, config, P, x):
     positions = positions_of(x.shape[-1], config)
     p = P[positions]
     folded = fold(stack_layers(named), config, p)
-    return folded_forward(folded, input_features(x, p, positions, config), config)
+    return folded_forward(folded, input_features(x[..., None], p, positions, config), config)
 
 
 def compare(models, k, b=23):

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 import posattn
 from posattn import ARCHITECTURES, GraphConfig, ModelConfig
 from posattn.compiler import PCOC, Known, Round, compile_program
-from posattn.offsets import FAMILIES
+from posattn.looped import FAMILIES
 from posattn.training import RECIPES, Member, Recipe, RunSpec
-from posattn.training.network import own_network
+from posattn.network import own_network
 
 KEPT = Path(__file__).parent / "data" / "kept"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())

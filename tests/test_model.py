@@ -321,7 +321,7 @@ def test_what_is_no_tensor_of_the_networks_numbers_is_refused_in_a_sentence(unch
 
 
 def test_words_are_int64(unchecked):
-    model = Transformer(ModelConfig(5, tokens="letters", causal=True, layers=1))
+    model = Transformer(posattn.TokenConfig(5, tokens="letters", causal=True, layers=1))
     assert model(torch.zeros(5, dtype=torch.int64)).ndim == 2
     with pytest.raises(UsageError, match=r"^the input is of torch\.float32; this network reads torch\.int64, "):
         model(torch.zeros(5))

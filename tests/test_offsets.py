@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posattn.offsets import FAMILIES, MIDDLE, OUTWARDS, Loop, OffsetAttention, depth, edges, rows
+from posattn.looped.families import FAMILIES, MIDDLE, OUTWARDS, Loop, depth
+from posattn.looped.offsets import OffsetAttention, edges, rows
 
 CASES = [("dilated", n) for n in (1, 2, 3, 5, 16, 23)] + [("butterfly", n) for n in (1, 2, 3, 6, 8, 13)]
 CASES += [("selector", n) for n in (1, 2, 3, 6, 9)]

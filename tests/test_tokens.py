@@ -6,13 +6,14 @@ import torch
 import posattn
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer
-from posattn.tokens import VOCABULARIES, token_features, word_code, word_index
+from posattn.tokens import TokenConfig
+from posattn.tokens.vocabulary import VOCABULARIES, token_features, word_code, word_index
 
 LETTERS, PROMPTS = VOCABULARIES["letters"], VOCABULARIES["prompts"]
 
 
 def letters(n=7, **changes):
-    return Transformer(ModelConfig(n, tokens="letters", causal=True, embed=6, width=5, layers=3, **changes)).double()
+    return Transformer(TokenConfig(n, tokens="letters", causal=True, embed=6, width=5, layers=3, **changes)).double()
 
 
 def sequences(count=11, n=7):
@@ -74,9 +75,9 @@ def test_the_encoder_is_an_embedding_layer():
     embedding = torch.nn.Embedding.from_pretrained(model.encoder.weight.mT.detach())
     torch.testing.assert_close(model.states(x)[0][:, :-1], embedding(x) + model.encoder.bias)
     # torch.nn.Embedding's law for words and positions, torch.nn.Linear's for a number
-    wide = Transformer(ModelConfig(30, "standard", tokens="letters", embed=600)).encoder
+    wide = Transformer(TokenConfig(30, "standard", tokens="letters", embed=600)).encoder
     assert wide.weight.std().item() == pytest.approx(1, abs=0.02) and (wide.bias == 0).all()
-    number = Transformer(ModelConfig(23, "standard", tokens="prompts", embed=600)).encoder.weight
+    number = Transformer(TokenConfig(23, "standard", tokens="prompts", embed=600)).encoder.weight
     column = number[:, len(PROMPTS.characters)]
     assert 0.95 < column.abs().max() <= 1 < number.abs().max()
 
@@ -101,7 +102,7 @@ def test_untied_networks_cannot_name_letters_that_training_lacks_and_tied_ones_c
 
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_prompts_give_one_number(arch):
-    model = Transformer(ModelConfig(5, arch, tokens="prompts", embed=6, width=5)).double()
+    model = Transformer(TokenConfig(5, arch, tokens="prompts", embed=6, width=5)).double()
     x = torch.tensor([[-1.0, 3.2, -5.0, 0.5, -203.0], [-2.0, 0.0, -6.0, 1.5, -201.0]]).double()
     out = model(x)
     assert out.shape == (2, 1)
@@ -113,8 +114,8 @@ def test_prompts_give_one_number(arch):
 
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_relative_networks_scale_with_their_numbers(arch):
-    config = ModelConfig(5, arch, tokens="prompts", embed=6, width=5, relative=True)
-    model, plain = Transformer(config).double(), Transformer(ModelConfig(5, arch, tokens="prompts")).double()
+    config = TokenConfig(5, arch, tokens="prompts", embed=6, width=5, relative=True)
+    model, plain = Transformer(config).double(), Transformer(TokenConfig(5, arch, tokens="prompts")).double()
     x = torch.tensor([-1.0, 3.2, -5.0, 0.5, -203.0]).double()
     for c in (1e-3, 7.0, 1e4):
         times_c = torch.where(x >= 0, c * x, x)
@@ -127,7 +128,7 @@ def test_relative_networks_scale_with_their_numbers(arch):
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_relative_networks_obey_the_law_of_scale(arch):
     """MSE(c) = (c² + 1) MSE(1) on prompts of one kind, at any quality of training: here with random weights."""
-    config = ModelConfig(23, arch, tokens="prompts", relative=True, layers=1, embed=8, width=8)
+    config = TokenConfig(23, arch, tokens="prompts", relative=True, layers=1, embed=8, width=8)
     model, task = Transformer(config), posattn.task("mixed-sum")
 
     def error(scale):
@@ -140,7 +141,7 @@ def test_relative_networks_obey_the_law_of_scale(arch):
 
 def test_far_out_every_positional_network_forgets_the_words():
     """f(c v, t) / c tends to the network without biases on the numbers alone, whatever the words t say."""
-    model = Transformer(ModelConfig(5, tokens="prompts")).double()
+    model = Transformer(TokenConfig(5, tokens="prompts")).double()
     x = torch.tensor([[-1.0, 3.2, -5.0, 0.5, -203.0], [-9.0, 3.2, -2.0, 0.5, -201.0]]).double()
     near, far = (model(torch.where(x >= 0, c * x, x))[:, 0] / c for c in (1.0, 1e6))
     assert 0 < 1e4 * (far[0] - far[1]).abs() < (near[0] - near[1]).abs() and far.abs().min() > 1e-3
@@ -162,7 +163,7 @@ def test_configurations_of_numbers_say_nothing_of_tokens():
     """A run is known by these fields, and runs from before there were tokens must still be found."""
     config = ModelConfig(8)
     assert not {"tokens", "causal", "tied"} & set(config.to_dict()) and ModelConfig(**config.to_dict()) == config
-    config = ModelConfig(30, tokens="letters", causal=True, tied=True)
+    config = TokenConfig(30, tokens="letters", causal=True, tied=True)
     assert {"tokens", "causal", "tied"} <= set(config.to_dict()) and ModelConfig(**config.to_dict()) == config
 
 

@@ -10,7 +10,7 @@ A + I (N, N) the graph with self loops: entry (i, j) says whether node i reads n
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, settings, whole
+from posattn.errors import Settings, UsageError, choice, flag, whole
 from posattn.model import ModelConfig, input_features, positions_of
 from posattn.network import OtherNetwork, register
 
@@ -96,8 +96,8 @@ class GraphAttention(nn.Module):
 ARCHITECTURES = ("gcn", "gat")
 
 
-@settings
-class GraphConfig(OtherNetwork):
+@dataclass(frozen=True)
+class GraphConfig(Settings, OtherNetwork):
     """What determines a graph network up to its weights. A field left out is filled in.
 
     Args:

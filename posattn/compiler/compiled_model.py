@@ -5,7 +5,7 @@ the sink in the scratchpad's place, follow the list. Inputs that the program was
 breaks the rules of its model of computation.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from posattn.attention import Attention, hardmax
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
-from posattn.errors import UsageError, flag, settings, whole
+from posattn.errors import Settings, UsageError, flag, whole
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer, check_input
 
 
-@settings
-class CompiledConfig:
+@dataclass(frozen=True)
+class CompiledConfig(Settings):
     """What determines a compiled network up to its weights.
 
     Args:

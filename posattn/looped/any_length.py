@@ -4,6 +4,7 @@ These are architectures of posattn.model without a table of positions, and two f
 There is no scratchpad. With ``looped`` they pass one layer, tied, as often as a list is long in binary digits.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from posattn.attention import Attention
 from posattn.encodings import random_places
-from posattn.errors import UsageError, choice, flag, settings, without
+from posattn.errors import UsageError, choice, flag, without
 from posattn.looped.families import depth
 from posattn.looped.looped_model import check_length
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH, Architecture, Layer, ModelConfig, Transformer, check_input
@@ -26,7 +27,7 @@ _ARCHITECTURES = {
 }
 
 
-@settings
+@dataclass(frozen=True)
 class AnyLengthConfig(ModelConfig):
     """A :class:`ModelConfig` for lists of every length, of which n is the longest trained on.
 

@@ -5,22 +5,22 @@ scratchpad and no bias, and f(c x) = c f(x) for c > 0. See docs/any-length.md.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, choice, flag, positive, settings, whole, without
+from posattn.errors import Settings, UsageError, choice, flag, positive, whole, without
 from posattn.free_memory import check_fits
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
 from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input
 
 
-@settings
-class LoopedConfig:
+@dataclass(frozen=True)
+class LoopedConfig(Settings):
     """What determines a looped network up to its weights. A field left out is filled in.
 
     Args:

@@ -4,18 +4,19 @@ It differs in its two ends. An entry is a word, described by its characters (``V
 answered by a logit for every word, prompts by one number, which the scratchpad says.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from posattn.errors import UsageError, choice, flag, settings
+from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, Transformer
 from posattn.tokens.vocabulary import VOCABULARIES, Vocabulary, relative_numbers, reset_embedding, token_features
 
 
-@settings
+@dataclass(frozen=True)
 class TokenConfig(ModelConfig):
     """A :class:`ModelConfig` for sequences of up to n tokens.
 

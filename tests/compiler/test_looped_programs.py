@@ -6,7 +6,7 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.offsets import FAMILIES
+from posattn.looped import FAMILIES
 
 SCALES = torch.tensor([[1e-3], [1.0], [1e6]], dtype=torch.float64)
 
@@ -58,7 +58,7 @@ def test_medians_of_lists_with_ties_and_of_every_short_length():
         for name, value in sorter.state_dict().items()
         if not name.endswith("logits")
     )
-    assert torch.equal(model.offset_attention().table()[:, :4], sorter.offset_attention().table())
+    assert torch.equal(model.layer.attention.table()[:, :4], sorter.layer.attention.table())
     assert model.attention(length=6).unique().tolist() == [0.0, 0.5, 1.0]
 
 

@@ -17,7 +17,7 @@ from posattn.errors import UsageError
 from posattn.experiments import Engine, RayEngine, Scales, Store, ray_task
 from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
-from posattn.training.network import own_network
+from posattn.network import own_network
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
 

@@ -8,7 +8,8 @@ from posattn.errors import UsageError
 from posattn.experiments import EXPERIMENTS, Engine, Experiment, Grid, Lines, Scales, Store, View, reproduce, series
 from posattn.experiments.estimate import operations
 from posattn.experiments.userfile import load_experiment
-from posattn.model import ModelConfig, Transformer
+from posattn.model import Transformer
+from posattn.tokens import TokenConfig
 from posattn.training import Recipe
 
 SERIES = {"khop": ["positional", "standard", "positional, tied", "standard, tied"]}
@@ -93,7 +94,7 @@ def test_operations_are_those_that_pytorch_counts():
     from torch.utils.flop_counter import FlopCounterMode
 
     for arch in ("positional", "standard"):
-        config = ModelConfig(30, arch, tokens="letters", causal=True, embed=60, layers=6)
+        config = TokenConfig(30, arch, tokens="letters", causal=True, embed=60, layers=6)
         model = Transformer(config)
         x = torch.randint(16, (64, 30))
         with FlopCounterMode(display=False) as counted:

@@ -13,7 +13,7 @@ from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS
 from posattn.explorer.content import FIVE_TASKS, STEPPED, THREE, Content
 from posattn.explorer.networks import pack
-from posattn.offsets import FAMILIES
+from posattn.looped import FAMILIES
 from posattn.tasks.sampling import sample_lists
 
 pytestmark = pytest.mark.xdist_group("chromium")

@@ -10,7 +10,7 @@ from posattn.compiler.looped_programs import looped_program
 from posattn.explorer import document, of_runs
 from posattn.explorer.content import Content
 from posattn.explorer.results import figures_of
-from posattn.offsets import edges
+from posattn.looped.offsets import edges
 from posattn.tasks import TASKS
 from posattn.tasks.numeric import Task, cumulative_sum, register
 
@@ -94,7 +94,7 @@ def test_a_list_of_any_length_is_answered_by_networks_that_take_it(page):
         2 + 1
     )
     page.select_option("#graph-model", label="looped, compiled")
-    arrows = sum(map(len, edges(looped_program("sum").offset_attention(), 19)))
+    arrows = sum(map(len, edges(looped_program("sum").layer.attention, 19)))
     assert (
         page.locator("#graph svg line").count() == arrows and "is left out" in page.locator("#graph-about").inner_text()
     )

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from posattn.folding import fold, folded_forward, stack_layers
-from posattn.model import ModelConfig, Transformer, input_encoding, input_features, positions_of
+from posattn.folding import fold, folded_forward, input_encoding, stack_layers
+from posattn.model import ModelConfig, Transformer, input_features, positions_of
 
 if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"

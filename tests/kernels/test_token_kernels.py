@@ -93,7 +93,7 @@ def test_which_networks_the_kernels_serve():
             config = posattn.ModelConfig(**khop, arch=arch, tied=tied)
             assert [fused.supported(config, precision) for precision in ("fp16", "tf32", "fp32")] == [True, True, False]
     assert fused.supported(posattn.ModelConfig(**posattn.task("mixed-min").NETWORK, arch="standard"), "fp16")
-    assert not fused.supported(posattn.ModelConfig(64, tokens="letters", causal=True), "fp16")  # longer than a tile
+    assert not fused.supported(posattn.TokenConfig(64, tokens="letters", causal=True), "fp16")  # longer than a tile
 
 
 def test_lists_of_numbers_may_be_causal_too():

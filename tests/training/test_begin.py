@@ -8,6 +8,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, UsageError
+from posattn.looped import AnyLengthConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
 from posattn.training.begin import begins, begun, check_given
 from posattn.training.program import LOGITS
@@ -153,7 +154,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     with pytest.raises(UsageError, match=r"^begin is a Transformer; it must be a run, or the folder of one\.$"):
         posattn.train("sort", begin=sorters.model(0), **SHORT)
     every = [
-        posattn.ModelConfig(n=n, arch="randomized", any_length=True, causal=True, layers=1, encoding_dim=n + 2)
+        AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2)
         for n in (3, 4)
     ]
     with pytest.raises(UsageError, match=r"^encoding_dim is 6; that of the run to begin with is 5\.$"):

@@ -21,7 +21,7 @@ def test_an_exact_join_is_right_in_every_order(task, order):
 def test_the_loops_are_one_of_the_orders():
     network = posattn.Transformer(posattn.ModelConfig(n=16, arch="looped")).double()
     with torch.no_grad():
-        network.offset_attention().logits.copy_(torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]))  # hardmax at r = -1
+        network.layer.attention.logits.copy_(torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]))  # hardmax at r = -1
     x, doubling = torch.randn(3, 16, dtype=torch.float64), ((1, 1), (2, 2), (4, 4), (8, 8))
     joins = Joins(network)
     torch.testing.assert_close(joins(x, doubling), network(x))

@@ -150,7 +150,7 @@ def test_every_head_is_fixed_in_the_way_that_is_best_for_it(monkeypatch):
     parameters.named()[LOGITS].copy_(shares.log() / parameters.config.sharpness)
     fit, row = _Fit(parameters, posattn.task("sum")), parameters.flat[0].double()
     fixed = Parameters(parameters.config, fit.hardened(row, faithful=[False, True])[None].float())
-    assert fixed.model(0).offset_attention().table().argmax(dim=-1).flatten().tolist() == [4, 1]
+    assert fixed.model(0).layer.attention.table().argmax(dim=-1).flatten().tolist() == [4, 1]
     name = "layers.0.attention.W_V.weight"
     first, second = (fixed.named()[name] / parameters.named()[name]).unflatten(1, (2, -1)).unbind(1)
     torch.testing.assert_close([first.mean(), second.mean()], [torch.tensor(1.0), torch.tensor(0.3)])

@@ -17,8 +17,8 @@ from posattn.training.scores import percentage_error
 from posattn.training.trainer import Member
 
 SMALL = {"layers": 2, "embed": 8, "width": 8}
-LETTERS = posattn.ModelConfig(9, tokens="letters", causal=True, **SMALL)
-PROMPTS = posattn.ModelConfig(23, tokens="prompts", **SMALL)
+LETTERS = posattn.TokenConfig(9, tokens="letters", causal=True, **SMALL)
+PROMPTS = posattn.TokenConfig(23, tokens="prompts", **SMALL)
 QUICK = {"samples": 60, "epochs": 2, "batch": 25, "device": "cpu"}
 
 
@@ -87,7 +87,7 @@ def test_a_member_is_the_same_alone_and_beside_others(hops):
 
 def test_training_learns_what_no_hop_asks_for():
     """With k = 0 the answer is the letter itself."""
-    config = posattn.ModelConfig(9, tokens="letters", causal=True, layers=1, embed=16, width=32)
+    config = posattn.TokenConfig(9, tokens="letters", causal=True, layers=1, embed=16, width=32)
     run = posattn.train("khop", config, samples=1000, epochs=8, batch=50, lr=1e-2, device="cpu")
     table = run.evaluate([1], 200).set_index("hops")
     assert table.loc["0", "accuracy"] > 0.99 and table.loc["0", "cross_entropy"] < 0.1
@@ -140,7 +140,7 @@ def test_the_percentage_error_leaves_out_answers_of_zero():
 
 
 def test_a_folder_gives_back_the_run(tmp_path):
-    config = posattn.ModelConfig(9, tokens="letters", causal=True, tied=True, **SMALL)
+    config = posattn.TokenConfig(9, tokens="letters", causal=True, tied=True, **SMALL)
     first = posattn.train("khop", config, **QUICK, out=tmp_path / "run")
     again = load(tmp_path / "run")
     assert again.spec == first.spec and again.spec.model.tied
@@ -156,9 +156,9 @@ def test_the_network_of_a_task_is_the_default(monkeypatch):
     posattn.train("khop")
     posattn.train("mixed-max")
     posattn.train("khop", posattn.ModelConfig(30, "standard", layers=3, embed=60))
-    assert seen[0] == posattn.ModelConfig(30, tokens="letters", causal=True, embed=60, layers=8)
-    assert seen[1] == posattn.ModelConfig(23, tokens="prompts", layers=3, embed=32, width=32)
-    assert seen[2] == posattn.ModelConfig(30, "standard", tokens="letters", causal=True, layers=3, embed=60)
+    assert seen[0] == posattn.TokenConfig(30, tokens="letters", causal=True, embed=60, layers=8)
+    assert seen[1] == posattn.TokenConfig(23, tokens="prompts", layers=3, embed=32, width=32)
+    assert seen[2] == posattn.TokenConfig(30, "standard", tokens="letters", causal=True, layers=3, embed=60)
 
 
 def test_a_network_of_other_tokens_is_refused():
@@ -170,7 +170,7 @@ def test_a_network_of_other_tokens_is_refused():
     with pytest.raises(UsageError, match=r"^variable_length is True; the task khop has one length only\.$"):
         RunSpec(LETTERS, posattn.Recipe(), member, variable_length=True)
     with pytest.raises(UsageError, match="n is 9; a prompt of mixed-min has 23 positions"):
-        posattn.train("mixed-min", posattn.ModelConfig(9, tokens="prompts"), **QUICK)
+        posattn.train("mixed-min", posattn.TokenConfig(9, tokens="prompts"), **QUICK)
 
 
 def test_a_network_whose_relus_are_off_is_called_dead(monkeypatch, hops):

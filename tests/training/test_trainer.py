@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import posattn
 from posattn.errors import UsageError
+from posattn.looped import AnyLengthConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training import Member, Recipe, Trainer, metrics
@@ -150,7 +151,7 @@ STEPS_200 = Recipe(samples=60, batch=12, epochs=40, patience=2, threshold=0.05) 
 
 @pytest.fixture(scope="module")
 def company():
-    plain = posattn.ModelConfig(3, "rope-only", embed=8, width=8, any_length=True)  # does not fold
+    plain = AnyLengthConfig(3, "rope-only", embed=8, width=8)  # does not fold
     return {"folded": ensemble(TINY, STEPS_200, TEAM), "plain": ensemble(plain, STEPS_200, TEAM[:3])}
 
 
