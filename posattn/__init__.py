@@ -16,13 +16,14 @@ from posattn.looped import LoopedConfig
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
 from posattn.tasks import task
-from posattn.tokens import TokenConfig
 from posattn.theory import generalization_bound, ood_probability
+from posattn.tokens import TokenConfig
 from posattn.training import Recipe, Run, train
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "Frozen", "GraphConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer",
-    "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained", "task", "train",
+    "ARCHITECTURES", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run",
+    "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained",
+    "task", "train",
 ]  # fmt: skip

@@ -9,9 +9,9 @@ from rich.table import Table
 from posattn.console import console, parse_lengths
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
+from posattn.looped.families import FAMILIES
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
 from posattn.network import NetworkConfig, can
-from posattn.looped.families import FAMILIES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES, Run, load, train
 from posattn.training.network import like, network_for
@@ -20,7 +20,8 @@ from posattn.training.network import like, network_for
 def train_command(
     name: Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")],
     arch: Annotated[
-        str | None, typer.Option(help=f"Architecture: {', '.join((*ARCHITECTURES, *KINDS_BY_ARCH))} (default positional).")
+        str | None,
+        typer.Option(help=f"Architecture: {', '.join((*ARCHITECTURES, *KINDS_BY_ARCH))} (default positional)."),
     ] = None,
     n: Annotated[
         int | None, typer.Option(help="Numbers in a training list (default 8), or tokens (default: the task's own).")

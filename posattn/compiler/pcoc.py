@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate
 from posattn.compiler.inputs import bounds_of, check_inputs, given
-from posattn.errors import UsageError, whole
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
+from posattn.errors import UsageError, whole
 
 Local = Callable[[Memory], Sequence[Expression | float]]
 IDLE = -1
@@ -27,7 +27,7 @@ IDLE = -1
 
 @dataclass(frozen=True)
 class Excess:
-    """A whole number that must not exceed 0, and what it is if it does: one of :data:`posattn.compiler.machine_memory.BREACHES`."""
+    """A whole number that must not exceed 0, and what it is if it does: one of ``machine_memory.BREACHES``."""
 
     count: Expression
     kind: int = OVERFLOWS

@@ -9,10 +9,10 @@ import torch
 
 from posattn.experiments.declaration import Cell
 from posattn.model import ModelConfig
+from posattn.network import NetworkConfig, can
 from posattn.queries import apart
 from posattn.tasks import TASKS
 from posattn.training import Member, Trainer
-from posattn.network import NetworkConfig, can
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 

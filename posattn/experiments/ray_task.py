@@ -20,10 +20,10 @@ import pandas as pd
 import torch
 
 import posattn
+from posattn import network
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
-from posattn import network
 from posattn.model import ARCHITECTURES
 from posattn.tasks import SHIFTS, TASKS
 from posattn.training import Run, RunSpec, checkpoints, files, train_spec

@@ -20,11 +20,11 @@ from posattn.folding import Fold, Tensors, folded_forward, input_encoding
 from posattn.looped.looped_model import LoopedConfig
 from posattn.looped_fold import looped_forward
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.network import NetworkConfig, can
 from posattn.streams import stream
 from posattn.tokens.token_model import TokenConfig
 from posattn.tokens.vocabulary import relative_numbers
 from posattn.training.losses import Loss, cross_entropy, squared_error
-from posattn.network import NetworkConfig, can
 
 Shapes = dict[str, torch.Size]
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory

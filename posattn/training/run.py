@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, several
 from posattn.model import Transformer
+from posattn.network import NetworkConfig, can, require
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
-from posattn.network import NetworkConfig, can, require
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.recipe import Recipe
 from posattn.training.scores import ROW_NAMES, row_metrics, scores_of

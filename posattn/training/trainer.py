@@ -16,11 +16,11 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.folding import Tensors
+from posattn.looped.looped_model import LoopedConfig
+from posattn.network import NetworkConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training.losses import loss_of
-from posattn.looped.looped_model import LoopedConfig
-from posattn.network import NetworkConfig
 from posattn.training.program import Parameters, Program
 from posattn.training.recipe import Recipe
 from posattn.training.workers import Workers
