@@ -20,7 +20,7 @@ def problem(name, **settings):
     """Two lively networks of a task, and sequences for each, which do not fill the last tile: part of more, as batches are."""
     task = posattn.task(name)
     network = task.NETWORK | {"embed": 16, "width": 16, "layers": 2} | ({"n": 10} if name == "khop" else {}) | settings
-    config = posattn.ModelConfig(**network)
+    config = posattn.TokenConfig(**network)
     flat = Parameters.initial(config, [0, 1], CPU).flat
     flat += 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))  # no bias at zero
     count = 6 if name == "khop" else 3
@@ -90,9 +90,9 @@ def test_which_networks_the_kernels_serve():
     khop = posattn.task("khop").NETWORK
     for arch in ("positional", "standard"):
         for tied in (False, True):
-            config = posattn.ModelConfig(**khop, arch=arch, tied=tied)
+            config = posattn.TokenConfig(**khop, arch=arch, tied=tied)
             assert [fused.supported(config, precision) for precision in ("fp16", "tf32", "fp32")] == [True, True, False]
-    assert fused.supported(posattn.ModelConfig(**posattn.task("mixed-min").NETWORK, arch="standard"), "fp16")
+    assert fused.supported(posattn.TokenConfig(**posattn.task("mixed-min").NETWORK, arch="standard"), "fp16")
     assert not fused.supported(posattn.TokenConfig(64, tokens="letters", causal=True), "fp16")  # longer than a tile
 
 

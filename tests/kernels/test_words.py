@@ -20,7 +20,7 @@ from posattn.training.program import Program
     [("khop", {}), ("khop", {"arch": "standard", "n": 7}), ("mixed-sum", {}), ("mixed-min", {"arch": "standard"})],
 )
 def test_rows_of_the_table_are_what_the_encoder_reads(name, settings):
-    config = posattn.ModelConfig(**posattn.task(name).NETWORK | settings)
+    config = posattn.TokenConfig(**posattn.task(name).NETWORK | settings)
     program = Program(config, torch.device("cpu"))
     x, _ = posattn.task(name).sample(5, n=config.n, seed=[0, 1, 2])
     expected = program._features(x)
@@ -39,7 +39,7 @@ def test_short_numbers_are_rounded_to_the_nearest():
     assert torch.equal(short(1e6 * x, "fp16"), torch.full((5000,), 65504.0).half())
 
     prompts = posattn.task("mixed-min")
-    config = posattn.ModelConfig(**prompts.NETWORK)
+    config = posattn.TokenConfig(**prompts.NETWORK)
     program = Program(config, torch.device("cpu"))
     given, _ = prompts.sample(5, seed=[0])
     table = words.table_of(program._features(words.every_word(config, config.n, given.device)), "tf32")

@@ -142,7 +142,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
         check_given(replace(spec, members=spec.members * 3), sorters)
     three = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
     refused(r"heads is 3; that of the run to begin with is 2\.", three)
-    scan = ModelConfig(n=3, arch="looped", embed=1, width=5, mlp=((5,),))
+    scan = ModelConfig(n=3, arch="looped", family="dilated", embed=1, width=5, mlp=((5,),))
     refused(r"family is 'dilated'; that of the run to begin with is 'butterfly'\.", scan)
     refused(r"arch is 'positional'; that of the run to begin with is 'looped'\.", ModelConfig(n=3))
     own = posattn.train("median-total", SELECTOR, **{"recipe": "paper"} | SHORT)
