@@ -303,10 +303,9 @@ class Program:
     def _first_states(self, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b N D"]:
         from posattn.kernels import words
 
-        assert self.precision is not None
+        assert self.precision is not None and isinstance(self.config, TokenConfig)
         length = x.shape[-1]
         if length not in self._tables:
-            assert isinstance(self.config, TokenConfig)
             features = self._features(words.every_word(self.config, length, self.device))
             self._tables[length] = words.table_of(features, self.precision)
         return words.first_states(x, self._tables[length], self.config, self.precision)
