@@ -82,8 +82,8 @@ class AnyLengthConfig(ModelConfig):
         return {name: value for name, value in fields.items() if name != "looped" or value}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "AnyLengthConfig":
-        return cls(**without(fields, {"any_length": True}, "this network"))
+    def from_dict(cls, given: dict[str, Any]) -> "AnyLengthConfig":
+        return cls(**without(given, {"any_length": True}, "this network"))
 
 
 KINDS_BY_ARCH["alibi"] = KINDS_BY_ARCH["randomized"] = AnyLengthConfig
