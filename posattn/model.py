@@ -93,6 +93,7 @@ class ModelConfig(NetworkConfig):
     causal: bool = False
 
     kind: ClassVar[str] = "model"
+    architectures: ClassVar[dict[str, Architecture]] = ARCHITECTURES  # those that this kind of network can have
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
@@ -102,7 +103,7 @@ class ModelConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         self._set("n", whole("n", self.n))
-        choice("arch", self.arch, (*self.architectures(), *(KINDS_BY_ARCH if type(self) is ModelConfig else ())))
+        choice("arch", self.arch, (*self.architectures, *(KINDS_BY_ARCH if type(self) is ModelConfig else ())))
         if choice("encoding", self.encoding, ENCODINGS) != "one-hot" and not self.design.reads_encodings:
             raise UsageError(f"encoding is {self.encoding!r}; the {self.arch} architecture takes none.")
         encoding = ENCODINGS[self.encoding]
@@ -124,14 +125,9 @@ class ModelConfig(NetworkConfig):
         if self.arch == "positional" and not self.bias:
             self._set("arch", "scale-exact")
 
-    @classmethod
-    def architectures(cls) -> dict[str, Architecture]:
-        """The architectures that this kind of network can have."""
-        return ARCHITECTURES
-
     @property
     def design(self) -> Architecture:
-        return self.architectures()[self.arch]
+        return self.architectures[self.arch]
 
     @property
     def attends(self) -> str:

@@ -150,9 +150,10 @@ _IS_COVERED: Question = (
     lambda c: c.attends in ("position", "input") and not c.design.rotary,
     "has queries and keys of a form that the proof does not cover",
 )
-_IS_HOMOGENEOUS: Question = (
-    lambda c: c.attends == "position" and not c.bias and not c.design.encoded_input,
-    "is not positional, or has biases",
+_IS_BIAS_FREE: Question = (lambda c: not c.bias, "has biases")
+_READS_PLAIN: Question = (
+    lambda c: not (c.design.encoded_input or c.design.diagonal_input),
+    "reads more than the numbers at each position",
 )
 _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of random places")
 
@@ -174,7 +175,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     ),
     "certify": (
         "the certificate is for bias-free positional networks (--arch scale-exact) that are trained on lists of numbers",
-        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_HOMOGENEOUS),
+        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_POSITIONAL, _IS_BIAS_FREE, _READS_PLAIN, _MULTIPLIES),
     ),
     "graph": ("only networks whose attention needs no input have a graph", (_IS_OURS, _IS_STATIC)),
     "communicate": (

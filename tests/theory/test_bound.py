@@ -244,14 +244,14 @@ def test_architectures_that_the_proof_does_not_cover_are_refused(arch):
 
 
 def test_networks_of_words_and_compiled_programs_are_refused():
-    reads = posattn.Transformer(posattn.ModelConfig(**posattn.task("khop").NETWORK | {"layers": 1, "embed": 6}))
+    reads = posattn.Transformer(posattn.TokenConfig(**posattn.task("khop").NETWORK | {"layers": 1, "embed": 6}))
     program = posattn.compile("prefix-sum", machines=2)
     for model, about in ((reads, "reads letters"), (program, "is a compiled program")):
         for asked in (
             lambda model=model: posattn.generalization_bound(model, samples=100),
             lambda model=model: certify_model(model, "sum"),
         ):
-            with pytest.raises(posattn.UsageError, match=f"^the model {about}.* for networks (that|trained)"):
+            with pytest.raises(posattn.UsageError, match=f"^the positional network {about}; the .* trained on lists"):
                 asked()
 
 
@@ -319,4 +319,8 @@ def test_a_compiled_folder_is_named_as_what_it_is(tmp_path, posattn_command):
     assert posattn_command("compile", "prefix-sum", "--machines", 2, "--save", "program")[0] == 0
     for verb in ("bound", "certify"):
         code, _, said = posattn_command(verb, "program")
-        assert code == 2 and said.startswith("posattn: the model is a compiled program; the") and said.count("\n") == 1
+        assert (
+            code == 2
+            and said.startswith("posattn: the positional network is a compiled program; the")
+            and said.count("\n") == 1
+        )
