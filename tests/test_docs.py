@@ -16,8 +16,10 @@ import posattn
 from posattn import cli, encodings, model
 from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SCALES
+from posattn.network import can
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
+from posattn.training.network import network_for
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -128,8 +130,7 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         own = {
             field: given[field] for field in ("n", "arch", "encoding", "family", "embed", "width", "layers", "heads")
         }
-        network = TASKS[given["name"]].NETWORK | {field: value for field, value in own.items() if value is not None}
-        posattn.ModelConfig(**network)
+        network_for(given["name"], **{field: value for field, value in own.items() if value is not None})
         assert given["recipe"] in {None, *RECIPES}, place
     elif command == "evaluate":
         assert given["scales"] is None or cli.parse_scales(given["scales"]), place
@@ -205,7 +206,7 @@ def test_the_architectures_of_the_table_are_those_of_the_code() -> None:
     for name, count, folds in rows:
         config = posattn.ModelConfig(8, name)
         found = sum(parameter.numel() for parameter in posattn.Transformer(config).parameters())
-        assert (f"{found:,}", posattn.folding.folds(config)) == (count, folds == "yes"), name
+        assert (f"{found:,}", can(config, "fold")) == (count, folds == "yes"), name
 
 
 def test_every_figure_and_equation_is_on_the_map() -> None:

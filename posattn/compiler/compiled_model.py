@@ -32,7 +32,8 @@ class CompiledConfig(NetworkConfig):
         embed: width of the state: a machine's memory, and its number.
         d_v: value width of a head.
         mlp: hidden widths of every layer's MLP.
-        inputs, outputs: numbers per machine; more than one makes them vectors, (..., n, inputs).
+        inputs: numbers that a machine is given; more than one makes them vectors, (..., n, inputs).
+        outputs: numbers that a machine answers, likewise.
         spare: blank machines between the list and the sink.
         hardmax: hardmax (Eq. 6) in place of softmax.
         bounds: smallest and largest value of each input; others are refused.

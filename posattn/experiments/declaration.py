@@ -34,10 +34,9 @@ class Series:
         """The network for lists of n; ``layers`` in place of its own."""
         try:
             return self.kind(n=n, **(dict(self.settings) if layers is None else {**self.settings, "layers": layers}))
-        except TypeError as error:
-            raise UsageError(
-                f"the series {self.label!r} has settings that its network does not take: {error}."
-            ) from error
+        except (TypeError, UsageError) as error:
+            told = f"the series {self.label!r} has settings that its network does not take"
+            raise UsageError(f"{told}: {str(error).removesuffix('.')}.") from error
 
 
 def series(*archs: str, **settings: Any) -> tuple[Series, ...]:

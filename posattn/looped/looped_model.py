@@ -28,7 +28,8 @@ class LoopedConfig(NetworkConfig):
         n: the longest list trained on; the network takes every length.
         family: a row of :data:`posattn.looped.FAMILIES`, which says where a position may look in each loop. By default the
             one whose networks solve the task that it is trained for, and ``dilated`` where nothing is said of a task.
-        heads, embed: attention heads and width of the state, by default what the family has.
+        heads: attention heads; by default as many as the family has.
+        embed: width of the state, by default what the family has.
         width: hidden width of the MLP.
         d_v: value width of a head, ``embed`` by default.
         mlp: hidden widths of the MLP, ((24, 24),): by default as many of ``width`` as the family has.
