@@ -168,7 +168,10 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
         (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_POSITIONAL, _MULTIPLIES),
     ),
     "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
-    "show": ("the explorer shows Transformers of lists of numbers", (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES)),
+    "show": (
+        "the explorer shows Transformers of lists of numbers with fixed encodings",
+        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES),
+    ),
     "bound": (
         "the bound is for networks that are trained on lists of up to n numbers",
         (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_COVERED),

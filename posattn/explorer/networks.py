@@ -54,6 +54,8 @@ def pack(model: nn.Module) -> Packed:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "attends": config.attends,
         "anyLength": config.any_length,
+        "inputs": 1,
+        "outputs": 1,
         **_OF_KIND[config.kind](config),
         "tensors": entries,
     }

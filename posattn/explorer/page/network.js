@@ -136,10 +136,10 @@ class Network {
   features(x, positions) {
     const rows = positions.length;
     if (this.compiled) {
-      const cols = this.inputs + Number(this.numbered);
+      const cols = this.inputs + 1;
       const out = new Float64Array(rows * cols);
       x.forEach((value, k) => (out[Math.floor(k / this.inputs) * cols + (k % this.inputs)] = value));
-      if (this.numbered) positions.forEach((position, i) => (out[i * cols + cols - 1] = position));
+      positions.forEach((position, i) => (out[i * cols + cols - 1] = position));
       return out;
     }
     if (this.diagonal) {
@@ -288,7 +288,7 @@ class Network {
       received.push(attended);
       states.push(state);
     }
-    if (this.numbered) this.checkNumbers(state, rows);
+    if (this.compiled) this.checkNumbers(state, rows);
     const answer = affine(state, rows, this.linear("decoder")).subarray(0, length * this.outputs);
     const across = rows + Number(this.attends === "offset");
     return { answer: Array.from(answer), maps, names: this.names(across), rows: across, states, received };
