@@ -16,8 +16,8 @@ from posattn.looped import LoopedConfig
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
 from posattn.tasks import task
-from posattn.tokens import TokenConfig
 from posattn.theory import generalization_bound, ood_probability
+from posattn.tokens import TokenConfig
 from posattn.training import Recipe, Run, train
 
 __version__ = "0.1.0"

@@ -21,13 +21,13 @@ from posattn.console import console, parse_lengths, parse_list, parse_scales, pr
 from posattn.errors import UsageError, choice
 from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
+from posattn.network import NetworkConfig
 from posattn.pretrained import pretrained as of_package
 from posattn.pretrained import seed_of
 from posattn.theory import commands as theory_commands
 from posattn.train_command import train_command
 from posattn.training import Run, files, pick_device
 from posattn.training.answers import answer_tokens
-from posattn.network import NetworkConfig
 from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 

@@ -144,7 +144,7 @@ _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of r
 # What an ability asks of a network, one question after the other, and the end of the sentence that refuses.
 ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "fold": ("it does not fold", (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES)),
-    "freeze": ("it cannot be frozen", (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_POSITIONAL, _MULTIPLIES)),
+    "freeze": ("it cannot be frozen", (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES)),
     "export": ("it cannot be exported", (_IS_OURS, _READS_NUMBERS)),
     "show": ("the explorer does not show it", (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES)),
     "bound": (

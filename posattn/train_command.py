@@ -9,9 +9,9 @@ from rich.table import Table
 from posattn.console import console, parse_lengths
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
+from posattn.looped.families import FAMILIES
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
 from posattn.network import NetworkConfig, can
-from posattn.looped.families import FAMILIES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES, Run, load, train
 from posattn.training.network import like, network_for

@@ -13,12 +13,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from posattn.looped.looped_model import LoopedTransformer
-from posattn.looped.offsets import edges as edges_of
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, choice, whole
+from posattn.looped.looped_model import LoopedTransformer
+from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
 from posattn.pretrained import pretrained
 from posattn.tasks import task

@@ -8,8 +8,8 @@ import torch
 
 from posattn.compiler.analysis import LARGEST, Known
 from posattn.compiler.expressions import Array
-from posattn.errors import UsageError
 from posattn.compiler.machine_memory import within_bounds
+from posattn.errors import UsageError
 
 
 class Program(Protocol):

@@ -30,10 +30,10 @@ from posattn.compiler.expressions import (
     select,
     sort_records,
 )
+from posattn.compiler.machine_memory import MISADDRESSES, PASSES_ON, RECEIVES, SENDS
 from posattn.compiler.mpc import MPC, Inbox, Machine, Received, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.errors import UsageError
-from posattn.compiler.machine_memory import MISADDRESSES, PASSES_ON, RECEIVES, SENDS
 
 CELLS = 2  # a tuple is a key and a word
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate
 from posattn.compiler.inputs import bounds_of, check_inputs, given
-from posattn.errors import UsageError, whole
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
+from posattn.errors import UsageError, whole
 
 Local = Callable[[Memory], Sequence[Expression | float]]
 IDLE = -1

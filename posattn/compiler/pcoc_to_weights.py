@@ -23,10 +23,10 @@ from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, minimum, select
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.inputs import integers_of
+from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.compiler.room import attention_parameters, parameters, require_room
 from posattn.errors import UsageError, choice, positive, whole
-from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.model import Layer, ModelConfig, Transformer
 
 VALUES = ("proved", "lean")

@@ -14,10 +14,10 @@ from torch import Tensor
 from posattn.compiler.analysis import Margins
 from posattn.compiler.expressions_to_relu import Map, Maps
 from posattn.compiler.inputs import integers_of
+from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import analyse, configuration, listens_to
 from posattn.errors import UsageError
-from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 
 _SPARSE = 0.1  # share of entries that are not 0 below which a matrix is kept sparse
 _TILE = 1 << 18  # numbers of a hidden layer at once, which a processor's cache holds

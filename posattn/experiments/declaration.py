@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from posattn.errors import UsageError, choice
 from posattn.experiments.measures import Measure, Scales
-from posattn.training import Member, Recipe, RunSpec
 from posattn.network import NetworkConfig, configuration
+from posattn.training import Member, Recipe, RunSpec
 from posattn.training.network import suited
 from posattn.training.recipe import recipe
 

@@ -8,11 +8,11 @@ from functools import cache
 import torch
 
 from posattn.experiments.declaration import Cell
+from posattn.folding.queries_and_keys import apart
 from posattn.model import ModelConfig
-from posattn.queries import apart
+from posattn.network import NetworkConfig, can
 from posattn.tasks import TASKS
 from posattn.training import Member, Trainer
-from posattn.network import NetworkConfig, can
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 

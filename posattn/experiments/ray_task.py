@@ -20,14 +20,14 @@ import pandas as pd
 import torch
 
 import posattn
+from posattn import network
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
-from posattn import network
 from posattn.model import ARCHITECTURES
 from posattn.tasks import SHIFTS, TASKS
 from posattn.training import Run, RunSpec, checkpoints, files, train_spec
-from posattn.training.program import Parameters
+from posattn.training.parameters import Parameters
 
 # A program may have added rows of its own, which a worker is to know too.
 TABLES: tuple[dict[str, Any], ...] = (TASKS, SHIFTS, ENCODINGS, ARCHITECTURES, network.KINDS, network.MAKERS)

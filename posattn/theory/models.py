@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.errors import UsageError, whole, within
-from posattn.folding import fold, stack_layers
+from posattn.folding import fold, input_encoding, stack_layers
 from posattn.model import Layer, ModelConfig, Transformer, input_features, positions_of
 from posattn.network import require
 from posattn.tasks import task as find_task

@@ -15,10 +15,11 @@ from torch import Tensor
 from posattn.errors import UsageError
 from posattn.looped.families import FAMILIES
 from posattn.network import NetworkConfig
-from posattn.training.program import LOGITS, Parameters
+from posattn.training.parameters import Parameters
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Trainer
+from posattn.training.ways import LOGITS
 
 
 def begins(spec: RunSpec, run: Run) -> RunSpec:

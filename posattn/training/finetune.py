@@ -5,9 +5,10 @@ from dataclasses import replace
 import torch
 
 from posattn.training.fit import trainer_for
-from posattn.training.program import Parameters, Precision
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
+from posattn.training.ways import Precision
 from posattn.training.workers import Workers
 
 VALUES = "attention.W_V.weight"

@@ -20,13 +20,13 @@ from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
 from posattn.training.network import doubt_family, network_for, suited
 from posattn.training.polish import polish
-from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe, recipe
 from posattn.training.run import Run, hardware, load, pick_device, predictor, save
 from posattn.training.scores import scores_of
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Member, Trainer
+from posattn.training.ways import Fused, Precision, has_kernels
 from posattn.training.workers import Workers
 
 
@@ -166,7 +166,7 @@ def train_spec(
             if begin is not None:
                 trainer.parameters = begun(trainer, begin, spec.recipe.starts)
             # The kernels take the precision themselves, and what is around them stays exact.
-            stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
+            stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
             if folder is not None:
                 if not (folder / "run.json").exists():
                     files.write_json(folder / "run.json", spec.to_dict())

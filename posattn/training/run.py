@@ -20,14 +20,15 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, several
 from posattn.model import Transformer
+from posattn.network import NetworkConfig, can, require
 from posattn.tasks import SHIFTS, Task, task
 from posattn.training import checkpoints, files, metrics
-from posattn.network import NetworkConfig, can, require
-from posattn.training.program import Parameters, Precision, Program
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
 from posattn.training.scores import ROW_NAMES, row_metrics, scores_of
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Member
+from posattn.training.ways import Precision, way_for
 from posattn.training.workers import Workers
 
 
@@ -227,16 +228,16 @@ def _tile(config: NetworkConfig, n: int) -> int:
 def predictor(parameters: Parameters) -> metrics.Predict:
     """Outputs of all members, each on lists of its own, in float32 whatever the training's precision."""
     device, members = parameters.flat.device, len(parameters.flat)
-    program = Program(parameters.config, device)
+    way = way_for(parameters.config, device)
     groups = [slice(k, k + 1) for k in range(members)] if device.type == "cpu" else [slice(0, members)]
 
     def predict(x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         def part(group: slice) -> Tensor:
             with torch.no_grad():
-                prepared = program.prepare(parameters, group, x.shape[-1]).tensors
+                prepared = way.prepare(parameters, group, x.shape[-1]).tensors
                 tile = _tile(parameters.config, x.shape[-1])
                 # In tiles, which bounds the memory of large tests.
-                return torch.cat([program.predict(prepared, tile) for tile in x[group].split(tile, dim=1)], dim=1)
+                return torch.cat([way.predict(prepared, tile) for tile in x[group].split(tile, dim=1)], dim=1)
 
         with Workers() as workers, Precision("fp32", device):
             return torch.cat(workers.map(part, groups))

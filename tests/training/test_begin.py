@@ -11,7 +11,7 @@ from posattn import ModelConfig, UsageError
 from posattn.looped import AnyLengthConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
 from posattn.training.begin import begins, begun, check_given
-from posattn.training.program import LOGITS
+from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 STORED = Path(__file__).parents[2] / "results" / "length-generalization"

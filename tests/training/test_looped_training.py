@@ -12,7 +12,8 @@ from posattn.compiler.looped_programs import looped_program
 from posattn.tasks import TASKS, Task, register
 from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
 from posattn.training.metrics import relative_square
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
+from posattn.training.ways import way_for
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
 from posattn.training.workers import Workers
@@ -41,16 +42,15 @@ def test_a_step_sees_the_gradient_of_the_network_with_that_factor():
     """Prepared logits and their adjoint against a network whose sharpness is the factor's share of its own."""
     parameters = Parameters.initial(SMALL, [0, 1], CPU)
     x, y = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
-    softer = ModelConfig(**SMALL.to_dict() | {"sharpness": 2.5})
+    softer = replace(SMALL, sharpness=2.5)
     found = []
     for config, factor in ((SMALL, torch.tensor(0.25)), (softer, None)):
-        program = Program(config, CPU)
+        program = way_for(config, CPU)
         prepared = program.prepare(parameters, slice(0, 2), 8, factor)
         loss, gradients = program.gradient(prepared.tensors, x, y, 5)
         found.append((loss, prepared.adjoint(gradients)))
     torch.testing.assert_close(found[0], found[1])
-    logits = list(parameters.shapes).index("layers.0.attention.logits")
-    assert found[0][1][logits].abs().max() > 0
+    assert parameters.by_name(found[0][1])["layers.0.attention.logits"].abs().max() > 0
 
 
 def test_members_do_not_notice_each_other():

@@ -12,7 +12,8 @@ from posattn.errors import UsageError
 from posattn.training import RunSpec, load
 from posattn.training.answers import answer_tokens
 from posattn.training.losses import LOSSES, loss_of, surprise
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
+from posattn.training.ways import way_for
 from posattn.training.scores import percentage_error
 from posattn.training.trainer import Member
 
@@ -70,12 +71,12 @@ def test_members_together_have_the_gradients_of_plain_modules_alone(name, settin
         losses.append(loss.detach())
         expected.append(torch.cat([value.grad.flatten() for value in model.parameters()]))
     for folded in (True, False):
-        program = Program(config, torch.device("cpu"), folded, loss=loss_of([name]))
+        program = way_for(config, torch.device("cpu"), loss_of([name]), folded=folded)
         program.skeleton.double()
         prepared = program.prepare(parameters, slice(0, 3), config.n)
         found, gradients = program.gradient(prepared.tensors, x, y, 6)
         torch.testing.assert_close(found, torch.stack(losses))
-        rows = parameters.flatten(prepared.adjoint(gradients), folded)
+        rows = prepared.adjoint(gradients)
         right = torch.stack(expected)
         torch.testing.assert_close(rows, right, rtol=1e-8, atol=1e-11 * right.abs().max().item())
 

@@ -12,7 +12,7 @@ from posattn.looped import AnyLengthConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training import Member, Recipe, Trainer, metrics
-from posattn.training.program import initial_model
+from posattn.training.parameters import initial_model
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")

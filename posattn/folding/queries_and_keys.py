@@ -1,7 +1,7 @@
 """Queries and keys of the folded network where they do not multiply out.
 
 A rotary embedding stands between W_Q and W_K^T, and so do encodings that queries and keys read beside the state. With s the
-folded state and x = s T + t as in posattn.folding, the logits of a head are then
+folded state and x = s T + t as in posattn.folding.fold, the logits of a head are then
 
     q_i k_j^T,      q = R (s Q + B_q),      k = R (s K + B_k),
     Q = T W_Q,x,    B_q = t W_Q,x + P W_Q,p + b_Q,    and likewise for keys,
@@ -10,7 +10,7 @@ where W_,x and W_,p are the rows that read X and P, B has a row for each positio
 (``rotate``) or is not there. 1/sqrt(d_k) is inside Q and B_q. Without R the keys' constant shifts whole rows of logits, which
 softmax ignores, and it is left out.
 
-Letters as in posattn.folding: M members, L layers, b lists, N positions, H heads.
+Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H heads.
 """
 
 import math

@@ -11,10 +11,10 @@ ends up in the constant c. Self-attention folds too: softmax ignores what is the
     (x_i W_Q + b_Q)(x_j W_K + b_K)^T   may be replaced by   (s_i M + m) s_j^T,
     M = T W_Q W_K^T T^T,   m = (t W_Q + b_Q) W_K^T T^T.
 
-Where something comes between W_Q and W_K^T, queries and keys stay apart, each folded (posattn.queries).
+Where something comes between W_Q and W_K^T, queries and keys stay apart, each folded (posattn.folding.queries_and_keys).
 
-The products are taken once a step, and :class:`Fold` carries gradients back through them; frozen, the network is a
-constant linear map and a ReLU a layer. Exact up to rounding, with half the multiplications of the plain network.
+The products are taken once per step, and :class:`Fold` carries gradients back through them; frozen, the network is a
+constant linear map and a ReLU per layer. Exact up to rounding, with half the multiplications of the plain network.
 
 Letters: M members of an ensemble, L layers, b lists, N positions, H heads, w hidden width. Parameters and folded tensors of
 all layers lead with (L, M), so that those of any run of layers are one batch of matrices.
@@ -22,18 +22,16 @@ all layers lead with (L, M), so that those of any run of layers are one batch of
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from posattn.attention import merge_heads, softmax, split_heads
-from posattn.errors import UsageError
-from posattn.model import ModelConfig, Transformer, check_input, input_features, positions_of
+from posattn.folding.queries_and_keys import QueriesAndKeys, apart
+from posattn.model import ModelConfig, input_features
 from posattn.network import require
-from posattn.queries import Logits, QueriesAndKeys, apart, logits_by_layer
 from posattn.tokens.token_model import TokenConfig
 
 Tensors = dict[str, Tensor]
@@ -66,7 +64,7 @@ def fold(stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N
 
     ``U.first`` (M, d_in, H+1, w) and ``U`` (L-1, M, w, H+1, w), with U_0 first; ``c`` (L, M, 1, w); ``A`` (L, M, H, N, N),
     or ``M.first`` (M, d_in, H, d_in), ``M`` (L-1, M, w, H, w), ``m.first`` (M, H, d_in) and ``m`` (L-1, M, H, w), or what
-    :class:`posattn.queries.QueriesAndKeys` has;
+    :class:`QueriesAndKeys` has;
     ``w`` (M, w, V) and ``b`` (M, 1, V) of the readout, V = 1 for numbers. Without biases there are no c, m and b, and a tied
     decoder has only the b that W_2 gives it.
     """
@@ -291,128 +289,3 @@ class Fold:
         found["decoder.weight"] = by_word
         if self.config.bias:
             found["decoder.bias"] = db[:, 0]
-
-
-def _by_layer(folded: Tensors, name: str) -> list[tuple[Tensor, ...]]:
-    """The matrices (M, in, out) of ``name`` for every layer and head."""
-    return [layer.unbind(dim=-2) for layer in (folded[f"{name}.first"], *folded[name].unbind())]
-
-
-def folded_forward(
-    folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
-) -> Float[Tensor, "M b *out"]:
-    """The network's outputs from the encoder's input, for every member on lists of its own."""
-    run = _positional_forward if config.design.attends == "position" else _self_attention_forward
-    return config.answers(run(folded, features, config))
-
-
-def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
-    members, b, n, _ = features.shape
-    s = features.transpose(1, 2)  # positions first, so that mixing them is one matrix product
-    constants = folded["c"].unbind() if config.bias else [None] * config.layers
-    weights = [layer.unbind(dim=1) for layer in folded["A"].unbind()]
-    for u, a, c in zip(_by_layer(folded, "U"), weights, constants, strict=True):
-        d = s.shape[-1]
-        by_position, by_entry = s.reshape(members, n, b * d), s.reshape(members, n * b, d)
-        z = _affine(by_entry, u[0], c)
-        for a_h, u_h in zip(a, u[1:], strict=True):
-            # A_h s for all lists at once: (N, N) times (N, b d)
-            z = torch.baddbmm(z, torch.bmm(a_h, by_position).view(by_entry.shape), u_h)
-        s = torch.relu_(z).view(members, n, b, config.width)
-    out = _affine(s.view(members, n * b, config.width), folded["w"], folded.get("b"))
-    return out.view(members, n, b, -1).transpose(1, 2)
-
-
-def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Tensor:
-    members, b, n, _ = features.shape
-    s = features
-    constants = folded["c"].unbind() if config.bias else [None] * config.layers
-    logits = logits_by_layer(folded, config) if apart(config) else _bilinear_by_layer(folded, config)
-    for u, logits_of, c in zip(_by_layer(folded, "U"), logits, constants, strict=True):
-        by_entry = s.reshape(members, b * n, s.shape[-1])
-        z = _affine(by_entry, u[0], c).view(members * b, n, config.width)
-        for logits_h, u_h in zip(logits_of(s), u[1:], strict=True):
-            weights = softmax(logits_h, config.causal)
-            z = torch.baddbmm(z, weights, torch.bmm(by_entry, u_h).view(z.shape))
-        s = torch.relu_(z).view(members, b, n, config.width)
-    out = _affine(s.view(members, b * n, config.width), folded["w"], folded.get("b"))
-    return out.view(members, b, n, -1)
-
-
-def _bilinear_by_layer(folded: Tensors, config: ModelConfig) -> list[Logits]:
-    rows: list[tuple[Tensor | None, ...]] = [(None,) * config.heads] * config.layers
-    if config.bias:
-        rows = [layer.split(1, dim=1) for layer in (folded["m.first"], *folded["m"].unbind())]
-    return [partial(_bilinear, m, row) for m, row in zip(_by_layer(folded, "M"), rows, strict=True)]
-
-
-def _bilinear(m: tuple[Tensor, ...], rows: tuple[Tensor | None, ...], s: Float[Tensor, "M b N d"]) -> list[Tensor]:
-    """(s_i M + m) s_j^T of every head."""
-    by_entry, by_list = s.flatten(1, 2), s.flatten(0, 1)
-    queries = [_affine(by_entry, m_h, row).view(by_list.shape) for m_h, row in zip(m, rows, strict=True)]
-    return [torch.bmm(q, by_list.mT) for q in queries]
-
-
-def _affine(x: Float[Tensor, "M rows d"], matrix: Float[Tensor, "M d e"], row: Float[Tensor, "M 1 e"] | None) -> Tensor:
-    return torch.bmm(x, matrix) if row is None else torch.baddbmm(row, x, matrix)
-
-
-class Frozen(nn.Module):
-    """A trained positional model for inference on lists of one length: per layer one constant linear map and a ReLU.
-
-    Nothing of queries, keys or softmax is left. ``forward`` maps (..., k) to (..., k).
-    """
-
-    P: Tensor
-    positions: Tensor
-    w: Tensor
-    b: Tensor | None
-
-    def __init__(self, model: Transformer, length: int | None = None):
-        super().__init__()
-        if not isinstance(model, Transformer):
-            raise UsageError(f"model is a {type(model).__name__}; it must be a Transformer, such as run.model(0).")
-        config = model.config
-        require(config, "freeze")
-        self.config = config
-        self.length = config.n if length is None else length
-        with torch.no_grad():
-            positions = positions_of(self.length, config, model.P.device)
-            # What the encoder reads beside the numbers, in architectures that read more.
-            self.register_buffer("P", model.P[positions].clone())
-            self.register_buffer("positions", positions)
-            named = {name: value[None] for name, value in model.named_parameters()}
-            folded = fold(stack_layers(named), config, self.P)
-            identity = torch.eye(len(positions), dtype=self.P.dtype, device=self.P.device)
-            for index, u in enumerate((folded["U.first"][0], *folded["U"][:, 0])):
-                self.register_buffer(f"A_{index}", torch.cat([identity, *folded["A"][index, 0]], dim=1))  # (N, (H+1) N)
-                self.register_buffer(f"U_{index}", u.transpose(0, 1).contiguous())  # (H+1, d_in, w)
-                self.register_buffer(f"c_{index}", folded["c"][index, 0, 0].clone() if config.bias else None)
-            self.register_buffer("w", folded["w"][0, :, 0])
-            self.register_buffer("b", folded["b"][0, 0] if config.bias else None)
-
-    def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
-        check_input(x, self.w.dtype)
-        if x.shape[-1] != self.length:
-            raise UsageError(f"the list has {x.shape[-1]} numbers; this model was frozen for {self.length}.")
-        lists = x.reshape(math.prod(x.shape[:-1]), self.length)
-        if len(lists) <= self.CHUNK or x.is_cuda:
-            return self._forward(lists).reshape(x.shape)
-        return torch.cat([self._forward(part) for part in lists.split(self.CHUNK)]).reshape(x.shape)
-
-    CHUNK = 512  # lists at once on a CPU: bounds the memory of the products, at no cost in time
-
-    def _forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-        features = input_features(x[..., None], self.P, self.positions, self.config)
-        b, n, d_in = features.shape
-        width = self.config.width
-        s = features.transpose(0, 1).reshape(n * b, d_in)
-        for index in range(self.config.layers):
-            products = torch.matmul(s, getattr(self, f"U_{index}"))  # s U_0, s U_1, ... : (H+1, N b, w)
-            z = torch.mm(getattr(self, f"A_{index}"), products.view(len(products) * n, b * width)).view(n * b, width)
-            c = getattr(self, f"c_{index}")
-            s = (z if c is None else z.add_(c)).relu_()
-        out = torch.mv(s, self.w)
-        if self.b is not None:
-            out += self.b
-        return out.view(n, b)[:-1].T
