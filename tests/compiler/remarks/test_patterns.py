@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from posattn import UsageError
 from posattn.attention import attention_weights
-from posattn.compiler.patterns import all_lengths, softmax_pattern
+from posattn.compiler.remarks.patterns import all_lengths, softmax_pattern
 
 
 @given(n=st.integers(1, 11), seed=st.integers(0, 1000))

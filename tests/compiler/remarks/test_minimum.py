@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posattn import UsageError
-from posattn.compiler.minimum import attention_minimum, compare
+from posattn.compiler.remarks.minimum import attention_minimum, compare
 
 
 @pytest.mark.parametrize(("n", "temperature"), [(2, 1.0), (5, 10.0), (16, 100.0)])
