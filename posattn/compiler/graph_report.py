@@ -7,6 +7,7 @@ counts them all.
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ from torch import Tensor
 from posattn import offsets
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
+from posattn.compiler.library import PROGRAMS
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, choice, whole
 from posattn.model import Transformer
@@ -83,6 +85,22 @@ def _likeness(own: Likeness) -> dict[str, Any]:
         name: {"share": share, "offset": offset, "uniform": own.uniform[name]}
         for name, (share, offset) in own.patterns.items()
     }
+
+
+def report_of(
+    what: str,
+    member: int = 0,
+    least: float = 0.3,
+    by: str = "attention",
+    samples: int = 1000,
+    machines: int | None = None,
+) -> Report:
+    """Of a folder, or of a program of the library or ``benes``; the settings are those of :func:`folder_report`."""
+    if Path(what).exists():
+        return folder_report(what, member, least, by, samples, machines)
+    if what not in (named := (*PROGRAMS, "benes")):
+        raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+    return program_report(what, MACHINES if machines is None else machines)
 
 
 def program_report(name: str, machines: int) -> Report:

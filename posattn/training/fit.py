@@ -13,13 +13,12 @@ import torch
 
 from posattn.errors import UsageError, whole
 from posattn.looped import serves
-from posattn.model import ModelConfig
 from posattn.tasks import task
 from posattn.training import checkpoints, files, metrics
 from posattn.training.begin import begins, begun, check_given
 from posattn.training.cuda import CudaTrainer
 from posattn.training.losses import surprise
-from posattn.training.network import NetworkConfig, doubt_family, reading
+from posattn.training.network import NetworkConfig, doubt_family, network_for, reading
 from posattn.training.polish import polish
 from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
@@ -110,7 +109,7 @@ def _spec(
     whole("seed", seed, least=0)
     tasks = [names] * members if isinstance(names, str) else list(names)
     _check_count("task", tasks, members)
-    model = ModelConfig(**task(tasks[0]).NETWORK) if config is None else config
+    model = network_for(tasks[0]) if config is None else config
     if not callable(getattr(model, "build", None)):
         raise UsageError(f"config is {model!r}; it must be a ModelConfig.")
     model = reading(model, tasks[0])

@@ -57,6 +57,38 @@ def reading(model: NetworkConfig, name: str) -> NetworkConfig:
     return replace(model, **needed) if isinstance(model, ModelConfig) and model.tokens == "none" else model
 
 
+def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) -> NetworkConfig:
+    """The network for the task of that name, by what ``posattn train`` takes: ``network_for("sort", arch="looped", n=4)``.
+
+    What is not given, or None, is the task's own, and in a looped network the family is the one that solves the task. To begin
+    with a run, give its network as ``begin``: what is not given is then that network's.
+    """
+    given = {field: value for field, value in settings.items() if value is not None}
+    if begin is not None:
+        return _like(begin, given)
+    arch, row = given.get("arch"), task(name)
+    if row.TOKENS != "none" and arch == "looped":
+        raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
+    if row.TOKENS != "none" and arch == "scale-exact":
+        raise UsageError(
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
+            "bias=False (--no-bias) leaves out the biases of a positional one."
+        )
+    if arch == "looped" and (family := family_of(name)) is not None:
+        given = {"family": family} | given
+    return ModelConfig(**row.NETWORK | given)
+
+
+def _like(model: NetworkConfig, given: dict[str, Any]) -> NetworkConfig:
+    """A run's network with other settings."""
+    if given.get("arch", model.arch) != model.arch:
+        raise UsageError(f"arch is {given['arch']!r}; that of the run to begin with is {model.arch!r}.")
+    if not isinstance(model, ModelConfig):  # of another kind, whose settings are not those of options
+        return model
+    of_length = {"encoding_dim": None} if model.encoding == "one-hot" and "n" in given else {}
+    return replace(model, **of_length | given)
+
+
 def family_of(name: str) -> str | None:
     """The family of the looped networks that solve a task, if there are any."""
     return next((family for family, row in FAMILIES.items() if name in row.solves), None)

@@ -1,23 +1,21 @@
-"""The command ``posattn train``: networks of a task into a folder."""
+"""``posattn train``: networks of a task into a folder."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from posattn.console import console, parse_lengths
+from posattn.commands.console import Device, parse_lengths, print_table
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
-from posattn.model import ARCHITECTURES, ModelConfig
+from posattn.model import ARCHITECTURES
 from posattn.offsets import FAMILIES
-from posattn.tasks import TASKS, task
-from posattn.training import RECIPES, Run, load, train
-from posattn.training.network import NetworkConfig, family_of
+from posattn.tasks import TASKS
+from posattn.training import RECIPES, Run, load, network_for
+from posattn.training import train as train_networks
 
 
-def train_command(
+def train(
     name: Annotated[str, typer.Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}.")],
     arch: Annotated[
         str | None, typer.Option(help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional).")
@@ -82,7 +80,7 @@ def train_command(
             help="Begin with the weights of a run, and its network where no option says another.",
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    device: Device = None,
     precision: Annotated[str, typer.Option(help="fp32, or on a GPU tf32 or fp16.")] = "fp32",
     out: Annotated[Path | None, typer.Option(help="Folder for the run (default runs/TASK-ARCH).")] = None,
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
@@ -92,21 +90,28 @@ def train_command(
 
     Example: posattn train sort --members 10 --out runs/sort
     """
-    given = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
-    given |= {
-        "encoding": encoding,
-        "encoding_dim": encoding_dim,
-        "bias": False if no_bias else None,
-        "tied": tied or None,
-        "relative": relative or None,
-    }
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
     before = None if begin is None else load(begin)
-    config = _network(name, {field: value for field, value in given.items() if value is not None}, before)
+    config = network_for(
+        name,
+        None if before is None else before.spec.model,
+        arch=arch,
+        n=n,
+        layers=layers,
+        heads=heads,
+        embed=embed,
+        width=width,
+        family=family,
+        encoding=encoding,
+        encoding_dim=encoding_dim,
+        bias=False if no_bias else None,
+        tied=tied or None,
+        relative=relative or None,
+    )
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
     known = (folder / "weights.json").exists()
-    run = train(
+    run = train_networks(
         name,
         config,
         members=members,
@@ -125,45 +130,17 @@ def train_command(
         save_every=save_every,
         tensorboard=tensorboard,
     )
-    _print_training(run, folder, "already trained" if known else "trained")
+    _show(run, folder, "already trained" if known else "trained")
 
 
-def _network(name: str, given: dict[str, Any], before: Run | None) -> NetworkConfig:
-    """What the options say, over the network of the run to begin with, or over the task's own settings."""
-    if before is not None:
-        return _like(before.spec.model, given)
-    if task(name).TOKENS != "none" and given.get("arch") == "looped":
-        raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
-    if task(name).TOKENS != "none" and given.get("arch") == "scale-exact":
-        raise UsageError(
-            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
-            "--no-bias leaves out the biases of a positional one."
-        )
-    if given.get("arch") == "looped" and (family := family_of(name)) is not None:
-        given = {"family": family} | given
-    return ModelConfig(**task(name).NETWORK | given)
-
-
-def _like(model: NetworkConfig, given: dict[str, Any]) -> NetworkConfig:
-    """A run's network with other settings."""
-    if given.get("arch", model.arch) != model.arch:
-        raise UsageError(f"arch is {given['arch']!r}; that of the run to begin with is {model.arch!r}.")
-    if not isinstance(model, ModelConfig):  # of another kind, whose settings are not those of options
-        return model
-    of_length = {"encoding_dim": None} if model.encoding == "one-hot" and "n" in given else {}
-    return replace(model, **of_length | given)
-
-
-def _print_training(run: Run, folder: Path, what: str) -> None:
-    table = Table(
-        "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} {what} in {folder}"
-    )
+def _show(run: Run, folder: Path, what: str) -> None:
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
-    for index, (trained, validated) in enumerate(losses):
-        member = run.spec.members[index]
-        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
-        table.add_row(str(index), str(member.seed), run.status[index], *numbers)
-    console().print(table)
+    rows = [
+        (index, member.seed, status, *("-" if loss is None else f"{loss:.3e}" for loss in own))
+        for index, (member, status, own) in enumerate(zip(run.spec.members, run.status, losses, strict=True))
+    ]
+    columns = ("member", "seed", "status", "training loss", "validation loss")
+    print_table(f"{len(run)} {what} in {folder}", columns, rows)
     if "polished" in run.result:
         better = sum(run.result["polished"])
         print(f"Last steps: {better} of {len(run)} networks are the better for them.")

@@ -1,15 +1,15 @@
-"""The command ``posattn gpt2``: GPT-2 on the prompts of a mixed task, as text."""
+"""``posattn gpt2``: GPT-2 on the prompts of a mixed task, as text."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from posattn.console import parse_scales, print_frame
+from posattn.commands.console import Device, parse_scales, print_frame
 from posattn.training import pick_device
 
 
-def gpt2_command(
+def gpt2(
     name: Annotated[str, typer.Argument(metavar="TASK", help="A mixed task, such as mixed-min.")],
     checkpoint: Annotated[
         str,
@@ -23,14 +23,14 @@ def gpt2_command(
     scales: Annotated[str, typer.Option(help="Scale factors: 1:10, or 1,2,5; 1 is the training range.")] = "1:10",
     test_samples: Annotated[int, typer.Option(help="Test prompts a scale factor.")] = 1000,
     against: Annotated[list[Path] | None, typer.Option(help="Folder of a trained run to show beside it.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")] = None,
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder for rows and figure (default out/gpt2-TASK).")] = None,
 ) -> None:
     """Fine-tune GPT-2 on the prompts of a mixed task as text, and test it in and out of distribution (Figure 34).
 
     Example: posattn gpt2 mixed-min --checkpoint gpt2-large --against runs/mixed-min
     """
-    from posattn.baselines.gpt2 import FineTuning
+    from posattn.baselines.gpt2 import FineTuning  # drawing is slow to import
     from posattn.experiments import figures, report
     from posattn.experiments.gpt2 import SHOWN, Comparison, compare
 
@@ -39,5 +39,5 @@ def gpt2_command(
     folder = Path("out") / f"gpt2-{name}" if out is None else out
     rows, figure = compare(what, folder, pick_device(device), against or (), lambda line: print(line, flush=True))
     for title, table in report.pivots(figures.medians(rows, SHOWN), SHOWN):
-        print_frame(table.reset_index(), title)
+        print_frame(title, table.reset_index())
     print(f"Rows:   {folder / 'rows.csv'}\nFigure: {figure}")
