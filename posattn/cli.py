@@ -5,24 +5,25 @@ Bad input ends in one sentence on standard error and exit code 2.
 
 import sys
 import warnings
-from typing import Annotated
 
 import torch
 import typer
 
-from posattn.commands.bound import bound
-from posattn.commands.certify import certify
-from posattn.commands.compile import compile
-from posattn.commands.evaluate import evaluate
-from posattn.commands.explore import explore
-from posattn.commands.export import export
-from posattn.commands.gpt2 import gpt2
-from posattn.commands.graph import graph
-from posattn.commands.ood_probability import ood_probability
-from posattn.commands.predict import predict
-from posattn.commands.report import report
-from posattn.commands.reproduce import reproduce
-from posattn.commands.train import train
+from posattn.commands import (
+    bound,
+    certify,
+    compile,
+    evaluate,
+    explore,
+    export,
+    gpt2,
+    graph,
+    ood_probability,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from posattn.errors import UsageError
 
 app = typer.Typer(
@@ -42,11 +43,10 @@ def main() -> None:
         message = str(error)
     except OSError as error:
         message = f"{error.filename or 'a file'}: {error.strerror or error}."
-    except KeyboardInterrupt:
-        raise SystemExit(_stopped()) from None
-    except Exception as error:
-        if type(error).__name__ == "Abort":  # what typer makes of Ctrl-C
-            raise SystemExit(_stopped()) from None
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # what typer makes of Ctrl-C
+            print("posattn: stopped.", file=sys.stderr)
+            raise SystemExit(130) from None
         # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
         if not hasattr(error, "format_message"):
             raise
@@ -54,11 +54,6 @@ def main() -> None:
     if message:  # none where help was shown for want of arguments
         print(f"posattn: {message}", file=sys.stderr)
     raise SystemExit(2)
-
-
-def _stopped() -> int:
-    print("posattn: stopped.", file=sys.stderr)
-    return 130
 
 
 def _show_version(wanted: bool) -> None:
@@ -70,18 +65,17 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
 ) -> None:
     pass
 
 
 # Help lists the verbs in this order: what most people want first, the theory last.
-for _verb in (
-    *(train, evaluate, predict, export, reproduce, report, explore),
-    *(compile, graph, gpt2, bound, certify, ood_probability),
-):
-    # A list to predict may begin with a minus sign.
-    app.command(context_settings={"ignore_unknown_options": _verb is predict})(_verb)
+VERBS = [train, evaluate, predict, export, reproduce, report, explore]
+VERBS += [compile, graph, gpt2, bound, certify, ood_probability]
+for verb in VERBS:
+    name = verb.__name__.rpartition(".")[-1].replace("_", "-")
+    app.command(name, context_settings={"ignore_unknown_options": verb is predict})(verb.command)  # a list may be -1,2

@@ -1,11 +1,10 @@
 """``posattn compile``: a parallel program to the weights of a positional Transformer."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from posattn.commands.console import print_frame, print_table
+from posattn.commands import console
 from posattn.compiler.compiling import BOUND, Compilation, compile_program
 from posattn.compiler.graph_report import MACHINES
 from posattn.compiler.library import PROGRAMS
@@ -14,28 +13,23 @@ from posattn.compiler.saved import save
 from posattn.errors import UsageError
 
 
-def compile(
-    name: Annotated[
-        str | None, typer.Argument(metavar="PROGRAM", help="A program of the library (see --list).")
-    ] = None,
-    machines: Annotated[
-        int, typer.Option(help="How many machines: one for each number of a list (of self-attention, tokens).")
-    ] = MACHINES,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."),
-    ] = None,
-    bound: Annotated[
-        float | None, typer.Option(help=f"Largest absolute value of the real numbers it is given (default {BOUND:g}).")
-    ] = None,
-    values: Annotated[str, typer.Option(help=f"What W_V holds: {' or '.join(VALUES)}.")] = VALUES[0],
-    direct: Annotated[
-        bool, typer.Option("--direct", help="Do not route messages whose addresses are known beforehand.")
-    ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare all levels on random inputs.")] = False,
-    samples: Annotated[int, typer.Option(help="How many inputs --check tries.")] = 20,
-    out: Annotated[Path | None, typer.Option("--save", help="Folder for the network.")] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the programs.")] = False,
+def command(
+    name: str | None = Argument(None, metavar="PROGRAM", help="A program of the library (see --list)."),
+    machines: int = Option(
+        MACHINES, help="How many machines: one for each number of a list (of self-attention, tokens)."
+    ),
+    epsilon: float | None = Option(
+        None, help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."
+    ),
+    bound: float | None = Option(
+        None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
+    ),
+    values: str = Option(VALUES[0], help=f"What W_V holds: {' or '.join(VALUES)}."),
+    direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
+    check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
+    samples: int = Option(20, help="How many inputs --check tries."),
+    out: Path | None = Option(None, "--save", help="Folder for the network."),
+    show_list: bool = Option(False, "--list", help="List the programs."),
 ) -> None:
     """Compile a parallel program to the weights of a positional Transformer, and say how large it is.
 
@@ -43,16 +37,16 @@ def compile(
     """
     if show_list or name is None:
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
-        return print_table("programs", ("program", "computes", "task"), rows)
+        return console.print_table("programs", ("program", "computes", "task"), rows)
     largest = BOUND if bound is None else bound
     compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct)
     sizes = compilation.sizes()
     sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
-    print_frame(f"{name} on {machines} machines", sizes)
+    console.print_frame(f"{name} on {machines} machines", sizes)
     _remark(name, compilation, bound)
     if check:
         table = compilation.check(samples)
-        print_frame(f"against the direct answer, {samples} random inputs", table)
+        console.print_frame(f"against the direct answer, {samples} random inputs", table)
         if not table["agrees"].all():
             raise UsageError(f"the levels of {name} do not agree; this is a bug in the compiler.")
     if out is not None:

@@ -6,32 +6,28 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import torch
-import typer
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from typer import Argument, Option
 
 from posattn.compiler.saved import load
 from posattn.errors import UsageError
 from posattn.pretrained import pretrained_run
 from posattn.training import Run
 
-_RUN = typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")
-RunFolder = Annotated[Path, _RUN]
-RunIfAny = Annotated[str | None, _RUN]
-Member = Annotated[int, typer.Option(help="Which network of the run.")]
-Pretrained = Annotated[
-    str | None, typer.Option(metavar="TASK", help="In RUN's place: the network for TASK that comes with the package.")
-]
-PretrainedArch = Annotated[
-    str | None, typer.Option(help="Which of these: positional (the default), scale-exact, standard or looped.")
-]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda (default: a GPU if there is one).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+_FOLDER = "Folder of a finished run, as given to train --out."
+RUN: Any = Argument(metavar="RUN", help=_FOLDER)
+RUN_IF_ANY: Any = Argument(None, metavar="RUN", help=_FOLDER)
+MEMBER: Any = Option(0, help="Which network of the run.")
+PRETRAINED: Any = Option(None, metavar="TASK", help="In RUN's place: the network for TASK that comes with the package.")
+PRETRAINED_ARCH: Any = Option(None, help="Which of these: positional (the default), scale-exact, standard or looped.")
+DEVICE: Any = Option(None, help="cpu or cuda (default: a GPU if there is one).")
+AS_JSON: Any = Option(False, "--json", help="Print one JSON object instead of tables.")
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]\d+)?|[-+]?inf|nan|-")  # a dash stands where a number is missing
 
@@ -75,7 +71,7 @@ def parse_list(text: str) -> list[float]:
     return values
 
 
-def networks(run: str | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[Run, str]:
+def networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[Run, str]:
     """Those of a folder, or the one that comes with the package, and where they are from."""
     if pretrained is not None:
         return pretrained_run(pretrained, arch or "positional", device), f"{arch or 'positional'}, with the package"
@@ -116,13 +112,5 @@ def _text(value: object) -> str:
 
 
 def print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(_without_infinities(content), indent=2, allow_nan=False))
-
-
-def _without_infinities(content: Any) -> Any:
-    """The same with null for what JSON has no number for."""
-    if isinstance(content, dict):
-        return {key: _without_infinities(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_without_infinities(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    """One object, with null for what JSON has no number for."""
+    print(json.dumps(json.loads(json.dumps(content), parse_constant=lambda name: None), indent=2))

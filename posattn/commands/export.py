@@ -1,30 +1,25 @@
 """``posattn export``: a network for other programs."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
-from posattn.commands.console import Member, RunFolder
+from posattn.commands import console
 from posattn.compiler.saved import load
 from posattn.errors import UsageError
+from posattn.export import to_onnx, to_torch
 
 
-def export(
-    run: RunFolder,
-    onnx: Annotated[Path | None, typer.Option(help="Write this ONNX file.")] = None,
-    torch_file: Annotated[
-        Path | None, typer.Option("--torch", help="Write this file, which torch.export.load reads.")
-    ] = None,
-    member: Member = 0,
-    length: Annotated[
-        int | None,
-        typer.Option("--length", "--n", help="Numbers in a list that the file takes (default: as many as trained on)."),
-    ] = None,
+def command(
+    run: Path = console.RUN,
+    onnx: Path | None = Option(None, help="Write this ONNX file."),
+    torch_file: Path | None = Option(None, "--torch", help="Write this file, which torch.export.load reads."),
+    member: int = console.MEMBER,
+    length: int | None = Option(
+        None, "--length", "--n", help="Numbers in a list that the file takes (default: as many as trained on)."
+    ),
 ) -> None:
     """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
-    from posattn.export import to_onnx, to_torch
-
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
     held = load(run)

@@ -1,30 +1,28 @@
 """``posattn gpt2``: GPT-2 on the prompts of a mixed task, as text."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from posattn.commands.console import Device, parse_scales, print_frame
+from posattn.commands import console
 from posattn.training import pick_device
 
 
-def gpt2(
-    name: Annotated[str, typer.Argument(metavar="TASK", help="A mixed task, such as mixed-min.")],
-    checkpoint: Annotated[
-        str,
-        typer.Option(help="A GPT-2 of the Hugging Face hub, a folder that holds one, or tiny: a small untrained one."),
-    ] = "gpt2-large",
-    samples: Annotated[int, typer.Option(help="Training prompts.")] = 50_000,
-    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 3,
-    batch: Annotated[int, typer.Option(help="Prompts a step.")] = 16,
-    lr: Annotated[float, typer.Option(help="Learning rate, which falls linearly to zero.")] = 5e-5,
-    runs: Annotated[int, typer.Option(help="Independent fine-tunings, with seeds from 0.")] = 1,
-    scales: Annotated[str, typer.Option(help="Scale factors: 1:10, or 1,2,5; 1 is the training range.")] = "1:10",
-    test_samples: Annotated[int, typer.Option(help="Test prompts a scale factor.")] = 1000,
-    against: Annotated[list[Path] | None, typer.Option(help="Folder of a trained run to show beside it.")] = None,
-    device: Device = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for rows and figure (default out/gpt2-TASK).")] = None,
+def command(
+    name: str = Argument(metavar="TASK", help="A mixed task, such as mixed-min."),
+    checkpoint: str = Option(
+        "gpt2-large", help="A GPT-2 of the Hugging Face hub, a folder that holds one, or tiny: a small untrained one."
+    ),
+    samples: int = Option(50_000, help="Training prompts."),
+    epochs: int = Option(3, help="Passes over them."),
+    batch: int = Option(16, help="Prompts a step."),
+    lr: float = Option(5e-5, help="Learning rate, which falls linearly to zero."),
+    runs: int = Option(1, help="Independent fine-tunings, with seeds from 0."),
+    scales: str = Option("1:10", help="Scale factors: 1:10, or 1,2,5; 1 is the training range."),
+    test_samples: int = Option(1000, help="Test prompts a scale factor."),
+    against: list[Path] | None = Option(None, help="Folder of a trained run to show beside it."),
+    device: str | None = console.DEVICE,
+    out: Path | None = Option(None, help="Folder for rows and figure (default out/gpt2-TASK)."),
 ) -> None:
     """Fine-tune GPT-2 on the prompts of a mixed task as text, and test it in and out of distribution (Figure 34).
 
@@ -35,9 +33,9 @@ def gpt2(
     from posattn.experiments.gpt2 import SHOWN, Comparison, compare
 
     settings = FineTuning(name, checkpoint, samples, epochs, batch, lr)
-    what = Comparison(settings, runs, tuple(parse_scales(scales)), test_samples)
+    what = Comparison(settings, runs, tuple(console.parse_scales(scales)), test_samples)
     folder = Path("out") / f"gpt2-{name}" if out is None else out
     rows, figure = compare(what, folder, pick_device(device), against or (), lambda line: print(line, flush=True))
     for title, table in report.pivots(figures.medians(rows, SHOWN), SHOWN):
-        print_frame(title, table.reset_index())
+        console.print_frame(title, table.reset_index())
     print(f"Rows:   {folder / 'rows.csv'}\nFigure: {figure}")

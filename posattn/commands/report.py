@@ -1,14 +1,13 @@
 """``posattn report``: one page of what a store holds."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
 
-def report(
-    store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows.")] = Path("out/store"),
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("out/report.html"),
+def command(
+    store: Path = Option(Path("out/store"), help="Folder of trained runs and their rows."),
+    out: Path = Option(Path("out/report.html"), help="The page to write."),
 ) -> None:
     """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
     from posattn.experiments import Store, report_on  # drawing is slow to import

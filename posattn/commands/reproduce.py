@@ -3,55 +3,45 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
-from posattn.commands.console import Device, print_frame, print_table
+from posattn.commands import console
 from posattn.training import pick_device
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
     from posattn.experiments import Experiment, Outcome
 
 
-def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Experiment (see --list), all of them (all), or a .py or .toml file of your own."),
-    ] = None,
-    scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")] = "quick",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for rows, figure and page (default out/NAME-SCALE; for all, its parent)."),
-    ] = None,
-    store: Annotated[Path, typer.Option(help="Folder of trained runs and their rows, shared by experiments.")] = Path(
-        "out/store"
+def command(
+    name: str | None = Argument(
+        None, help="Experiment (see --list), all of them (all), or a .py or .toml file of your own."
     ),
-    device: Device = None,
-    engine: Annotated[str, typer.Option(help="Where to run: local, which is this machine, or ray.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster: auto or host:port (default: Ray on this machine alone).")
-    ] = None,
-    gpus_per_task: Annotated[float, typer.Option(help="With ray, GPUs an ensemble takes; 0.25 shares one.")] = 0,
-    cpus_per_task: Annotated[float, typer.Option(help="With ray, CPU cores an ensemble takes.")] = 1,
-    precision: Annotated[
-        str | None, typer.Option(help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn).")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="Train this series now; may be given several times. With all: where there is one."),
-    ] = None,
-    runs: Annotated[
-        int | None, typer.Option(help="Train this many runs of every point now (default: all; 0 draws what is there).")
-    ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the medians as JSON, an object an experiment, in place of tables.")
-    ] = False,
+    scale: str = Option("quick", help="smoke (seconds), quick (minutes) or paper (the full recipe)."),
+    out: Path | None = Option(
+        None, help="Folder for rows, figure and page (default out/NAME-SCALE; for all, its parent)."
+    ),
+    store: Path = Option(Path("out/store"), help="Folder of trained runs and their rows, shared by experiments."),
+    device: str | None = console.DEVICE,
+    engine: str = Option("local", help="Where to run: local, which is this machine, or ray."),
+    address: str | None = Option(None, help="Ray cluster: auto or host:port (default: Ray on this machine alone)."),
+    gpus_per_task: float = Option(0, help="With ray, GPUs an ensemble takes; 0.25 shares one."),
+    cpus_per_task: float = Option(1, help="With ray, CPU cores an ensemble takes."),
+    precision: str | None = Option(None, help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn)."),
+    only: list[str] | None = Option(
+        None, help="Train this series now; may be given several times. With all: where there is one."
+    ),
+    runs: int | None = Option(
+        None, help="Train this many runs of every point now (default: all; 0 draws what is there)."
+    ),
+    show_list: bool = Option(False, "--list", help="List the experiments."),
+    as_json: bool = Option(
+        False, "--json", help="Print the medians as JSON, an object an experiment, in place of tables."
+    ),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import NothingStored, Store, engine_named, experiments_named, with_series
-    from posattn.experiments import reproduce as redo
+    from posattn.experiments import NothingStored, Store, engine_named, experiments_named, reproduce, with_series
 
     if show_list or name is None:
         return _list(scale, device)
@@ -64,7 +54,7 @@ def reproduce(
     for each, series in chosen:
         folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
         try:
-            outcome = redo(each, scale, folder, Store(store), runner, precision, series, runs)
+            outcome = reproduce(each, scale, folder, Store(store), runner, precision, series, runs)
         except NothingStored as error:
             if name != "all":
                 raise
@@ -84,7 +74,7 @@ def _list(scale: str, device: str | None) -> None:
     rows = [
         (each.name, each.reference, each.title, len(cells), in_words(seconds(cells, place))) for each, cells in grids
     ]
-    print_table(None, columns, rows)
+    console.print_table(None, columns, rows)
     print("Times are estimates for each experiment alone; runs that several share are trained once.")
 
 
@@ -99,7 +89,7 @@ def _show(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
 
     print(f"{experiment.name}: {experiment.title}")
     for title, table in report.pivots(outcome.table, experiment.shown):
-        print_frame(title, table.reset_index())
+        console.print_frame(title, table.reset_index())
     ended = outcome.rows.drop_duplicates("run").query("arch != 'compiled'")["status"]
     if len(ended) < (declared := len(experiment.cells(scale))):
         print(f"{len(ended)} of {declared} runs are there; of what has none, nothing is drawn, or a dash.")

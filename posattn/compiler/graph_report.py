@@ -87,22 +87,6 @@ def _likeness(own: Likeness) -> dict[str, Any]:
     }
 
 
-def report_of(
-    what: str,
-    member: int = 0,
-    least: float = 0.3,
-    by: str = "attention",
-    samples: int = 1000,
-    machines: int | None = None,
-) -> Report:
-    """Of a folder, or of a program of the library or ``benes``; the settings are those of :func:`folder_report`."""
-    if Path(what).exists():
-        return folder_report(what, member, least, by, samples, machines)
-    if what not in (named := (*PROGRAMS, "benes")):
-        raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
-    return program_report(what, MACHINES if machines is None else machines)
-
-
 def program_report(name: str, machines: int) -> Report:
     """Of a program of the library, or of ``benes``."""
     check_room(machines)
@@ -112,22 +96,29 @@ def program_report(name: str, machines: int) -> Report:
     return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
 
 
-def folder_report(
-    folder: str,
+def report_of(
+    what: str,
     member: int = 0,
     least: float = 0.3,
     by: str = "attention",
     samples: int = 1000,
     machines: int | None = None,
 ) -> Report:
-    """Of a trained run, or of a compiled program in a folder. A looped network is drawn for lists of ``machines`` numbers."""
-    run = load(folder)
+    """Of a program of the library, of ``benes``, or of the trained run or compiled program in a folder.
+
+    A looped network is drawn for lists of ``machines`` numbers.
+    """
+    if not Path(what).exists():
+        if what not in (named := (*PROGRAMS, "benes")):
+            raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+        return program_report(what, MACHINES if machines is None else machines)
+    run = load(what)
     if isinstance(run, CompiledRun):
         _check_own(machines, run.network)
         return compiled_report(run.network, run.spec.program)
     model, name = run.model(member), run.spec.members[member].task
-    report = _network_report(model, name, f"{name} by {folder}", least, by, samples, machines)
-    return replace(report, settings={"folder": folder, "member": member, **report.settings})
+    report = _network_report(model, name, f"{name} by {what}", least, by, samples, machines)
+    return replace(report, settings={"folder": what, "member": member, **report.settings})
 
 
 def pretrained_report(
