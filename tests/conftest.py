@@ -83,6 +83,15 @@ def posattn_command(monkeypatch, capfd, tmp_path, unchecked):
     return call
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The folder of a finished run: two networks for the minimum of three numbers."""
+    folder = tmp_path_factory.mktemp("runs") / "pair"
+    config = posattn.ModelConfig(3, embed=8, width=8)
+    posattn.train("min", config, members=2, samples=40, epochs=3, batch=15, device="cpu", out=folder)
+    return folder
+
+
 @pytest.fixture
 def lively():
     """A function that builds a model as if trained: attention far from uniform, no bias at zero, activations of order one.

@@ -90,6 +90,7 @@ def test_pinned_versions_are_allowed_ones() -> None:
     assert [name for name, version in pins.items() if not allowed[name].contains(version)] == []
 
 
-def test_import_leaves_the_extras_alone(tmp_path: Path) -> None:
-    code = f"import sys, posattn.cli, posattn.experiments; print(*[name for name in {OPTIONAL} if name in sys.modules])"
+def test_import_leaves_the_extras_alone_and_the_library_the_terminal(tmp_path: Path) -> None:
+    code = "import sys, posattn.experiments, posattn.explorer, posattn.export; library = set(sys.modules); import posattn.cli; "
+    code += f"print(*library & {{'typer', 'rich', 'posattn.commands'}}, *set({OPTIONAL}) & set(sys.modules))"
     assert run(sys.executable, "-c", code, cwd=tmp_path, path=ROOT).split() == []

@@ -7,6 +7,7 @@ counts them all.
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
+from posattn.compiler.library import PROGRAMS
 from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, choice, whole
 from posattn.looped.looped_model import LoopedTransformer
@@ -95,22 +97,29 @@ def program_report(name: str, machines: int) -> Report:
     return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
 
 
-def folder_report(
-    folder: str,
+def report_of(
+    what: str,
     member: int = 0,
     least: float = 0.3,
     by: str = "attention",
     samples: int = 1000,
     machines: int | None = None,
 ) -> Report:
-    """Of a trained run, or of a compiled program in a folder. A looped network is drawn for lists of ``machines`` numbers."""
-    run = load(folder)
+    """Of a program of the library, of ``benes``, or of the trained run or compiled program in a folder.
+
+    A looped network is drawn for lists of ``machines`` numbers.
+    """
+    if not Path(what).exists():
+        if what not in (named := (*PROGRAMS, "benes")):
+            raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+        return program_report(what, MACHINES if machines is None else machines)
+    run = load(what)
     if isinstance(run, CompiledRun):
         _check_own(machines, run.network)
         return compiled_report(run.network, run.spec.program)
     model, name = run.model(member), run.spec.members[member].task
-    report = _network_report(model, name, f"{name} by {folder}", least, by, samples, machines)
-    return replace(report, settings={"folder": folder, "member": member, **report.settings})
+    report = _network_report(model, name, f"{name} by {what}", least, by, samples, machines)
+    return replace(report, settings={"folder": what, "member": member, **report.settings})
 
 
 def pretrained_report(

@@ -9,7 +9,7 @@ out/NAME.html            figure, numbers, settings and hardware on one self-cont
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pandas as pd
 import torch
 
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, choice, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.compiled import compiled_name, compiled_rows
@@ -29,6 +29,7 @@ from posattn.experiments.store import Store
 from posattn.tasks import task
 from posattn.training import RunSpec, files, train_spec
 from posattn.training.fit import check_precision
+from posattn.training.spec import PRECISIONS
 
 AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
@@ -120,10 +121,9 @@ def reproduce(
     Without a ``precision`` rows of any will do, and what is lacking is trained in fp32.
     """
     cells, measure = experiment.cells(scale), experiment.measure.at(scale)
-    labels = dict.fromkeys(cell.label for cell in cells)
-    for label in only:
-        if label not in labels:
-            raise UsageError(f"only is {label!r}; {experiment.name} has {', '.join(map(repr, labels))}.")
+    with_series([experiment], only)
+    if precision is not None:
+        choice("precision", precision, PRECISIONS)
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     seeds = experiment.grid.seeds if runs is None else whole("runs", runs, least=0)
@@ -140,6 +140,18 @@ def reproduce(
     summary = figures.medians(rows, experiment.shown)
     page = report.write(out, experiment, scale, summary, drawn, described)
     return Outcome(rows, summary, page, drawn[0])
+
+
+def with_series(experiments: Sequence[Experiment], only: Collection[str]) -> list[tuple[Experiment, list[str]]]:
+    """The experiments that have a series of those that ``only`` names, each with these; all of them if it names none."""
+    labels = [dict.fromkeys(line.label for line in each.grid.series) for each in experiments]
+    known = dict.fromkeys(label for own in labels for label in own)
+    for label in only:
+        if label not in known:
+            whose = f"{experiments[0].name} has" if len(experiments) == 1 else "the experiments have"
+            raise UsageError(f"only is {label!r}; {whose} {', '.join(map(repr, known))}.")
+    chosen = zip(experiments, ([label for label in own if label in only] for own in labels), strict=True)
+    return [(each, own) for each, own in chosen if own or not only]
 
 
 def _has_rows(experiment: Experiment, scale: str, store: Store, precision: str | None) -> bool:

@@ -22,13 +22,13 @@ from typing import Any
 import pandas as pd
 import torch
 
-from posattn.errors import UsageError, positive, whole
+from posattn.errors import UsageError, choice, positive, whole
 from posattn.experiments.declaration import Cell
-from posattn.experiments.engine import called, plan
+from posattn.experiments.engine import AnyEngine, Engine, called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
 from posattn.experiments.store import Store
-from posattn.training import RunSpec, checkpoints, files, load
+from posattn.training import RunSpec, checkpoints, files, load, pick_device
 from posattn.training.fit import check_precision
 from posattn.training.run import save
 
@@ -114,6 +114,26 @@ class RayEngine:
         if self.address is None:
             raise UsageError(f"a task is to have {lack}; this machine has fewer.")
         self.announce(f"No node of the cluster has {lack}, which a task is to have; waiting for one that does.")
+
+
+def engine_named(
+    name: str,
+    announce: Callable[[str], None] = lambda message: None,
+    device: str | None = None,
+    address: str | None = None,
+    gpus_per_task: float = 0,
+    cpus_per_task: float = 1,
+) -> AnyEngine:
+    """``local``, which is this machine, or ``ray``; raises for a setting that only the other one has."""
+    if choice("engine", name, ("local", "ray")) == "ray":
+        if device is not None:
+            raise UsageError(f"device is {device!r}; with engine ray it follows from gpus-per-task.")
+        return RayEngine(address, gpus_per_task, cpus_per_task, announce)
+    given = {"address": (address, None), "gpus-per-task": (gpus_per_task, 0), "cpus-per-task": (cpus_per_task, 1)}
+    for option, (value, default) in given.items():
+        if value != default:
+            raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
+    return Engine(pick_device(device), announce)
 
 
 @dataclass

@@ -24,6 +24,14 @@ _MEASURES = {"scales": (Scales, Lines()), "fine-tuned": (FineTuned, BY_STAGE), "
 _GRAPHS = ("gcn", "gat")
 
 
+def experiments_named(name: str) -> list[Experiment]:
+    """The experiment of the catalogue by its name, all of them (``all``), or the one that a file declares."""
+    if name.endswith(SUFFIXES):
+        return [load_experiment(Path(name))]
+    choice("experiment", name, [*EXPERIMENTS, "all"])
+    return list(EXPERIMENTS.values()) if name == "all" else [EXPERIMENTS[name]]
+
+
 def load_experiment(path: Path) -> Experiment:
     """The experiment that a file declares. A Python file is run, so it may define tasks, encodings and networks too."""
     if path.suffix not in SUFFIXES:

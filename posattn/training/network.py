@@ -14,21 +14,28 @@ from posattn.tasks import task
 from posattn.tokens.token_model import TokenConfig
 
 
-def network_for(name: str, **settings: Any) -> NetworkConfig:
-    """The network for a task: the paper's positional Transformer for it, with these settings in place of its own."""
+def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) -> NetworkConfig:
+    """The network for the task of that name, by what ``posattn train`` takes: ``network_for("sort", arch="looped", n=4)``.
+
+    What is not given, or None, is the task's own, and in a looped network the family is the one that solves the task. To begin
+    with a run, give its network as ``begin``: what is not given is then that network's.
+    """
+    settings = {field: value for field, value in settings.items() if value is not None}
+    if begin is not None:
+        return _like(begin, settings)
     own, arch = task(name), settings.get("arch")
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":
         raise UsageError(
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
-            "--no-bias leaves out the biases of a positional one."
+            "bias=False (--no-bias) leaves out the biases of a positional one."
         )
     return suited(from_dict(own.NETWORK | settings), name)
 
 
-def like(config: NetworkConfig, **settings: Any) -> NetworkConfig:
-    """A network that may begin with the weights of another: the same with other settings."""
+def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
+    """A run's network with other settings."""
     if settings.get("arch", config.arch) != config.arch:
         raise UsageError(f"arch is {settings['arch']!r}; that of the run to begin with is {config.arch!r}.")
     if not isinstance(config, (ModelConfig, LoopedConfig)):  # of another kind, whose settings are not those of options

@@ -8,6 +8,7 @@ runs/sort/history.csv            when done: loss and learning rate of every memb
 
 import platform
 import reprlib
+import warnings
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
@@ -80,6 +81,7 @@ class Run:
         x = as_tensor(x, kind, self.device)
         if not bool(x.isfinite().all()):
             raise UsageError(f"x has {x[~x.isfinite()][0].item():g}; it must be numbers up to 3e38.")
+        self._doubt_length(x)
         with torch.no_grad():
             return torch.stack([self.model(member)(x) for member in range(len(self))])
 
@@ -104,8 +106,18 @@ class Run:
     def answer(self, x: Shaped[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*answers"]:
         """One member's answer to what its task gives."""
         model = self.model(member)
+        self._doubt_length(x)
         with torch.no_grad():
             return model(x.to(self.device)).cpu()
+
+    def _doubt_length(self, x: Shaped[Tensor, "*batch k"]) -> None:
+        """Warns of lists that are shorter than all that the networks were trained on."""
+        spec, length = self.spec, x.shape[-1] if x.ndim else 0
+        any_length = spec.variable_length or self.reads_tokens or getattr(spec.model, "any_length", False)
+        if 0 < length < spec.model.n and not any_length:
+            warnings.warn(
+                f"the list has {length} numbers; this network was trained on {spec.model.n} only.", stacklevel=3
+            )
 
     def examples(self) -> Tensor | None:
         """Lists to check an exported network with, where random ones will not do."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from posattn import cli
 from posattn.errors import UsageError
-from posattn.experiments import Engine, RayEngine, Scales, Store, ray_task
+from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_task
 from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
 from posattn.network import own_network
@@ -162,19 +162,24 @@ def test_bad_settings_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("settings", "message"),
     [
-        (["--engine", "slurm"], "engine is 'slurm'; it must be one of local, ray."),
-        (["--engine", "ray", "--device", "cpu"], "device is 'cpu'; with engine ray it follows from gpus-per-task."),
-        (["--address", "auto"], "address is 'auto'; only engine ray takes one."),
-        (["--gpus-per-task", "0.5"], "gpus-per-task is 0.5; only engine ray takes one."),
-        (["--cpus-per-task", "2"], "cpus-per-task is 2.0; only engine ray takes one."),
+        ({"name": "slurm"}, "engine is 'slurm'; it must be one of local, ray."),
+        ({"name": "ray", "device": "cpu"}, "device is 'cpu'; with engine ray it follows from gpus-per-task."),
+        ({"name": "local", "address": "auto"}, "address is 'auto'; only engine ray takes one."),
+        ({"name": "local", "gpus_per_task": 0.5}, "gpus-per-task is 0.5; only engine ray takes one."),
+        ({"name": "local", "cpus_per_task": 2.0}, "cpus-per-task is 2.0; only engine ray takes one."),
     ],
 )
-def test_the_command_refuses_what_does_not_go_together(options, message):
+def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(UsageError) as error:
-        cli.app(["reproduce", "fix-scale", *options], standalone_mode=False)
+        engine_named(**settings)
     assert str(error.value) == message
+
+
+def test_engines_by_name():
+    ray = engine_named("ray", address="auto", gpus_per_task=0.5)
+    assert (ray.address, ray.gpus, ray.cpus) == ("auto", 0.5, 1) and engine_named("local", device="cpu").device == CPU
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):

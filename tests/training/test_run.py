@@ -73,6 +73,13 @@ def test_a_model_of_a_run_is_a_plain_module_that_answers_as_the_run_does(folder)
             run.model(member)
 
 
+def test_shorter_lists_than_those_trained_on_are_answered_with_a_warning(folder):
+    run = posattn.load(folder)
+    for ask in (run.predict, run.answer):
+        with pytest.warns(UserWarning, match=r"^the list has 2 numbers; this network was trained on 3 only\.$"):
+            ask(torch.tensor([1.0, -2.0]))
+
+
 def test_validation_loss_is_that_of_the_validation_lists(folder):
     run = posattn.load(folder)
     for k, name in enumerate(("sum", "min")):

@@ -1,22 +1,89 @@
-"""The posattn command with networks of words and prompts, with looped ones, and with those of the package."""
+"""posattn train: what it trains is what the library trains, with networks of every kind; and what a person sees of it."""
 
+import json
+import os
+import pty
 import re
+import select
+import subprocess
+import sys
+import time
 
-import pandas as pd
 import pytest
+import torch
 
 import posattn
-from posattn.pretrained import pretrained_errors
 from posattn.tasks import task
+from posattn.training import network_for
 
-SMALL = ["--samples", "40", "--epochs", "3", "--batch", "15", "--device=cpu"]
+SHORT = ["--samples", "40", "--epochs", "3", "--batch", "15", "--device=cpu"]
+SMALL = ["--n", "3", "--embed", "8", "--width", "8", *SHORT]
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of two networks, trained by the command in a process of its own."""
+    folder = tmp_path_factory.mktemp("runs") / "pair"
+    command = [sys.executable, "-m", "posattn", "train", "min", *SMALL, "--members", "2", "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_train_shows_every_network_and_what_to_do_next(run):
+    folder, done = run
+    assert json.loads((folder / "run.json").read_text())["format"] == 1
+    assert done.stderr == ""  # no bar, no escape codes: it is not a terminal
+    assert "\x1b" not in done.stdout
+    assert f"2 trained in {folder}" in " ".join(done.stdout.split()) and done.stdout.count("ok") == 2
+    assert f"posattn evaluate {folder}" in done.stdout
+    trained = posattn.load(folder)
+    assert [member.seed for member in trained.spec.members] == [0, 1] and trained.spec.model.n == 3
+    for loss in trained.result["train_loss"] + trained.result["validation_loss"]:
+        assert f"{loss:.3e}" in done.stdout
+
+
+def test_the_command_trains_what_the_library_does(run):
+    config = posattn.ModelConfig(3, embed=8, width=8)
+    ours = posattn.train("min", config, members=2, samples=40, epochs=3, batch=15, device="cpu")
+    assert torch.equal(ours.parameters.flat, posattn.load(run[0]).parameters.flat)
+
+
+def test_every_option_of_train_reaches_the_run(posattn_command, tmp_path):
+    options = "--arch standard --n 2 --members 2 --samples 21 --epochs 2 --batch 20 --lr 0.002 --recipe tuned --seed 9"
+    options += " --layers 1 --heads 1 --embed 6 --width 5 --encoding binary --no-bias --variable-length --device cpu"
+    assert posattn_command("train", "sort", *options.split(), "--out", "run", "--save-every", 1)[0] == 0
+    spec = posattn.load(tmp_path / "run").spec
+    model = posattn.ModelConfig(2, "standard", layers=1, heads=1, embed=6, width=5, encoding="binary", bias=False)
+    assert spec.model == model and spec.variable_length
+    recipe = spec.recipe
+    assert (recipe.name, recipe.lr, recipe.samples, recipe.epochs, recipe.batch) == ("tuned", 0.002, 21, 2, 20)
+    assert [(member.task, member.seed, member.lr) for member in spec.members] == [
+        ("sort", 9, 0.002),
+        ("sort", 10, 0.002),
+    ]
+
+
+def test_train_has_a_folder_of_its_own_by_default(posattn_command, tmp_path):
+    assert posattn_command("train", "sum", *SMALL, "--no-bias")[0] == 0
+    assert posattn.load(tmp_path / "runs" / "sum-scale-exact").spec.model.arch == "scale-exact"
+
+
+@pytest.mark.parametrize("arch", ["scale-exact", "looped"])
+@pytest.mark.parametrize("name", ["mixed-min", "khop"])
+def test_networks_of_words_are_not_scale_exact_or_looped_and_are_not_trained_as_such(
+    posattn_command, tmp_path, name, arch
+):
+    code, _, said = posattn_command("train", name, "--arch", arch)
+    assert code == 2 and said.startswith(f"posattn: arch is '{arch}'; {name} reads words,") and said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_commands_take_sequences_of_letters(posattn_command, tmp_path):
-    small = ["--n", 6, "--layers", 1, "--embed", 8, "--width", 8, *SMALL]
+    small = ["--n", 6, "--layers", 1, "--embed", 8, "--width", 8, *SHORT]
     code, shown, said = posattn_command("train", "khop", *small, "--tied", "--arch", "standard", "--out", "run")
     assert (code, said) == (0, "") and "Next: posattn evaluate run --scales 1,2" in shown
     model = posattn.load(tmp_path / "run").spec.model
@@ -34,7 +101,7 @@ def test_the_commands_take_sequences_of_letters(posattn_command, tmp_path):
 
 
 def test_the_commands_take_prompts(posattn_command, tmp_path):
-    code, _, said = posattn_command("train", "mixed-max", "--layers", 1, "--relative", *SMALL, "--out", "run")
+    code, _, said = posattn_command("train", "mixed-max", "--layers", 1, "--relative", *SHORT, "--out", "run")
     model = posattn.load(tmp_path / "run").spec.model
     assert (code, said) == (0, "") and (model.embed, model.relative) == (32, True)
     code, shown, _ = posattn_command("evaluate", "run", "--scales", "1,10", "--samples", 20)
@@ -85,33 +152,6 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert code == 2 and refused == "posattn: arch is 'standard'; that of the run to begin with is 'looped'.\n"
 
 
-def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
-    code, shown, said = posattn_command(
-        "predict", "--pretrained", "median-total", "--arch=looped", "-4,3,0,1,100", "--device=cpu"
-    )
-    rows = [line.split("│") for line in shown.splitlines() if line.startswith("│")]
-    assert (code, said) == (0, "") and [float(row[4]) for row in rows] == [
-        1.0
-    ] * 5  # the true median, at every position
-    assert max(abs(float(row[3]) - 1) for row in rows) < 0.1
-    code, shown, said = posattn_command("predict", "3,1,2", "--pretrained", "sort", "--device=cpu")
-    assert code == 0 and said == "posattn: the list has 3 numbers; this network was trained on 8 only.\n"
-    for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
-        code, _, said = posattn_command("predict", *wrong)
-        assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
-    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "median-total")
-    sentence = "task is 'median-total'; of the package's networks for it there is arch looped, not positional."
-    assert (code, said) == (2, f"posattn: {sentence}\n")
-    for wrong, what in (
-        (["3,1,2", "--pretrained=sort", "--member=1"], "member is 1"),
-        (["run", "3,1", "--arch=looped"], "arch is"),
-    ):
-        code, _, said = posattn_command("predict", *wrong)
-        assert code == 2 and said.startswith(f"posattn: {what}")
-    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "khop")
-    assert code == 2 and said.startswith("posattn: task is 'khop'; it must be one of ") and said.count("\n") == 1
-
-
 def test_looped_networks_are_of_the_family_that_solves_the_task_and_others_are_doubted(posattn_command):
     small = ["--arch", "looped", "--n", 3, "--samples", 4, "--epochs", 1, "--batch", 2, "--polish", 0, "--device=cpu"]
     code, _, said = posattn_command("train", "median", *small)
@@ -119,6 +159,7 @@ def test_looped_networks_are_of_the_family_that_solves_the_task_and_others_are_d
     assert (code, said) == (0, f"posattn: {sentence}. It is learned roughly at best.\n")
     code, _, said = posattn_command("train", "sort", *small, "--variable-length")
     assert (code, said) == (0, "") and posattn.load("runs/sort-looped").spec.model.family == "butterfly"
+    assert posattn.load("runs/sort-looped").spec.model == network_for("sort", arch="looped", n=3)
     code, _, said = posattn_command("train", "sort", *small, "--family", "dilated", "--out=dilated")
     sentence = "family is 'dilated'; the looped networks that solve sort are of family 'butterfly'"
     assert (code, said) == (0, f"posattn: {sentence}. It is learned roughly at best.\n")
@@ -131,17 +172,30 @@ def test_looped_networks_are_of_the_family_that_solves_the_task_and_others_are_d
     assert code == 0 and said.startswith("posattn: no looped network is known to solve min-total")
 
 
-def test_a_network_of_the_package_is_tested_like_a_run(posattn_command):
-    code, shown, error = posattn_command("evaluate", "--pretrained=sum", "--scales=1", "--csv=own.csv", "--device=cpu")
-    assert (code, error) == (0, "") and "positional, with the package" in shown
-    stated = pretrained_errors().query("arch == 'positional' and task == 'sum' and scale == 1")
-    for metric in ("mse", "rounding", "closeness"):
-        assert pd.read_csv("own.csv")[metric].item() == pytest.approx(stated[metric].item(), rel=0.01)
-    code, shown, _ = posattn_command("evaluate", "--pretrained=min", "--arch=looped", "--lengths=50", "--samples=5")
-    assert code == 0 and "looped, with the package" in shown and "50" in shown
-    for wrong, sentence in (
-        ([], "networks are tested; give RUN, or --pretrained TASK."),
-        (["run", "--pretrained=sum"], "networks are tested; give RUN, or --pretrained TASK."),
-        (["run", "--arch=looped"], "arch is 'looped'; a run has its own."),
-    ):
-        assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")
+def test_on_a_terminal_there_is_a_bar_with_loss_and_rate(tmp_path):
+    primary, secondary = pty.openpty()
+    arguments = [sys.executable, "-m", "posattn", "train", "sum", *SMALL]
+    child = subprocess.Popen(
+        [*arguments, "--epochs", "200", "--out", str(tmp_path / "run")],
+        stdout=subprocess.DEVNULL,
+        stderr=secondary,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+    )
+    os.close(secondary)
+    seen, end = b"", time.monotonic() + 90
+    while time.monotonic() < end and select.select([primary], [], [], 90)[0]:
+        try:
+            piece = os.read(primary, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(primary)
+    assert child.wait(timeout=30) == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+    assert b"\x1b[" in seen
+    history = posattn.load(tmp_path / "run").history
+    assert "epoch 200/200" in shown and f"loss {history['loss'].iloc[-1]:.2e}" in shown
+    assert f"lr {history['lr'].iloc[-1]:.1e}" in shown
+    assert re.search(r"\d+\.\d steps/s +\d+:\d\d:\d\d", shown)
