@@ -113,7 +113,7 @@ class Run:
     def _doubt_length(self, x: Shaped[Tensor, "*batch k"]) -> None:
         """Warns of lists that are shorter than all that the networks were trained on."""
         spec, length = self.spec, x.shape[-1] if x.ndim else 0
-        any_length = spec.variable_length or self.reads_tokens or getattr(spec.model, "any_length", False)
+        any_length = spec.variable_length or self.reads_tokens or spec.model.any_length
         if 0 < length < spec.model.n and not any_length:
             warnings.warn(
                 f"the list has {length} numbers; this network was trained on {spec.model.n} only.", stacklevel=3
