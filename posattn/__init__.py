@@ -23,6 +23,7 @@ from posattn.training import Recipe, Run, train
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "Frozen", "GraphConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run", "Transformer",
-    "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained", "task", "train",
+    "ARCHITECTURES", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run",
+    "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained",
+    "task", "train",
 ]  # fmt: skip

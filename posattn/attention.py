@@ -28,7 +28,7 @@ def attention_weights(
 
 
 def masked_softmax(
-    logits: Float[Tensor, "*batch n n"], mask: Bool[Tensor, "*mask n n"] | None
+    logits: Float[Tensor, "*shared n n"], mask: Bool[Tensor, "*mask n n"] | None
 ) -> Float[Tensor, "*batch n n"]:
     """Over the positions where ``mask`` is True; zero in a row where it is nowhere."""
     if mask is None:

@@ -32,7 +32,8 @@ def graph_weights(model: nn.Module) -> Weights:
     """A of a positional network; other networks have none without an input."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
-    require(model.config, "communicate")
+    for ability in ("graph", "communicate"):
+        require(model.config, ability)
     return model.attention().detach()
 
 

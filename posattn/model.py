@@ -17,7 +17,7 @@ Defaults are those of the published runs: 84,577 parameters positional and 150,2
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -98,13 +98,15 @@ class ModelConfig(Settings):
     recipe: ClassVar[str] = "paper"  # what it trains by, unless told otherwise
     columns: ClassVar[tuple[str, ...]] = ()  # what result rows say beside the usual
 
-    def __new__(cls, n: Any = None, arch: Any = "positional", *rest: Any, **fields: Any) -> Any:
-        other = KINDS_BY_ARCH.get(arch) if cls is ModelConfig and isinstance(arch, str) else None
-        return super().__new__(cls, n, arch, *rest, **fields) if other is None else other(n, arch, *rest, **fields)
+    def __new__(cls, *values: Any, **named: Any) -> Any:
+        given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
+        if cls is ModelConfig and given.get("arch") in tuple(KINDS_BY_ARCH):
+            return KINDS_BY_ARCH[given["arch"]](**given)
+        return super().__new__(cls, **given)
 
     def __post_init__(self) -> None:
         self._set("n", whole("n", self.n))
-        choice("arch", self.arch, self.architectures())
+        choice("arch", self.arch, (*self.architectures(), *(KINDS_BY_ARCH if type(self) is ModelConfig else ())))
         if choice("encoding", self.encoding, ENCODINGS) != "one-hot" and not self.design.reads_encodings:
             raise UsageError(f"encoding is {self.encoding!r}; the {self.arch} architecture takes none.")
         encoding = ENCODINGS[self.encoding]
@@ -226,9 +228,11 @@ def check_input(x: object, wanted: torch.dtype) -> None:
 class Layer(nn.Module):
     """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X). The published Φ has one hidden layer; other kinds may have more."""
 
+    attention: Any  # an Attention; other kinds of network may have another
+
     def __init__(
         self,
-        attention: Attention,
+        attention: nn.Module,
         d: int,
         hidden: Sequence[int],
         bias: bool = True,
@@ -284,7 +288,7 @@ class Transformer(nn.Module):
         own = getattr(config, "network", cls)
         return super().__new__(own if issubclass(own, cls) else cls)
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: Any):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
@@ -350,13 +354,15 @@ class Transformer(nn.Module):
         """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
         if x is not None and length is not None:
             raise UsageError("attention takes x or length, not both.")
-        if x is None and self.config.attends != "position":
+        if x is None and self.config.attends in ("input", "both"):
             raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
-        x = self.blank_input(self.config.n if length is None else length) if x is None else x
+        return self._maps(self.blank_input(self.config.n if length is None else length) if x is None else x)
+
+    def _maps(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "L *any H N N"]:
         _, p, positions = self.encode(x)
         passes = self.passes(len(positions))
         return torch.stack([layer.weights(z, p, positions) for layer, z in zip(passes, self._states(x), strict=False)])
 
     def blank_input(self, length: int) -> Tensor:
-        """An input of zeros, for what is the same for every input."""
-        return self.P.new_zeros(length, dtype=self.input_dtype)
+        """Some input, for what is the same for every input."""
+        return self.encoder.weight.new_zeros(length, dtype=self.input_dtype)

@@ -92,11 +92,16 @@ def register(kind: str, make: Callable[..., NetworkConfig]) -> None:
 
 def from_dict(fields: dict[str, Any]) -> NetworkConfig:
     """The configuration that ``to_dict`` described."""
-    own = dict(fields)
+    own = {name: _tuples(value) for name, value in dict(fields).items()}
     kind = own.pop("kind", None) or _kind_of(own)
     if kind not in KINDS:
         raise UsageError(f"the model's kind is {kind!r}; import the module that registers it first.")
     return KINDS[kind](own)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists for tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def configuration(**fields: Any) -> NetworkConfig:
@@ -110,7 +115,7 @@ def _kind_of(fields: dict[str, Any]) -> str:
         return TokenConfig.kind
     if fields.get("arch") == "looped":
         return LoopedConfig.kind
-    if fields.get("any_length"):
+    if "any_length" in fields or "looped" in fields:
         return AnyLengthConfig.kind
     return CompiledConfig.kind if "bounds" in fields else ModelConfig.kind
 
@@ -120,13 +125,13 @@ def _kind_of(fields: dict[str, Any]) -> str:
 Question = tuple[Callable[[Any], bool], str]  # of a configuration, and what is said of one that answers no
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
-_READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads tokens")
+_READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
 _IS_TRAINED: Question = (lambda c: c.kind != CompiledConfig.kind, "is a compiled program")
 _HAS_LENGTH: Question = (lambda c: not c.any_length, "is for lists of every length")
-_TAKES_EVERY: Question = (lambda c: c.any_length, "is for lists of up to n numbers only")
+_TAKES_EVERY: Question = (lambda c: c.any_length, "is for lists of up to {0.n} numbers only")
 _LOOPS: Question = (lambda c: c.kind == LoopedConfig.kind, "has no loops")
-_IS_STATIC: Question = (lambda c: c.attends in ("position", "offset"), "attends by the input")
-_IS_POSITIONAL: Question = (lambda c: c.attends == "position", "attends by the input")
+_IS_STATIC: Question = (lambda c: c.attends in ("position", "offset"), "has attention that depends on the input")
+_IS_POSITIONAL: Question = (lambda c: c.attends == "position", "has attention that depends on the input")
 _MULTIPLIES: Question = (
     lambda c: not (c.design.rotary and c.attends == "position"),
     "rotates queries and keys of positions alone",
@@ -137,28 +142,37 @@ _IS_COVERED: Question = (
 )
 _IS_HOMOGENEOUS: Question = (
     lambda c: c.attends == "position" and not c.bias and not c.design.encoded_input,
-    "is not positional and free of biases (--arch scale-exact)",
+    "is not positional, or has biases",
 )
 _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of random places")
 
-# What an ability asks of a network, one question after the other, and the end of the sentence that refuses.
+# What an ability asks of a network, one question after the other, and which networks have it: the end of a refusal.
 ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
-    "fold": ("it does not fold", (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES)),
-    "freeze": ("it cannot be frozen", (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES)),
-    "export": ("it cannot be exported", (_IS_OURS, _READS_NUMBERS)),
-    "show": ("the explorer does not show it", (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES)),
+    "fold": (
+        "Transformers fold that are trained on lists or sequences of up to n",
+        (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
+    ),
+    "freeze": (
+        "only networks trained on lists of up to n numbers can be frozen",
+        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
+    ),
+    "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
+    "show": ("the explorer shows Transformers of lists of numbers", (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES)),
     "bound": (
-        "the bound is for networks of lists of numbers, trained on samples",
+        "the bound is for networks that are trained on lists of up to n numbers",
         (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_COVERED),
     ),
     "certify": (
-        "the certificate is for bias-free positional networks of lists of numbers",
+        "the certificate is for bias-free positional networks (--arch scale-exact) that are trained on lists of numbers",
         (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_HOMOGENEOUS),
     ),
-    "graph": ("it has no graph of its own", (_IS_OURS, _IS_STATIC)),
-    "communicate": ("what its edges do is not measured", (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL)),
-    "every length": ("it cannot be tested at other lengths", (_TAKES_EVERY,)),
-    "last steps": ("it has no last steps", (_LOOPS,)),
+    "graph": ("only networks whose attention needs no input have a graph", (_IS_OURS, _IS_STATIC)),
+    "communicate": (
+        "what edges do is measured in positional networks for inputs of up to n",
+        (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL),
+    ),
+    "every length": ("other lengths are for networks that take every length", (_TAKES_EVERY,)),
+    "last steps": ("only looped networks have last steps", (_LOOPS,)),
 }
 
 
@@ -167,11 +181,12 @@ def missing(config: NetworkConfig, ability: str) -> str | None:
     end, questions = ABILITIES[ability]
     for has, otherwise in questions:
         if not has(config):
-            return f"the {config.arch} network {otherwise}; {end}."
+            return f"the {config.arch} network {otherwise.format(config)}; {end}."
     return None
 
 
 def can(config: NetworkConfig, ability: str) -> bool:
+    """Whether networks of a configuration have an ability of the table."""
     return missing(config, ability) is None
 
 

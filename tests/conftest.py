@@ -22,13 +22,17 @@ CHECKED = [
     "posattn.communication",
     "posattn.encodings",
     "posattn.folding",
+    "posattn.compiler.compiled_model",
     "posattn.compiler.machine_memory",
+    "posattn.looped",
     "posattn.model",
+    "posattn.tokens",
 ]
 CHECKED += [f"posattn.theory.{name}" for name in ("certificate", "cones", "discrepancy", "models", "network")]
 
 with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
     import posattn.cli
+    from posattn.network import configuration
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,7 +73,7 @@ def unchecked():
 def posattn_command(monkeypatch, capfd, tmp_path, unchecked):
     """Calls the command within this process, in an empty folder: (exit code, standard output, standard error).
 
-    Unchecked, as the command leaves fields of ModelConfig at None, which their types do not say.
+    Unchecked, as the command leaves fields of configurations at None, which their types do not say.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -101,7 +105,7 @@ def lively():
     """
 
     def build(dtype=torch.float64, **config):
-        model = posattn.Transformer(posattn.ModelConfig(**config)).to(dtype)
+        model = configuration(**config).build().to(dtype)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name.endswith(("W_Q.weight", "W_K.weight")):

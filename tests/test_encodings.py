@@ -7,7 +7,7 @@ import torch
 
 from posattn import ModelConfig, Transformer, UsageError
 from posattn.attention import Attention
-from posattn.encodings import ENCODINGS, binary, one_hot, rotate, sinusoidal
+from posattn.encodings import ENCODINGS, binary, one_hot, random_places, rotate, sinusoidal
 from posattn.model import ARCHITECTURES
 
 NO_ENCODINGS = ("no-encoding", "rope-only", "alibi", "positional-input")
@@ -145,3 +145,11 @@ def test_rotary_changes_the_attention(d_k):
     features = torch.randn(3, 8, 5)
     assert (rotary.weights(features) - plain.weights(features)).abs().max() > 1e-2
     assert torch.equal(rotary.weights(features), rotary.weights(features, torch.arange(8)))
+
+
+def test_randomized_places_are_different_ordered_and_spread_over_the_range():
+    places = random_places(torch.randn(400, 12, dtype=torch.float64), 2048)
+    assert (places.diff(dim=-1) > 0).all() and places.min() >= 0 and places.max() < 2048
+    assert abs(places.float().mean() - 1024) < 50 and places.float().std() > 500
+    assert len(places.unique(dim=0)) == 400
+    assert random_places(torch.randn(2, 2048, dtype=torch.float64), 2048).tolist() == [list(range(2048))] * 2

@@ -103,7 +103,10 @@ def test_other_networks_are_refused():
     ):
         simplest(torch.nn.Linear(3, 3))
     tokens = posattn.Transformer(posattn.TokenConfig(30, embed=8, width=8, tokens="letters", causal=True))
-    with pytest.raises(posattn.UsageError, match=r"^tokens is 'letters'; only networks of lists of numbers can be exp"):
+    with pytest.raises(
+        posattn.UsageError,
+        match=r"^the positional network reads letters; only Transformers of lists ",
+    ):
         simplest(tokens)
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError
-from posattn.folding import Fold, fold, folded_forward, folds, stack_layers
+from posattn.folding import Fold, fold, folded_forward, stack_layers
 from posattn.model import Architecture, input_features, positions_of
+from posattn.network import can
 
 APART = ["input-regularized", "rope-only", "standard-rope"]  # queries and keys do not multiply out
 FOLDING = ["positional", "scale-exact", "misaligned", "standard", "positional-input", "no-encoding", *APART]
@@ -56,12 +57,6 @@ def relative(a, b):
     return ((a - b).norm() / b.norm()).item()
 
 
-def test_which_architectures_fold():
-    assert [arch for arch in ARCHITECTURES if folds(ModelConfig(n=3, arch=arch))] == [
-        arch for arch in ARCHITECTURES if arch in FOLDING
-    ]
-
-
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize(("arch", "bias"), WITH_AND_WITHOUT_BIASES)
@@ -102,7 +97,7 @@ def test_folded_equals_plain_where_positions_attend_to_those_before(lively, arch
 
 def test_positions_that_are_turned_do_not_fold(monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "turned", Architecture("position", rotary=True))
-    assert not folds(ModelConfig(n=3, arch="turned"))
+    assert not can(ModelConfig(n=3, arch="turned"), "fold")
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -223,9 +218,11 @@ def test_frozen_state_dict_round_trip(lively, arch, tmp_path):
     assert torch.equal(first(x), second(x))
 
 
-@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch not in (*POSITIONAL, "looped")])
+@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch not in POSITIONAL])
 def test_attention_that_sees_the_input_cannot_be_frozen(arch):
-    with pytest.raises(UsageError, match=f"{arch} architecture depends on the input"):
+    with pytest.raises(
+        UsageError, match=f"^the {arch} network has attention that depends on the input; only positional "
+    ):
         Frozen(Transformer(ModelConfig(n=3, arch=arch)))
 
 

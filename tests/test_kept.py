@@ -18,8 +18,8 @@ import posattn
 from posattn import ARCHITECTURES, GraphConfig, ModelConfig
 from posattn.compiler import PCOC, Known, Round, compile_program
 from posattn.looped import FAMILIES
-from posattn.training import RECIPES, Member, Recipe, RunSpec
 from posattn.network import own_network
+from posattn.training import RECIPES, Member, Recipe, RunSpec
 
 KEPT = Path(__file__).parent / "data" / "kept"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posattn import ARCHITECTURES, Frozen, ModelConfig, Transformer, UsageError, task
+from posattn import ARCHITECTURES, Frozen, ModelConfig, TokenConfig, Transformer, UsageError, task
 from posattn.encodings import ENCODINGS
 
 POSITIONAL = ["positional", "scale-exact", "misaligned"]
@@ -266,7 +266,7 @@ def test_initialisation(arch):
 def test_a_deeper_network_of_letters_can_be_any_shallower_one(lively, arch):
     """Biases lift bounded states over the ReLU, and 60 of the 64 hidden units pass them on, the others and attention unread."""
     letters = {"n": 30, "arch": arch, "tokens": "letters", "causal": True, "embed": 60}
-    shallow, deep = lively(layers=1, **letters), Transformer(ModelConfig(layers=3, **letters)).double()
+    shallow, deep = lively(layers=1, **letters), Transformer(TokenConfig(layers=3, **letters)).double()
     deep.load_state_dict(deep.state_dict() | shallow.state_dict())
     for layer in deep.layers[1:]:
         for map_, bias in ((layer.W_1, 1000.0), (layer.W_2, -1000.0)):
@@ -321,7 +321,7 @@ def test_what_is_no_tensor_of_the_networks_numbers_is_refused_in_a_sentence(unch
 
 
 def test_words_are_int64(unchecked):
-    model = Transformer(posattn.TokenConfig(5, tokens="letters", causal=True, layers=1))
+    model = Transformer(TokenConfig(5, tokens="letters", causal=True, layers=1))
     assert model(torch.zeros(5, dtype=torch.int64)).ndim == 2
     with pytest.raises(UsageError, match=r"^the input is of torch\.float32; this network reads torch\.int64, "):
         model(torch.zeros(5))
@@ -381,6 +381,15 @@ def test_the_state_dict_holds_parameters_only_and_restores_the_model():
 
 
 # --- configurations --------------------------------------------------------------------------------------------------------
+
+
+def test_networks_are_described_and_named_as_ever():
+    """A run's identity is a hash of this description, and its weights are stored by these names."""
+    names = ["n", "arch", "layers", "heads", "embed", "width", "encoding", "encoding_dim", "d_k", "bias"]
+    assert list(ModelConfig(8).to_dict()) == names and list(ModelConfig(8, causal=True).to_dict()) == [*names, "causal"]
+    parts = {name.split(".", 2)[2] for name in Transformer(ModelConfig(4)).state_dict() if name.startswith("layers.")}
+    assert parts == {f"{linear}.{kind}" for kind in ("weight", "bias") for linear in
+                     ("attention.W_Q", "attention.W_K", "attention.W_V", "attention.W_O", "W_1", "W_2")}  # fmt: skip
 
 
 @st.composite

@@ -8,8 +8,8 @@ from torch import nn
 
 from posattn.encodings import ENCODINGS, Encoding
 from posattn.experiments import Experiment, Grid, Series, series
-from posattn.tasks import Task, register
 from posattn.network import own_network
+from posattn.tasks import Task, register
 
 
 def range_so_far(x: torch.Tensor) -> torch.Tensor:

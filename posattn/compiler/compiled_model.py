@@ -6,6 +6,7 @@ breaks the rules of its model of computation.
 """
 
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -64,15 +65,19 @@ class CompiledConfig(Settings):
     def __post_init__(self) -> None:
         for field in ("n", "layers", "heads", "embed", "d_v", "inputs", "outputs"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
-        whole("spare", self.spare, least=0)
+        object.__setattr__(self, "spare", whole("spare", self.spare, least=0))
         object.__setattr__(self, "mlp", hidden_widths(self.mlp, self.layers))
-        object.__setattr__(self, "bounds", tuple(map(tuple, self.bounds)))  # lists where they come from JSON
-        object.__setattr__(self, "integers", tuple(whole("integers", place, least=0) for place in self.integers))
         flag("hardmax", self.hardmax)
+        if not isinstance(self.bounds, tuple) or not all(map(_is_range, self.bounds)):
+            raise UsageError(
+                f"bounds is {self.bounds!r}; it must have smallest and largest numbers, such as ((-1.0, 1.0),)."
+            )
         if len(self.bounds) != self.inputs:
             raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
-        if self.integers and self.integers[-1] >= self.inputs:
-            raise UsageError(f"integers is {self.integers}; it must name inputs, 0 to {self.inputs - 1}.")
+        if not isinstance(self.integers, tuple) or not set(self.integers) <= set(range(self.inputs)):
+            raise UsageError(
+                f"integers is {self.integers!r}; it must be a tuple of inputs, from 0 to {self.inputs - 1}."
+            )
 
     @property
     def design(self) -> Architecture:
@@ -129,6 +134,12 @@ class CompiledConfig(Settings):
         return cls(**{"hardmax": False} | {name: value for name, value in fields.items() if name not in derived})
 
 
+def _is_range(bound: object) -> bool:
+    """Whether a bound is a pair of numbers in order."""
+    pair = isinstance(bound, tuple) and len(bound) == 2 and all(isinstance(number, Real) for number in bound)
+    return pair and bound[0] <= bound[1]  # type: ignore[index]
+
+
 class HardAttention(Attention):
     """Eq. 6: hardmax in place of softmax."""
 
@@ -166,4 +177,5 @@ class CompiledTransformer(Transformer):
         return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions
 
     def blank_input(self, length: int) -> Tensor:
-        return self.P.new_zeros(length, *(self.config.inputs,) * (self.config.inputs > 1))
+        least = self.P.new_tensor([low for low, _ in self.config.bounds]).expand(length, -1)
+        return least[:, 0] if self.config.inputs == 1 else least

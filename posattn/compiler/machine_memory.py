@@ -36,9 +36,7 @@ def within_bounds(
     return x
 
 
-def memory_cells(
-    x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int
-) -> Float[Tensor, "*any N d_in"]:
+def memory_cells(x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int) -> Float[Tensor, "*any N d_in"]:
     """A machine's input and, in the last column, its number (Lemma B.2); spare machines and the sink hold 0."""
     words = x[..., None] if c == 1 else x
     words = pad(words, (0, 0, 0, len(positions) - words.shape[-2]))

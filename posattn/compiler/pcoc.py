@@ -27,7 +27,7 @@ IDLE = -1
 
 @dataclass(frozen=True)
 class Excess:
-    """A whole number that must not exceed 0, and what it is if it does: one of :data:`posattn.compiler.machine_memory.BREACHES`."""
+    """A whole number that must not exceed 0, and what it is if it does: one of ``machine_memory.BREACHES``."""
 
     count: Expression
     kind: int = OVERFLOWS

@@ -189,7 +189,9 @@ def _model(
     return {"label": label, "kind": kind, "detail": detail, "choices": choices, "lengths": lengths}
 
 
-def _described(name: str, machines: int, network: int, label: str, config: CompiledConfig | None = None) -> dict[str, Any]:
+def _described(
+    name: str, machines: int, network: int, label: str, config: CompiledConfig | None = None
+) -> dict[str, Any]:
     """A program and inputs for it, machine by machine; one that the library does not have is given small numbers."""
     row, random = PROGRAMS.get(name), np.random.default_rng(0)
     examples: Array

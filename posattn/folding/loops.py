@@ -5,9 +5,9 @@ In these coordinates a loop is
 
     [h, g]' = m relu([h, g] U_0 + Σ_h A_h [h, g] U_h) + (1 - m) [h, g],     U = [W_2; e] [W_1x | W_V,1 O_1 | W_V,2 O_2 | ...],
 
-with O_h = W_O,h W_1a, and zeros in the place of g after the relu. It is the function of ``LoopedTransformer`` in fewer operations, and
-where the state is as wide as the hidden layer in three fifths of the products. Positions come before lists: attention is
-one product of matrices for short lists, and slices for long ones.
+with O_h = W_O,h W_1a, and zeros in the place of g after the relu. It is the ``LoopedTransformer`` in fewer operations, and
+where the state is as wide as the hidden layer in three fifths of the products. Positions come before lists: attention is one
+product of matrices for short lists, and slices for long ones.
 
 Letters: M members, n positions, b lists, H heads, d width of the state, w hidden width, D = w + 1 rounded up to 8s.
 """

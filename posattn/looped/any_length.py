@@ -23,7 +23,9 @@ _ARCHITECTURES = {
     "no-encoding": ARCHITECTURES["no-encoding"],
     "rope-only": ARCHITECTURES["rope-only"],
     "alibi": Architecture("input"),  # logits fall with the distance (Press et al., 2022)
-    "randomized": Architecture("input", encoded_input=True),  # encodings of random places in a long range (Ruoss et al.)
+    "randomized": Architecture(
+        "input", encoded_input=True
+    ),  # encodings of random places in a long range (Ruoss et al.)
 }
 
 
@@ -32,11 +34,11 @@ class AnyLengthConfig(ModelConfig):
     """A :class:`ModelConfig` for lists of every length, of which n is the longest trained on.
 
     Args:
-        arch: ``no-encoding``, ``rope-only``, ``alibi`` or ``randomized``, whose encodings are sinusoidal by default.
+        arch: ``no-encoding``, ``rope-only``, ``alibi`` or ``randomized``, whose encodings are sinusoidal by default. It must
+            be given: the default of a ModelConfig has a table of n positions.
         looped: one layer, tied, as often as a list is long in binary digits.
     """
 
-    arch: str = "alibi"
     looped: bool = False
 
     kind: ClassVar[str] = "any-length"

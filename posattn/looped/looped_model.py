@@ -138,7 +138,7 @@ class LoopedConfig(Settings):
         return made
 
 
-KINDS_BY_ARCH["looped"] = lambda n, arch, **fields: LoopedConfig.from_dict({"n": n, "arch": arch, **fields})
+KINDS_BY_ARCH["looped"] = lambda **fields: LoopedConfig.from_dict(fields)
 
 
 def hidden_widths(mlp: object, layers: int) -> tuple[tuple[int, ...], ...]:
@@ -156,10 +156,10 @@ _TILE = 1 << 16  # positions that a long list takes at once: what a loop needs b
 class LoopedLayer(Layer):
     """Eq. 1 with attention over offsets, F_l for loop l. Where a position stays, X' = m F_l(X) + (1 - m) X."""
 
-    attention: OffsetAttention  # type: ignore[assignment]
+    attention: OffsetAttention
 
     def __init__(self, config: LoopedConfig):
-        attention: Any = OffsetAttention(config.embed, config.heads, config.d_v, config.family, config.sharpness)
+        attention = OffsetAttention(config.embed, config.heads, config.d_v, config.family, config.sharpness)
         super().__init__(attention, config.embed, config.mlp[0], bias=False, attended=config.heads * config.d_v)
         self.stay = config.stay
 
@@ -206,7 +206,9 @@ class LoopedTransformer(Transformer):
         self.encoder = nn.Linear(1, config.embed, bias=False)
         self.layers = nn.ModuleList([LoopedLayer(config)])
         self.decoder = nn.Linear(config.embed, 1, bias=False)
-        if config.shape.carries and self.layer.carry():  # weights to begin with whose answer is the list itself, and a little
+        if (
+            config.shape.carries and self.layer.carry()
+        ):  # weights to begin with whose answer is the list itself, and a little
             nn.init.ones_(self.encoder.weight)
             nn.init.constant_(self.decoder.weight, 1 / config.embed)
 
@@ -229,13 +231,11 @@ class LoopedTransformer(Transformer):
     def decode(self, z: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch k"]:
         return self.decoder(z)[..., 0]
 
-    def attention(
-        self, x: Float[Tensor, "*batch k"] | None = None, *, length: int | None = None
-    ) -> Float[Tensor, "L H N N"]:
-        """A of every loop, (loops, H, N, N), for lists of ``length``: the sink, where nothing is, is the last position."""
-        if x is not None and length is not None:
-            raise UsageError("attention takes x or length, not both.")
-        n = x.shape[-1] if x is not None else self.config.n if length is None else length
+    def _maps(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "L H N N"]:
+        """A of every loop, (loops, H, N, N), for lists as long as ``x``: the sink, where nothing is, is the last position."""
+        check_input(x, self.input_dtype)
+        check_length(self, x)
+        n = x.shape[-1]
         maps = [self.layer.attention.matrix(n, loop) for loop in self.config.shape.loops(n)]
         return torch.stack(maps) if maps else self.encoder.weight.new_zeros(0, self.config.heads, 2, 2)
 

@@ -88,4 +88,3 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
 def _check_count(spec: RunSpec, run: Run) -> None:
     if len(spec.members) > len(run):
         raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
-

@@ -16,8 +16,8 @@ from posattn import cli
 from posattn.errors import UsageError
 from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_task
 from posattn.model import ModelConfig
-from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
 from posattn.network import own_network
+from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
 

@@ -153,10 +153,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
         posattn.train("sum", ModelConfig(n=4, layers=1), begin=positional, **SHORT)
     with pytest.raises(UsageError, match=r"^begin is a Transformer; it must be a run, or the folder of one\.$"):
         posattn.train("sort", begin=sorters.model(0), **SHORT)
-    every = [
-        AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2)
-        for n in (3, 4)
-    ]
+    every = [AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2) for n in (3, 4)]
     with pytest.raises(UsageError, match=r"^encoding_dim is 6; that of the run to begin with is 5\.$"):
         posattn.train("sum", every[1], begin=posattn.train("sum", every[0], **SHORT), **SHORT)
     with pytest.raises(UsageError, match=r"holds no run: it has no run\.json\.$"):

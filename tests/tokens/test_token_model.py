@@ -1,4 +1,4 @@
-"""Tokens as configuration of the same Transformer: what it reads, what it answers, what the causal mask keeps from whom."""
+"""The Transformer on tokens: what it reads, what it answers, what the causal mask keeps from whom."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import posattn
 from posattn.errors import UsageError
 from posattn.model import ModelConfig, Transformer
 from posattn.tokens import TokenConfig
-from posattn.tokens.vocabulary import VOCABULARIES, token_features, word_code, word_index
+from posattn.tokens.vocabulary import VOCABULARIES
 
 LETTERS, PROMPTS = VOCABULARIES["letters"], VOCABULARIES["prompts"]
 
@@ -18,35 +18,6 @@ def letters(n=7, **changes):
 
 def sequences(count=11, n=7):
     return posattn.task("khop").sample(count, n=n, seed=1)[0]
-
-
-@pytest.mark.parametrize("name", ["letters", "prompts"])
-def test_a_word_is_known_by_its_characters(name):
-    words = VOCABULARIES[name]
-    table = words.table()
-    assert table.shape == (len(words.words), len(words.characters))
-    assert (table.sum(dim=1) == len(words.words[0])).all() and (table.sum(dim=0) > 0).all()
-    assert len(table.unique(dim=0)) == len(words.words)
-    assert [words.index[word] for word in words.words] == list(range(len(words.words)))
-
-
-def test_the_table_of_single_characters_is_the_identity():
-    assert torch.equal(LETTERS.table(), torch.eye(16)) and "".join(LETTERS.words) == "0123abcdefghij~ "
-
-
-def test_words_of_one_digit_share_the_characters_that_they_share():
-    table = PROMPTS.table()
-    one, two, noise = (table[PROMPTS.index[word]] for word in ("Cat  5", "Cat 25", "Cat+ 5"))
-    assert (one * two).sum() == 5 and (one * noise).sum() == 5 and (two * noise).sum() == 4
-
-
-def test_numbers_and_words_stand_beside_each_other():
-    words = torch.tensor([0, 17, len(PROMPTS.words) - 1])
-    x = torch.cat([word_code(words), torch.tensor([0.0, 3.45])])
-    assert torch.equal(word_index(x)[:3], words)
-    read = token_features(x, PROMPTS.table(), numbers=True)
-    assert torch.equal(read[:3, :-1], PROMPTS.table()[words]) and (read[:3, -1] == 0).all()
-    assert (read[3:, :-1] == 0).all() and read[3:, -1].tolist() == x[3:].tolist()
 
 
 @pytest.mark.parametrize("arch", ["positional", "standard", "input-regularized", "no-encoding", "rope-only"])
@@ -155,8 +126,8 @@ def test_parameter_counts_worked_by_hand():
     layer = 2 * (31 * 62 + 62) + 2 * (60 * 60 + 60) + 120 * 64 + 64 + 64 * 60 + 60
     outer = 16 * 60 + 60 + 60 * 16 + 16
     khop = posattn.task("khop").NETWORK
-    assert count(Transformer(ModelConfig(**khop))) == outer + 8 * layer
-    assert count(Transformer(ModelConfig(**khop, tied=True))) == 16 * 60 + 60 + 8 * layer
+    assert count(Transformer(TokenConfig(**khop))) == outer + 8 * layer
+    assert count(Transformer(TokenConfig(**khop, tied=True))) == 16 * 60 + 60 + 8 * layer
 
 
 def test_configurations_of_numbers_say_nothing_of_tokens():
@@ -164,28 +135,27 @@ def test_configurations_of_numbers_say_nothing_of_tokens():
     config = ModelConfig(8)
     assert not {"tokens", "causal", "tied"} & set(config.to_dict()) and ModelConfig(**config.to_dict()) == config
     config = TokenConfig(30, tokens="letters", causal=True, tied=True)
-    assert {"tokens", "causal", "tied"} <= set(config.to_dict()) and ModelConfig(**config.to_dict()) == config
+    assert {"tokens", "causal", "tied"} <= set(config.to_dict()) and TokenConfig(**config.to_dict()) == config
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"tokens": "words"}, "tokens is 'words'; it must be one of none, letters, prompts."),
-        ({"tied": True}, "tied is True; a network whose tokens are 'none' answers no words."),
+        ({"tokens": "words"}, "tokens is 'words'; it must be one of letters, prompts."),
         ({"tied": True, "tokens": "prompts"}, "tied is True; a network whose tokens are 'prompts' answers no words."),
+        ({"tied": "yes"}, "tied is 'yes'; it must be True or False."),
+        ({"relative": True}, "relative is True; a network whose tokens are 'letters' reads no numbers among words."),
+        ({"arch": "positional-input"}, "tokens is 'letters'; the positional-input architecture reads numbers only."),
         (
-            {"tokens": "letters", "relative": True},
-            "relative is True; a network whose tokens are 'letters' reads no numbers among words.",
-        ),
-        (
-            {"tokens": "letters", "arch": "positional-input"},
-            "tokens is 'letters'; the positional-input architecture reads numbers only.",
+            {"family": "dilated"},
+            "family is 'dilated', a field of LoopedConfig; TokenConfig has n, arch, layers, heads, embed, width, encoding, "
+            "encoding_dim, d_k, bias, causal, tokens, tied, relative.",
         ),
     ],
 )
-def test_bad_configurations_are_one_sentence(changes, sentence):
+def test_bad_configurations_are_one_sentence(unchecked, changes, sentence):
     with pytest.raises(UsageError) as error:
-        ModelConfig(8, **changes)
+        TokenConfig(8, **changes)
     assert str(error.value) == sentence
 
 
@@ -200,5 +170,5 @@ def test_a_sequence_that_is_too_long_is_counted_in_tokens():
 
 
 def test_networks_of_tokens_are_not_frozen():
-    with pytest.raises(UsageError, match=r"^tokens is 'letters'; only networks of lists of numbers can be frozen\.$"):
+    with pytest.raises(UsageError, match=r"^the positional network reads letters; only positional networks of lists "):
         posattn.Frozen(letters())

@@ -1,0 +1,80 @@
+"""The network of a compiled program: vectors, spare machines, deeper MLPs, hardmax, and what it refuses."""
+
+import pytest
+import torch
+
+from posattn import Transformer, UsageError
+from posattn.attention import hardmax
+from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
+
+WIDE = {"n": 3, "layers": 2, "heads": 2, "embed": 5, "d_v": 7, "mlp": ((11, 13), (17,)), "bounds": ((-9.0, 9.0),) * 2}
+WIDE |= {"inputs": 2, "outputs": 3, "spare": 1, "hardmax": False}
+
+
+def test_a_layer_of_a_deeper_mlp_by_hand():
+    model = Transformer(CompiledConfig(**WIDE)).double()
+    assert isinstance(model, CompiledTransformer)
+    x = torch.randn(19, 3, 2, dtype=torch.float64)
+    before, after, last = model.states(x)
+    layer = model.layers[0]
+    a = layer.weights(before, model.P, torch.arange(5))
+    values = layer.attention.W_V(before).unflatten(-1, (2, 7))
+    mixed = torch.cat([a[h] @ values[..., h, :] for h in range(2)], dim=-1)
+    z = torch.cat([layer.attention.W_O(mixed), before], dim=-1)
+    z = layer.between[0](layer.W_1(z).relu()).relu()
+    torch.testing.assert_close(layer.W_2(z), after)
+    assert len(model.layers[1].between) == 0
+    last = last.abs()  # negative numbers of machines are breaches
+    torch.testing.assert_close(model.decoder(last)[:, :3], model.decode(last))
+    assert model.decode(last).shape == (19, 3, 3)
+
+
+def test_hardmax_is_one_at_every_largest_entry():
+    assert hardmax(torch.tensor([[1.0, 3.0, 2.0], [4.0, 0.0, 4.0]])).tolist() == [[0, 1, 0], [1, 0, 1]]
+    model = Transformer(CompiledConfig(**WIDE | {"hardmax": True}))
+    assert set(model.attention().unique().tolist()) == {0.0, 1.0}
+
+
+def test_attention_needs_no_input_whatever_the_bounds_are():
+    model = Transformer(CompiledConfig(**WIDE | {"bounds": ((2.0, 9.0), (1.0, 1.0)), "integers": (1,)}))
+    assert model.attention().shape == (2, 2, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"inputs": 0}, "inputs is 0; it must be a whole number of at least 1."),
+        ({"outputs": 1.5}, "outputs is 1.5; it must be a whole number of at least 1."),
+        ({"spare": -3}, "spare is -3; it must be a whole number of at least 0."),
+        ({"hardmax": "yes"}, "hardmax is 'yes'; it must be True or False."),
+        ({"mlp": ((3,),)}, "mlp has 1 rows; it must have hidden widths for each of 2 layers."),
+        ({"mlp": ((3,), ())}, "mlp has 2 rows; it must have hidden widths for each of 2 layers."),
+        ({"bounds": ((0.0, 1.0),)}, "bounds has 1 rows; it must have one for each of 2 inputs."),
+        (
+            {"bounds": ((0.0, 1.0), (1.0, 0.0))},
+            "bounds is ((0.0, 1.0), (1.0, 0.0)); it must have smallest and largest numbers, such as ((-1.0, 1.0),).",
+        ),
+        ({"bounds": None}, "bounds is None; it must have smallest and largest numbers, such as ((-1.0, 1.0),)."),
+        ({"integers": (0, 2)}, "integers is (0, 2); it must be a tuple of inputs, from 0 to 1."),
+        ({"integers": 1}, "integers is 1; it must be a tuple of inputs, from 0 to 1."),
+        ({"d_v": None}, "d_v is None; it must be a whole number of at least 1."),
+    ],
+)
+def test_bad_configurations(unchecked, fields, sentence):
+    with pytest.raises(UsageError) as error:
+        CompiledConfig(**WIDE | fields)
+    assert str(error.value) == sentence
+
+
+def test_a_field_that_is_missing_or_of_another_kind_is_named():
+    with pytest.raises(UsageError, match=r"^mlp is missing; CompiledConfig has no default for it\.$"):
+        CompiledConfig(**{name: value for name, value in WIDE.items() if name != "mlp"})
+    with pytest.raises(
+        UsageError, match=r"^tokens is 'letters', a field of TokenConfig; CompiledConfig has n, layers, "
+    ):
+        CompiledConfig(**WIDE, tokens="letters")
+
+
+def test_a_compiled_program_takes_lists_of_one_length():
+    with pytest.raises(UsageError, match=r"^the list has 2 numbers; this compiled program takes 3\.$"):
+        Transformer(CompiledConfig(**WIDE))(torch.zeros(2, 2))
