@@ -14,6 +14,7 @@ import typer
 
 import posattn
 from posattn import cli, encodings, model
+from posattn.commands import console
 from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SCALES
 from posattn.tasks import TASKS
@@ -132,16 +133,16 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         posattn.ModelConfig(**network)
         assert given["recipe"] in {None, *RECIPES}, place
     elif command == "evaluate":
-        assert given["scales"] is None or cli.parse_scales(given["scales"]), place
+        assert given["scales"] is None or console.parse_scales(given["scales"]), place
     elif command == "gpt2":
-        assert posattn.task(given["name"]).TOKENS == "prompts" and cli.parse_scales(given["scales"]), place
+        assert posattn.task(given["name"]).TOKENS == "prompts" and console.parse_scales(given["scales"]), place
     elif command == "compile":
         assert given["name"] is None or given["name"] in PROGRAMS, place
     elif command == "graph":
         known = (*PROGRAMS, "benes", None)
         assert given["what"] in known or given["what"].startswith("runs/"), place
     elif command == "predict":
-        readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
+        readers = (console.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
         assert any(reads(reader, given["numbers"] or given["run"]) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
         own = given["name"].endswith((".py", ".toml"))
