@@ -6,7 +6,6 @@ Bad input ends in one sentence on standard error and exit code 2.
 import json
 import sys
 import warnings
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +31,7 @@ from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
-    from posattn.experiments import AnyEngine, Experiment, Store
+    from posattn.experiments import AnyEngine, Experiment, Outcome
 
 app = typer.Typer(
     add_completion=False,
@@ -244,7 +243,7 @@ def export(
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(help="Experiment (see --list), all of them (all), or a .py or .toml file of your own."),
+        typer.Argument(help="Experiment (see --list), all of them (all), or a .py file of your own."),
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), quick (minutes) or paper (the full recipe).")] = "quick",
     out: Annotated[
@@ -277,11 +276,11 @@ def reproduce(
     ] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import EXPERIMENTS, SCALES, Engine, NothingStored, RayEngine, Store
+    from posattn.experiments import EXPERIMENTS, SIZES, Engine, RayEngine, Store, reproduce_each
     from posattn.experiments.estimate import in_words, seconds
-    from posattn.experiments.userfile import SUFFIXES, load_experiment
+    from posattn.experiments.userfile import experiments_named
 
-    choice("scale", scale, SCALES)
+    choice("scale", scale, SIZES)
     place = pick_device(device)
     if show_list or name is None:
         where = "the CPU" if place.type == "cpu" else "an H200 in fp16"
@@ -292,11 +291,7 @@ def reproduce(
         console().print(table)
         print("Times are estimates for each experiment alone; runs that several share are trained once.")
         return
-    if name.endswith(SUFFIXES):
-        chosen = [load_experiment(Path(name))]
-    else:
-        named = EXPERIMENTS if name == "all" else (choice("experiment", name, [*EXPERIMENTS, "all"]),)
-        chosen = [EXPERIMENTS[each] for each in named]
+    chosen = experiments_named(name)
     choice("engine", engine, ["local", "ray"])
     if precision is not None:
         choice("precision", precision, PRECISIONS)
@@ -317,37 +312,16 @@ def reproduce(
         ):
             if value != default:
                 raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
-    labels = {line.label for each in chosen for line in each.grid.series}
-    for label in only or ():
-        if label not in labels:
-            raise UsageError(f"only is {label!r}; {name} has {', '.join(sorted(labels))}.")
-    for each in chosen:
-        folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
-        lines = [line.label for line in each.grid.series if line.label in (only or ())]
-        if lines or not only:
-            try:
-                _reproduce(each, scale, folder, Store(store), runner, precision, lines, runs, as_json)
-            except NothingStored as error:
-                if name != "all":
-                    raise
-                announce(f"{each.name}: {error}")
+    if out is None:
+        folders = {Path("out") / f"{each.name}-{scale}": each for each in chosen}
+    else:
+        folders = {out / each.name if name == "all" else out: each for each in chosen}
+    made = reproduce_each(folders, scale, Store(store), runner, precision, only or (), runs, announce)
+    for experiment, outcome in made:
+        _print_outcome(experiment, scale, outcome, as_json)
 
 
-def _reproduce(
-    experiment: "Experiment",
-    scale: str,
-    folder: Path,
-    store: "Store",
-    engine: "AnyEngine",
-    precision: str | None,
-    only: Collection[str],
-    runs: int | None,
-    as_json: bool,
-) -> None:
-    from posattn.experiments import report
-    from posattn.experiments import reproduce as run_experiment
-
-    outcome = run_experiment(experiment, scale, folder, store, engine, precision, only, runs)
+def _print_outcome(experiment: "Experiment", scale: str, outcome: "Outcome", as_json: bool) -> None:
     if as_json:
         medians = json.loads(outcome.table.to_json(orient="records"))  # null where there is no number
         about = {
@@ -359,7 +333,7 @@ def _reproduce(
         print(json.dumps(about | {"medians": medians}))
         return
     print(f"{experiment.name}: {experiment.title}")
-    for title, table in report.pivots(outcome.table, experiment.shown):
+    for title, table in outcome.tables:
         print_frame(table.reset_index(), title)
     ended = outcome.rows.drop_duplicates("run").query("arch != 'compiled'")["status"]
     if len(ended) < (declared := len(experiment.cells(scale))):

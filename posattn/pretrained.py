@@ -16,6 +16,7 @@ from posattn.errors import UsageError, choice
 from posattn.model import ModelConfig, Transformer
 
 _FOLDER = resources("posattn").joinpath("data/pretrained")
+COMPARED = ("positional", "scale-exact", "standard")  # architectures for lists of 8, in the order of figures and pages
 
 
 def pretrained(task: str, arch: str = "positional") -> Transformer:

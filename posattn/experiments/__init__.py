@@ -1,22 +1,27 @@
 """The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.engine import AnyEngine, Engine, NothingStored, Outcome, report_on, reproduce
-from posattn.experiments.measures import Lengths, Scales, Shifts
+from posattn.experiments.cells import Series, series
+from posattn.experiments.declaration import SIZES, Computation, Experiment, Grid
+from posattn.experiments.engine import Engine, NothingStored, Outcome, report_on, reproduce, reproduce_each
+from posattn.experiments.figures import Bars, Lines, View
+from posattn.experiments.measures import FineTuned, Lengths, Measure, Scales, Shifts
 from posattn.experiments.ray_engine import RayEngine
-from posattn.experiments.store import Store
+from posattn.experiments.store import AnyEngine, Store
 
 __all__ = [
     "EXPERIMENTS",
-    "SCALES",
+    "SIZES",
     "AnyEngine",
     "Bars",
+    "Computation",
     "Engine",
     "Experiment",
+    "FineTuned",
     "Grid",
     "Lengths",
     "Lines",
+    "Measure",
     "NothingStored",
     "Outcome",
     "RayEngine",
@@ -27,5 +32,6 @@ __all__ = [
     "View",
     "report_on",
     "reproduce",
+    "reproduce_each",
     "series",
 ]

@@ -5,6 +5,7 @@ layer (its derivatives), the attention of trained networks, who hears whom in a 
 uses. Pictures are drawn from the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from posattn.compiler.graph import Graph, graph_of
-from posattn.experiments.attention import LISTS
-from posattn.experiments.theory import computed_rows
+from posattn.experiments.attention_study import LISTS, entries, show_weights
+from posattn.experiments.figures import Lines, View
+from posattn.experiments.rows import result_rows
 from posattn.model import Layer, ModelConfig, Transformer, input_features
 from posattn.pretrained import pretrained
 
@@ -31,8 +33,8 @@ GRAPHS = {
 }
 
 
-def diagram_rows(scale: str) -> pd.DataFrame:
-    """Edges of the three figures, attention weights for the first, and messages a round for the others."""
+def diagram_rows(size: str) -> pd.DataFrame:
+    """Edges of the three figures, attention weights for the first, and messages per round for the others."""
     rows = []
     for arch, title in ATTENTIONS.items():
         rows += [_edge("1", title, 0, *ends) for ends in [*depends(arch), *_FLOW]]
@@ -40,7 +42,7 @@ def diagram_rows(scale: str) -> pd.DataFrame:
     for number, panels in GRAPHS.items():
         for title, name, machines in panels:
             rows += _of_graph(number, title, graph_of(name, machines))
-    return computed_rows(rows)
+    return result_rows(rows)
 
 
 # --- Figure 1 ------------------------------------------------------------------------------------------------------------
@@ -94,9 +96,7 @@ def _maps(arch: str, title: str) -> list[Row]:
     for factor in _FACTORS:
         with torch.no_grad():
             weights = model.attention(factor * numbers)[_LAYER, 0]
-        for i, row in enumerate(weights.tolist()):
-            place = {"figure": "1", "series": title, "scale": factor, "query": i + 1, "metric": "attention"}
-            rows += [place | {"key": j + 1, "value": value} for j, value in enumerate(row)]
+        rows += entries(weights, figure="1", series=title, scale=factor)
     return rows
 
 
@@ -160,8 +160,7 @@ def _inset_maps(axes: Axes, weights: pd.DataFrame) -> None:
     x, y = _PLACES["A"]
     for place, (factor, own) in enumerate(weights.groupby("scale")):
         inset = axes.inset_axes((x - 1.45 + 1.55 * place, y - 0.7, 1.35, 1.35), transform=axes.transData)
-        inset.imshow(own.pivot(index="query", columns="key", values="value"), vmin=0, cmap="Blues")
-        inset.set(xticks=[], yticks=[])
+        show_weights(inset, own, vmin=0, cmap="Blues")
         inset.set_title(rf"$A^{{(\ell)}}$ of {'' if factor == 1 else f'{factor:g}'}X", fontsize="small", pad=2)
 
 
@@ -213,9 +212,14 @@ def _graph_panel(axes: Axes, rows: pd.DataFrame, title: str) -> None:
             axes.text(r, name, text, ha="center", va="center", fontsize="small", bbox=circle)
 
 
-def draw_diagrams(rows: pd.DataFrame) -> dict[str, Figure]:
-    """``diagrams`` is Figure 1, ``diagrams-7`` and ``diagrams-8`` the others."""
-    of = dict(list(rows.astype({"figure": str}).groupby("figure")))
-    return {"diagrams": _draw_attentions(of["1"])} | {
-        f"diagrams-{number}": _draw_graphs(of[number]) for number in GRAPHS
-    }
+@dataclass(frozen=True)
+class Diagrams(Lines):
+    """Figure 1, and with ``-7`` and ``-8`` at the end of their names the others; tables hold messages per round."""
+
+    x: str = "round"
+    views: tuple[View, ...] = (View("messages between machines", metric="messages"),)
+    columns: tuple[str, ...] = ()
+
+    def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
+        of = dict(list(rows.astype({"figure": str}).groupby("figure")))
+        return {"": _draw_attentions(of["1"])} | {f"-{number}": _draw_graphs(of[number]) for number in GRAPHS}

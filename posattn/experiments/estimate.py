@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from posattn.experiments.declaration import Cell
+from posattn.experiments.cells import Cell
 from posattn.folding import folds
 from posattn.model import ModelConfig
 from posattn.queries import apart

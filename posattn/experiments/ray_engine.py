@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from posattn.errors import UsageError, positive, whole
-from posattn.experiments.declaration import Cell
+from posattn.experiments.cells import Cell
 from posattn.experiments.engine import called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
