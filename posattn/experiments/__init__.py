@@ -10,28 +10,7 @@ from posattn.experiments.ray_engine import RayEngine
 from posattn.experiments.store import AnyEngine, Store
 
 __all__ = [
-    "EXPERIMENTS",
-    "SIZES",
-    "AnyEngine",
-    "Bars",
-    "Computation",
-    "Engine",
-    "Experiment",
-    "FineTuned",
-    "Grid",
-    "Lengths",
-    "Lines",
-    "Measure",
-    "NothingStored",
-    "Outcome",
-    "RayEngine",
-    "Scales",
-    "Series",
-    "Shifts",
-    "Store",
-    "View",
-    "report_on",
-    "reproduce",
-    "reproduce_each",
-    "series",
-]
+    "EXPERIMENTS", "SIZES", "AnyEngine", "Bars", "Computation", "Engine", "Experiment", "FineTuned", "Grid", "Lengths", "Lines",
+    "Measure", "NothingStored", "Outcome", "RayEngine", "Scales", "Series", "Shifts", "Store", "View", "report_on", "reproduce",
+    "reproduce_each", "series",
+]  # fmt: skip

@@ -139,7 +139,8 @@ class AttentionMaps(Lines):
     """Lines, and for each list of the study the attention weights as in Figures 36 and 37: a picture of its own."""
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
-        maps = rows[rows["metric"] == "attention"].groupby("list", sort=False)
+        weights = rows[rows["metric"] == "attention"]
+        maps = weights.groupby("list", sort=False) if len(weights) else ()
         return super().draw(rows, medians) | {
             f"-{index}": _draw_maps(own, str(name)) for index, (name, own) in enumerate(maps, start=1)
         }

@@ -68,8 +68,8 @@ _HOPS = (
 
 def _khop(layers: tuple[int, ...] = (8,), samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
     """Sequences of 30, each of which costs what ten lists of 8 do: the smaller sizes have fewer."""
-    fewer = {"quick": (5000, 20, 100, 2), "smoke": (60, 2, 30, 1)}
-    return Grid(("khop",), LETTERS, n=(30,), layers=layers, samples=samples, **fewer, **own)
+    fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
+    return Grid(("khop",), LETTERS, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
 
 def _any_length(label: str, arch: str) -> tuple[Series, ...]:
@@ -141,10 +141,7 @@ _LIST = (
         "compact",
         "Figures 20, 21",
         "compact standard Transformers",
-        Grid(
-            ("sum", "min"),
-            (*THREE, *(_of_width(width, layers) for layers in (4, 1) for width in (2, 4, 8, 16))),
-        ),
+        Grid(("sum", "min"), (*THREE, *(_of_width(width, layers) for layers in (4, 1) for width in (2, 4, 8, 16)))),
     ),
     Experiment(
         "encodings",
@@ -160,17 +157,14 @@ _LIST = (
         ),
     ),
     Experiment(
-        "ablation",
-        "Figures 25, 26",
-        "seven architectural choices, and the bias-free one",
-        Grid(("sum", "sort"), EIGHT),
+        "ablation", "Figures 25, 26", "seven architectural choices, and the bias-free one", Grid(("sum", "sort"), EIGHT)
     ),
     Experiment(
         "fine-tune",
         "Table 1",
         "V matrices fine-tuned at scale 10, relative errors",
         Grid(("sum", "min", "sort"), THREE, measure=FineTuned()),
-        Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),), published="fine-tune"),
+        Bars("stage", (View("", metric="mse_over_c2"),), published="fine-tune"),
     ),
     Experiment(
         "gnn",
@@ -195,8 +189,8 @@ _LIST = (
         Grid(("sort",), series("positional", "standard"), measure=AttentionStudy()),
         AttentionMaps(
             views=(
-                View("movement of the attention", {"split": "test"}, "movement"),
-                View("positions read by a probe", {"split": "test"}, "probe"),
+                View("movement of the attention", metric="movement"),
+                View("positions read by a probe", metric="probe"),
             ),
             columns=("layer",),
         ),
@@ -206,9 +200,7 @@ _LIST = (
         "Figures 27, 28",
         "rounding and closeness accuracy against scale",
         Grid(FIVE_TASKS, THREE),
-        Lines(
-            views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
-        ),
+        Lines(views=(View("rounding", metric="rounding"), View("closeness", metric="closeness"))),
     ),
     Experiment(
         "ood-probability",
@@ -270,7 +262,7 @@ _LIST = (
             prose="Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is "
             "head 1 of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the "
             "programs as they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that "
-            "routing uses.",
+            "routing uses."
         ),
     ),
     Experiment(
@@ -317,14 +309,14 @@ _LIST = (
         "Figures 3, 5, beyond the paper",
         "k-hop induction heads, with the compiled program",
         _khop(measure=Scales((1, 2)), programs=True),
-        Bars("hops", (View("without '~'", {"split": "test"}, "accuracy_found"),), ("domain",)),
+        Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(
         "mixed-scale",
         "Figure 6",
         "mixed-type prompts against the scale of the values",
         Grid(FOUR_MIXED, PROMPTS, n=(23,), samples=(50_000,), recipe=recipe("paper", batch=1024)),
-        Lines(views=(View("", {"split": "test"}), View("", {"split": "test"}, "mape"))),
+        Lines(views=(View(""), View("", metric="mape"))),
     ),
     Experiment(
         "mixed-samples",

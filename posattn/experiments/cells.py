@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from posattn.errors import UsageError
+from posattn.experiments.measures import Measure
 from posattn.model import ModelConfig
 from posattn.training import Member, Recipe, RunSpec
 from posattn.training.network import NetworkConfig
@@ -36,13 +37,14 @@ def series(*archs: str, **settings: Any) -> tuple[Series, ...]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid."""
+    """One run of a grid, and what is measured of it."""
 
     label: str
     model: NetworkConfig
     recipe: Recipe
     member: Member
     variable_length: bool | tuple[int, ...]
+    measure: Measure
 
     def spec(self, precision: str = "fp32") -> RunSpec:
         """The run alone."""

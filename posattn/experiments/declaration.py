@@ -1,16 +1,14 @@
-"""What an experiment is: a source of rows, and a figure of them. Nothing here trains or draws.
+"""What an experiment is: a source of rows, which is a grid of runs or a computation, and a figure of them.
 
-A source is a grid of runs, with what is measured of each, or a computation. Sizes: ``smoke`` takes seconds and exists for tests,
-``quick`` takes minutes on two cores, ``paper`` is the published recipe. The first two follow from the third by :meth:`Grid.at`:
-fewer tasks, runs, epochs and points, the same code.
+Sizes: ``smoke`` takes seconds and exists for tests, ``quick`` takes minutes on two cores, ``paper`` is the published recipe.
+The first two follow from the third by :meth:`Grid.at`: fewer tasks, runs, epochs and points, the same code.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -19,11 +17,12 @@ from posattn.experiments.cells import Cell, Series
 from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
-from posattn.experiments.store import AnyEngine, Store, digest
-from posattn.tasks import task
+from posattn.experiments.store import Store, digest
+from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
 from posattn.training.network import reading
 from posattn.training.recipe import recipe
+from posattn.training.run import ROW_COLUMNS
 
 SIZES = ("smoke", "quick", "paper")
 
@@ -41,39 +40,24 @@ class Held:
     read: Callable[[], tuple[pd.DataFrame, list[dict[str, Any]]]]
 
 
-class Source(Protocol):
+class Source:
     """Where an experiment's rows come from."""
-
-    @property
-    def labels(self) -> list[str]:
-        """The series that can be trained; none of a computation."""
-        ...
-
-    def cells(self, size: str) -> list[Cell]:
-        """The runs; none of a computation."""
-        ...
-
-    def complete(
-        self, cells: list[Cell], size: str, store: Store, engine: AnyEngine, precision: str | None = None
-    ) -> None:
-        """Trains and measures those of its cells that the store lacks."""
-        ...
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         """What the store has of the experiment of that name."""
-        ...
+        raise NotImplementedError
 
-    def settings(self, size: str, ensembles: list[dict[str, Any]]) -> dict[str, str]:
-        """How the rows came about, in words: ``ensembles`` describe the runs that are there."""
-        ...
+    def cells(self, size: str) -> list[Cell]:
+        """The runs to train, if any."""
+        choice("scale", size, SIZES)
+        return []
 
     def check(self, figure: Lines) -> None:
-        """Raises where the figure shows what is not measured."""
-        ...
+        """Raises where the figure shows what is known not to be measured."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Source):
     """Every task with every series, list length, number of layers, number of training lists and seed, and what is measured.
 
     ``programs`` says whether compiled programs are measured and drawn beside the trained networks.
@@ -95,6 +79,8 @@ class Grid:
     def __post_init__(self) -> None:
         """Finds what would only show after training."""
         whole("grid.seeds", self.seeds)
+        for name in self.tasks:
+            choice("grid.tasks", name, TASKS)
         for name, values in (("tasks", self.tasks), ("series", self.series), ("n", self.n), ("samples", self.samples)):
             if not values:
                 raise UsageError(f"grid.{name} is empty; it must have at least one value.")
@@ -103,14 +89,10 @@ class Grid:
                 whole(f"grid.{name}", number)
         if self.recipe.only is not None:
             raise UsageError(f"the recipe trains {self.recipe.only!r} alone, which takes a run to begin with.")
-        if len(set(self.labels)) < len(self.labels):
+        if len({line.label for line in self.series}) < len(self.series):
             raise UsageError("the grid has two series of one label; every label must be its own.")
         for line in self.series:
             self.measure.check_network(line.label, line.settings)
-
-    @property
-    def labels(self) -> list[str]:
-        return [line.label for line in self.series]
 
     def at(self, size: str) -> "Grid":
         """The grid at a size; nothing becomes larger than it was declared.
@@ -148,14 +130,10 @@ class Grid:
                 recipe(own.recipe, samples=samples),
                 Member(name, seed, own.recipe.lr),
                 own.variable_length,
+                own.measure,
             )
             for line, n, layers, samples, name, seed in points
         ]
-
-    def complete(
-        self, cells: list[Cell], size: str, store: Store, engine: AnyEngine, precision: str | None = None
-    ) -> None:
-        store.complete(cells, self.measure.at(size), engine, precision)
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         """Enough is half of what is drawn: tasks, series and settings, of each one run at least."""
@@ -176,46 +154,17 @@ class Grid:
 
         return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)
 
-    def settings(self, size: str, ensembles: list[dict[str, Any]]) -> dict[str, str]:
-        cells, inputs = self.cells(size), task(self.tasks[0]).INPUTS
-        recipes = list(dict.fromkeys(cell.recipe for cell in cells))
-        first, shorter = recipes[0], " and shorter" if self.variable_length else ""
-        there = {key for about in ensembles for key in about["runs"]}
-        each = Counter(cell.point for cell in cells if cell.key in there)
-        samples = _listed(own.samples for own in recipes)
-        return {
-            "scale": size,
-            "tasks": _listed(cell.member.task for cell in cells),
-            f"{inputs.removesuffix('s')} length n": _listed(cell.model.n for cell in cells) + shorter,
-            "runs": f"{each.total()} of {len(cells)}: {_listed(sorted(each.values()))} a point",
-            "recipe": f"{first.name}: {first.schedule} schedule, learning rate {first.lr:g}",
-            "training": f"{samples} {inputs}, {first.epochs} epochs, batches of {first.batch}",
-            "measured": ", ".join(f"{key} {value}" for key, value in self.measure.at(size).key().items()),
-        }
-
     def check(self, figure: Lines) -> None:
-        for view in figure.views:
-            self.measure.check_panel(view.metric, view.where, figure.columns, self.tasks[0])
+        networks = (reading(line.config(self.n[0]), self.tasks[0]) for line in self.series)
+        own = (column for network in networks for column in getattr(network, "COLUMNS", ()))
+        self.measure.check_figure(figure, self.tasks[0], (*ROW_COLUMNS, *dict.fromkeys(own)))
 
 
 @dataclass(frozen=True)
-class Computation:
+class Computation(Source):
     """Rows that come from no run: a function of the size."""
 
     rows: Callable[[str], pd.DataFrame]
-
-    @property
-    def labels(self) -> list[str]:
-        return []
-
-    def cells(self, size: str) -> list[Cell]:
-        choice("scale", size, SIZES)
-        return []
-
-    def complete(
-        self, cells: list[Cell], size: str, store: Store, engine: AnyEngine, precision: str | None = None
-    ) -> None:
-        """There are no cells: rows are computed when they are read first."""
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         there = store.has_computed(f"{name}-{size}")
@@ -224,16 +173,6 @@ class Computation:
             return store.computed(f"{name}-{size}", lambda: _of(self.rows(size), name)), []
 
         return Held(there, there, "computed", read)
-
-    def settings(self, size: str, ensembles: list[dict[str, Any]]) -> dict[str, str]:
-        return {}
-
-    def check(self, figure: Lines) -> None:
-        """Nothing is known of rows before they are computed."""
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _of(rows: pd.DataFrame, experiment: str) -> pd.DataFrame:
@@ -271,7 +210,7 @@ class Experiment:
             raise UsageError(f"name is {self.name!r}; it must be letters, digits, dots and dashes.")
         if isinstance(self.figure, Measure):
             kind = type(self.figure).__name__
-            raise UsageError(f"figure is {kind}, a measure; what is measured goes into the grid, as measure={kind}(...).")
+            raise UsageError(f"figure is {kind}, a measure, which goes into the grid: Grid(..., measure={kind}(...)).")
         self.source.check(self.figure)
 
     def cells(self, size: str) -> list[Cell]:

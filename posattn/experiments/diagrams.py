@@ -100,29 +100,19 @@ def _maps(arch: str, title: str) -> list[Row]:
     return rows
 
 
-_PLACES = {
-    "P": (0.6, 0.0),
-    "X": (3.0, 0.0),
-    "Q": (0.0, 1.2),
-    "K": (1.2, 1.2),
-    "V": (3.0, 1.2),
-    "Mul": (0.6, 2.4),
-    "softmax": (0.6, 3.4),
-    "A": (0.6, 5.2),
-    "Mul ": (2.0, 6.8),
-    "O": (2.0, 7.8),
-    "MLP": (2.0, 8.8),
-}
-_TEXTS = {
-    "P": "P",
-    "X": r"$X^{(\ell-1)}$",
-    "Q": r"$Q^{(\ell)}$",
-    "K": r"$K^{(\ell)}$",
-    "V": r"$V^{(\ell)}$",
-    "Mul": "Mul",
-    "Mul ": "Mul",
-    "A": r"$A^{(\ell)}$",
-    "O": r"$O^{(\ell)}$",
+# What the diagram shows, where, and what it calls it.
+_NODES = {
+    "P": ((0.6, 0.0), "P"),
+    "X": ((3.0, 0.0), r"$X^{(\ell-1)}$"),
+    "Q": ((0.0, 1.2), r"$Q^{(\ell)}$"),
+    "K": ((1.2, 1.2), r"$K^{(\ell)}$"),
+    "V": ((3.0, 1.2), r"$V^{(\ell)}$"),
+    "Mul": ((0.6, 2.4), "Mul"),
+    "softmax": ((0.6, 3.4), "softmax"),
+    "A": ((0.6, 5.2), r"$A^{(\ell)}$"),
+    "Mul ": ((2.0, 6.8), "Mul"),
+    "O": ((2.0, 7.8), r"$O^{(\ell)}$"),
+    "MLP": ((2.0, 8.8), "MLP"),
 }
 
 
@@ -134,16 +124,16 @@ def _draw_attentions(rows: pd.DataFrame) -> Figure:
         axes.axis("off")
         for sender, receiver in own[own["metric"] == "edge"][["from", "to"]].itertuples(index=False):
             _flow(axes, str(sender), str(receiver))
-        for name, place in _PLACES.items():
+        for name, ((x, y), text) in _NODES.items():
             if name != "A":
                 box = {"boxstyle": "round,pad=0.35", "facecolor": "#e8f1fa" if name in "PX" else "white"}
-                axes.text(*place, _TEXTS.get(name, name), ha="center", va="center", bbox=box)
+                axes.text(x, y, text, ha="center", va="center", bbox=box)
         _inset_maps(axes, own[own["metric"] == "attention"])
     return figure
 
 
 def _flow(axes: Axes, sender: str, receiver: str) -> None:
-    (x0, y0), (x1, y1) = _PLACES[sender], _PLACES[receiver]
+    (x0, y0), (x1, y1) = _NODES[sender][0], _NODES[receiver][0]
     style = {"arrowstyle": "-|>", "color": "#0072B2" if receiver in "QKVX" else "#555", "shrinkA": 12, "shrinkB": 12}
     if (sender, receiver) == ("X", "MLP"):  # around the others
         style["connectionstyle"] = "arc3,rad=0.35"
@@ -157,7 +147,7 @@ def _flow(axes: Axes, sender: str, receiver: str) -> None:
 
 def _inset_maps(axes: Axes, weights: pd.DataFrame) -> None:
     """A for the list and for its multiple, where the diagram says A."""
-    x, y = _PLACES["A"]
+    x, y = _NODES["A"][0]
     for place, (factor, own) in enumerate(weights.groupby("scale")):
         inset = axes.inset_axes((x - 1.45 + 1.55 * place, y - 0.7, 1.35, 1.35), transform=axes.transData)
         show_weights(inset, own, vmin=0, cmap="Blues")

@@ -121,20 +121,22 @@ def reproduce_each(
     Those that have none of the series ``only`` are passed over. So are those that the store has no rows of where ``runs`` is 0,
     of which ``left_out`` is told; a single one is then an error.
     """
-    known = dict.fromkeys(label for each in experiments.values() for label in each.source.labels)
-    for label in only:
-        if label not in known:
-            whose = "the experiments have" if len(experiments) > 1 else f"{next(iter(experiments.values())).name} has"
-            raise UsageError(f"only is {label!r}; {whose} {', '.join(map(repr, known))}.")
+    alone = len(experiments) == 1
+    if only:
+        labels = {out: {cell.label: None for cell in each.cells(size)} for out, each in experiments.items()}
+        known = {label: None for own in labels.values() for label in own}
+        for label in only:
+            if label not in known:
+                whose = f"{next(iter(experiments.values())).name} has" if alone else "the experiments have"
+                raise UsageError(f"only is {label!r}; {whose} {', '.join(map(repr, known))}.")
+        experiments = {out: each for out, each in experiments.items() if labels[out].keys() & set(only)}
     for out, experiment in experiments.items():
-        own = [label for label in experiment.source.labels if label in only]
-        if own or not only:
-            try:
-                yield experiment, _reproduce(experiment, size, out, store, engine, precision, own, runs)
-            except NothingStored as error:
-                if len(experiments) == 1:
-                    raise
-                left_out(f"{experiment.name}: {error}")
+        try:
+            yield experiment, _reproduce(experiment, size, out, store, engine, precision, only, runs)
+        except NothingStored as error:
+            if alone:
+                raise
+            left_out(f"{experiment.name}: {error}")
 
 
 def _reproduce(
@@ -155,10 +157,8 @@ def _reproduce(
             f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} at scale {size} to draw."
         )
     _claim(out, {"experiment": experiment.name, "scale": size})
-    chosen = [
-        cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)
-    ]
-    experiment.source.complete(chosen, size, store, engine, precision)
+    chosen = [cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)]
+    store.complete(chosen, engine, precision)
     rows, ensembles = experiment.held(size, store, precision).read()
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name
     section = report.section(experiment, size, shown, shown.write(stem), ensembles)

@@ -1,7 +1,7 @@
 """Figures that draw, tabulate and explain themselves, from result rows alone.
 
-They show medians over runs, the 10th to 90th percentile and, where known, the published medians: dotted lines, or hollow markers
-where x is a name.
+They show medians over runs, the 10th to 90th percentile and, where known, the published medians: as dotted lines, or as hollow
+markers where x is a name.
 """
 
 import math
@@ -35,8 +35,8 @@ _ABOUT = {
     "none": "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. ",
     "letters": "Models are trained on sequences of the letters a-e (scale 1) and tested on these and on sequences of f-j "
     "(scale 2, out of distribution). ",
-    "prompts": "Models are trained on prompts with identifiers 1 to 20 and values in [0, 5] (scale 1) and tested on these and, at "
-    "scale c, on identifiers 21 to 40, other irrelevant elements and values in [0, 5c]. ",
+    "prompts": "Models are trained on prompts with identifiers 1 to 20 and values in [0, 5] (scale 1) and tested on these "
+    "and, at scale c, on identifiers 21 to 40, other irrelevant elements and values in [0, 5c]. ",
 }
 _SHIFTS = (
     "Models are trained on one distribution of lists and tested on it and on others. The relative error is the squared error "
@@ -62,13 +62,13 @@ def published(name: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class View:
-    """One row of a figure's panels: the rows that match ``where``, and what they are called.
+    """One row of a figure's panels: the rows that match ``where``, by default all of split test, and what they are called.
 
     Published medians match ``published`` instead, where the published record has another split.
     """
 
     title: str
-    where: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=lambda: {"split": "test"})
     metric: str = "mse"
     published: Mapping[str, Any] | None = None
 
@@ -104,7 +104,7 @@ class Lines:
     """
 
     x: str = "scale"
-    views: tuple[View, ...] = (View("", {"split": "test"}),)
+    views: tuple[View, ...] = (View(""),)
     columns: tuple[str, ...] = ("task",)
     published: str = ""
     prose: str = ""
@@ -254,9 +254,9 @@ class Lines:
             line = dash(str(label), labels)
             axes.plot(own[self.x], own["median"], line, color=colour, marker=marker, markersize=4, label=str(label))
         for label, own in theirs.groupby("series", sort=False):
-            own, look = own.sort_values(self.x), {"linestyle": ":", "linewidth": 1.2}
+            own, name = own.sort_values(self.x), _PUBLISHED.format(label)
             colour, _ = style(str(label), labels)
-            axes.plot(own[self.x], own["median"], color=colour, label=_PUBLISHED.format(label), **look)
+            axes.plot(own[self.x], own["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
         axes.grid(alpha=0.25, which="both")
 
     def page(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Any]:

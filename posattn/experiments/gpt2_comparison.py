@@ -21,7 +21,7 @@ from posattn.tasks.prompts import POSITIONS
 from posattn.training import Run, files, load
 
 METRICS = ("mse", "mape", "unparsed")
-FIGURE = Lines(views=tuple(View("", {"split": "test"}, metric) for metric in METRICS))
+FIGURE = Lines(views=tuple(View("", metric=metric) for metric in METRICS))
 
 
 @dataclass(frozen=True)
@@ -93,23 +93,20 @@ def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announc
     table = gpt2.evaluate(settings, network, tokenizer, seed, what.scales, what.samples)
     name = "tiny, from scratch" if settings.checkpoint == gpt2.TINY else Path(settings.checkpoint).name
     values = table.melt("scale", METRICS, "metric", "value")
+    own = {column: value for column, value in asdict(settings).items() if column != "checkpoint"}
     rows = result_rows(
         values.assign(domain=["ood" if scale > 1 else "id" for scale in values["scale"]]),
         experiment="gpt2",
         run=f"gpt2-{seed}",
-        task=settings.task,
         arch=f"GPT-2 ({name})",
         n=POSITIONS,
-        samples=settings.samples,
         layers=network.config.n_layer,
         width=network.config.n_embd,
         encoding="learned",
         recipe="fine-tuning",
         precision="fp32" if device.type == "cpu" else "bf16",
-        epochs=settings.epochs,
-        batch=settings.batch,
-        lr=settings.lr,
         seed=seed,
         series=f"GPT-2 ({name})",
+        **own,
     )
     files.write(out / f"trial-{seed}.csv", rows.to_csv(index=False, na_rep="nan").encode())

@@ -1,30 +1,29 @@
 """What is measured of a trained ensemble: a function from the run to result rows, with a name for its settings."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import pandas as pd
 
 from posattn.errors import UsageError, choice, positive, several, whole
+from posattn.experiments.figures import Lines
 from posattn.tasks import SHIFTS
 from posattn.training import Run
 from posattn.training.finetune import fine_tune
-from posattn.training.run import ROW_COLUMNS
 from posattn.training.scores import row_metrics, scores_of
 
 
 @dataclass(frozen=True)
-class Measure(ABC):
+class Measure:
     """The fields of a measure, with its ``KIND``, determine the rows beside the run."""
 
     KIND: ClassVar[str]
     SMOKE: ClassVar[dict[str, Any]] = {}  # what is less at that size
 
-    @abstractmethod
     def rows(self, run: Run) -> pd.DataFrame:
         """One row per member, condition and metric, with the columns of ``Run.rows``."""
+        raise NotImplementedError
 
     def at(self, size: str) -> Self:
         """The measure at one of the sizes of experiments."""
@@ -44,13 +43,13 @@ class Measure(ABC):
 
     def _set_factors(self) -> None:
         """Makes the scale factors floats, as which stores keep them; raises unless there are some, all above 0."""
-        given = several("measure.factors", getattr(self, "factors"))
+        given = several("measure.factors", vars(self)["factors"])
         if not given:
             raise UsageError("measure.factors is empty; it must have at least one number.")
         object.__setattr__(self, "factors", tuple(positive("measure.factors", factor) for factor in given))
 
-    def check_panel(self, metric: str, where: Mapping[str, Any], columns: Iterable[str], task: str) -> None:
-        """Raises where a figure shows what is not measured: a metric, the rows ``where`` a column has a value, columns."""
+    def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
+        """Raises where a figure of networks for ``task``, whose rows have these columns, shows what is not measured."""
 
     def check_network(self, label: str, settings: Mapping[str, Any]) -> None:
         """Raises where a series of networks with these settings cannot be measured."""
@@ -95,17 +94,19 @@ class Scales(Measure):
         training = rows["split"] == "train"
         return rows[training & self.train | ~training & rows["scale"].isin(self.factors)]
 
-    def check_panel(self, metric: str, where: Mapping[str, Any], columns: Iterable[str], task: str) -> None:
-        if where.get("split") == "train" and not self.train:
-            raise UsageError("the figure has a panel of training lists; it must measure them, with train = True.")
-        if where.get("scale", self.factors[0]) not in self.factors:
-            known = ", ".join(f"{factor:g}" for factor in self.factors)
-            raise UsageError(f"the figure has a panel of scale {where['scale']}; the experiment measures {known}.")
-        choice("figure.views.metric", metric, row_metrics(task))
-        known_columns = (*ROW_COLUMNS, *scores_of(task).by)
-        for field, used in (("figure.views.where", where), ("figure.columns", columns)):
-            for column in used:
-                choice(field, column, known_columns)
+    def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
+        known = (*columns, *scores_of(task).by)
+        for view in figure.views:
+            if view.where.get("split") == "train" and not self.train:
+                raise UsageError("the figure has a panel of training lists; it must measure them, with train = True.")
+            if (scale := view.where.get("scale", self.factors[0])) not in self.factors:
+                measured = ", ".join(f"{factor:g}" for factor in self.factors)
+                raise UsageError(f"the figure has a panel of scale {scale}; the experiment measures {measured}.")
+            choice("figure.views.metric", view.metric, row_metrics(task))
+            for column in view.where:
+                choice("figure.views.where", column, known)
+        for field, column in (("x", figure.x), *(("columns", column) for column in figure.columns)):
+            choice(f"figure.{field}", column, known)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,9 @@ class Contours(Lines):
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
         size = (1.2 + 4.6 * len(self.views), 4.0)
-        figure, panels = plt.subplots(1, len(self.views), figsize=size, squeeze=False, layout="constrained", sharey=True)
+        figure, panels = plt.subplots(
+            1, len(self.views), figsize=size, squeeze=False, layout="constrained", sharey=True
+        )
         for axes, view in zip(panels[0], self.views, strict=True):
             grid = view.of(rows).pivot(index=self.y, columns=self.x, values="value").sort_index()
             heights = np.log10(grid)

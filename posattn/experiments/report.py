@@ -13,6 +13,7 @@ import jinja2
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
 from posattn.tasks import task
@@ -94,9 +95,32 @@ def section(
         "pictures": [base64.b64encode(picture).decode() for picture in pictures],
         "medians": [(title, _cells(table)) for title, table in shown.tables],
         "published": _published(shown) if size == "paper" else None,
-        "settings": [["setting", "value"], *map(list, experiment.source.settings(size, ensembles).items())],
-        "hardware": _hardware(ensembles) if ensembles else None,
+        "settings": _settings(experiment.cells(size), size, ensembles) if ensembles else None,
+        "hardware": _hardware(ensembles),
     }
+
+
+def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> Text:
+    """How the runs were trained, and how many are there."""
+    recipes, inputs = list(dict.fromkeys(cell.recipe for cell in cells)), task(cells[0].member.task).INPUTS
+    first, shorter = recipes[0], " and shorter" if cells[0].variable_length else ""
+    there = {key for about in ensembles for key in about["runs"]}
+    each = Counter(cell.point for cell in cells if cell.key in there)
+    samples = _listed(own.samples for own in recipes)
+    return [
+        ["setting", "value"],
+        ["scale", size],
+        ["tasks", _listed(cell.member.task for cell in cells)],
+        [f"{inputs.removesuffix('s')} length n", _listed(cell.model.n for cell in cells) + shorter],
+        ["runs", f"{each.total()} of {len(cells)}: {_listed(sorted(each.values()))} a point"],
+        ["recipe", f"{first.name}: {first.schedule} schedule, learning rate {first.lr:g}"],
+        ["training", f"{samples} {inputs}, {first.epochs} epochs, batches of {first.batch}"],
+        ["measured", ", ".join(f"{key} {value}" for key, value in cells[0].measure.key().items())],
+    ]
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _hardware(ensembles: list[dict[str, Any]]) -> Text:
@@ -104,9 +128,7 @@ def _hardware(ensembles: list[dict[str, Any]]) -> Text:
     for about in ensembles:
         result, ended = about["result"], Counter(about["result"]["status"])
         how = ", ".join(f"{ended[status]} {status}" for status in sorted(ended))
-        rows.append(
-            [_network(about), result["hardware"], about["spec"]["precision"], f"{result['seconds']:.0f}", how]
-        )
+        rows.append([_network(about), result["hardware"], about["spec"]["precision"], f"{result['seconds']:.0f}", how])
     return rows
 
 

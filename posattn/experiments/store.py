@@ -60,24 +60,22 @@ class Store:
 
     def __init__(self, root: Path):
         self.root = root
-        self._index: dict[Path, tuple[object, dict[str, Any]]] = {}  # the version of what describes rows, and its content
+        self._index: dict[Path, tuple[object, dict[str, Any]]] = {}  # by rows: what describes them, after its version
 
-    def complete(
-        self, cells: Iterable[Cell], measure: Measure, engine: AnyEngine, precision: str | None = None
-    ) -> None:
-        """Trains and measures until every cell has rows; waits for what another process is training.
+    def complete(self, cells: Iterable[Cell], engine: AnyEngine, precision: str | None = None) -> None:
+        """Trains and measures until every cell of a grid has rows; waits for what another process is training.
 
         Without a ``precision`` rows of any will do, and what is lacking is trained in fp32.
         """
         missing = list(cells)
-        while True:
+        while missing:
+            measure = missing[0].measure
             found = self.find(missing, measure, precision)
             missing = [cell for cell in missing if cell.key not in found]
-            if not missing:
-                return
-            engine.check(missing, precision or _PRECISION)
-            if engine.run(self.lay_out(missing, precision), measure, self):
-                time.sleep(_WAIT)
+            if missing:
+                engine.check(missing, precision or _PRECISION)
+                if engine.run(self.lay_out(missing, precision), measure, self):
+                    time.sleep(_WAIT)
 
     def lay_out(self, cells: Iterable[Cell], precision: str | None = None) -> list[RunSpec]:
         """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest.

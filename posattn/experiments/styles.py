@@ -6,11 +6,7 @@ from typing import NamedTuple
 from posattn.tasks import TASKS
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers say the same again.
-STYLES = {
-    "standard": ("#D55E00", "s"),
-    "positional": ("#0072B2", "o"),
-    "scale-exact": ("#009E73", "^"),
-}
+STYLES = {"standard": ("#D55E00", "s"), "positional": ("#0072B2", "o"), "scale-exact": ("#009E73", "^")}
 _COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn
 _MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more than colours: series without variants differ up to the 42nd
 _DASHES = ("-", "--", "-.")
@@ -44,11 +40,7 @@ _METRICS = {
     "probe": Metric("share of positions"),
     "unparsed": Metric("answers that are no number"),
 }
-_AXES = {
-    "scale": "scale of the numbers (1 is the training range)",
-    "n": "numbers in a list",
-    "distribution": "",
-}
+_AXES = {"scale": "scale of the numbers (1 is the training range)", "n": "numbers in a list", "distribution": ""}
 
 
 def metric(name: str) -> Metric:

@@ -14,6 +14,6 @@ for row in (KHOP, *MIXED):
     register(row)
 
 __all__ = [
-    "FIVE_TASKS", "SHIFTS", "TASKS", "MixedTask", "Seeds", "Task", "TokenTask", "register", "sample_bounds", "sample_lists", "sample_shift",
-    "task",
+    "FIVE_TASKS", "SHIFTS", "TASKS", "MixedTask", "Seeds", "Task", "TokenTask", "register", "sample_bounds", "sample_lists",
+    "sample_shift", "task",
 ]  # fmt: skip
