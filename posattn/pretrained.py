@@ -19,6 +19,7 @@ from posattn.network import from_dict
 from posattn.training import Run, pick_device
 
 _FOLDER = resources("posattn").joinpath("data/pretrained")
+COMPARED = ("positional", "scale-exact", "standard")  # architectures for lists of 8, in the order of figures and pages
 
 
 def pretrained(task: str, arch: str = "positional") -> Transformer:

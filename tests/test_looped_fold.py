@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
-from posattn.looped import LoopedConfig
 from posattn.looped_fold import looped_forward
 from posattn.training.program import Parameters, Program
+
+from posattn.looped import LoopedConfig
 
 CPU = torch.device("cpu")
 KINDS = {

@@ -29,13 +29,12 @@ def command(
     Example: posattn gpt2 mixed-min --checkpoint gpt2-large --against runs/mixed-min
     """
     from posattn.baselines.gpt2 import FineTuning  # drawing is slow to import
-    from posattn.experiments import figures, report
-    from posattn.experiments.gpt2 import SHOWN, Comparison, compare
+    from posattn.experiments.gpt2_comparison import Comparison, compare
 
     settings = FineTuning(name, checkpoint, samples, epochs, batch, lr)
     what = Comparison(settings, runs, tuple(console.parse_scales(scales)), test_samples)
     folder = Path("out") / f"gpt2-{name}" if out is None else out
-    rows, figure = compare(what, folder, pick_device(device), against or (), lambda line: print(line, flush=True))
-    for title, table in report.pivots(figures.medians(rows, SHOWN), SHOWN):
+    shown = compare(what, folder, pick_device(device), against or (), lambda line: print(line, flush=True))
+    for title, table in shown.tables:
         console.print_frame(title, table.reset_index())
-    print(f"Rows:   {folder / 'rows.csv'}\nFigure: {figure}")
+    print(f"Rows:   {folder / 'rows.csv'}\nFigure: {folder / 'gpt2.png'}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
 
 def command(
     name: str | None = Argument(
-        None, help="Experiment (see --list), all of them (all), or a .py or .toml file of your own."
+        None, help="Experiment (see --list), all of them (all), or a .py file of your own."
     ),
     scale: str = Option("quick", help="smoke (seconds), quick (minutes) or paper (the full recipe)."),
     out: Path | None = Option(
@@ -41,7 +41,7 @@ def command(
     ),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import NothingStored, Store, engine_named, experiments_named, reproduce, with_series
+    from posattn.experiments import Store, engine_named, experiments_named, reproduce_each
 
     if show_list or name is None:
         return _list(scale, device)
@@ -49,18 +49,15 @@ def command(
     def announce(line: str) -> None:
         print(line, flush=True, file=sys.stderr if as_json else None)
 
-    chosen = with_series(experiments_named(name), only or ())
+    chosen = experiments_named(name)
     runner = engine_named(engine, announce, device, address, gpus_per_task, cpus_per_task)
-    for each, series in chosen:
-        folder = Path("out") / f"{each.name}-{scale}" if out is None else out / each.name if name == "all" else out
-        try:
-            outcome = reproduce(each, scale, folder, Store(store), runner, precision, series, runs)
-        except NothingStored as error:
-            if name != "all":
-                raise
-            announce(f"{each.name}: {error}")
-        else:
-            (_print_json if as_json else _show)(each, scale, outcome)
+    if out is None:
+        folders = {Path("out") / f"{each.name}-{scale}": each for each in chosen}
+    else:
+        folders = {out / each.name if name == "all" else out: each for each in chosen}
+    made = reproduce_each(folders, scale, Store(store), runner, precision, only or (), runs, announce)
+    for experiment, outcome in made:
+        (_print_json if as_json else _show)(experiment, scale, outcome)
 
 
 def _list(scale: str, device: str | None) -> None:
@@ -85,10 +82,8 @@ def _print_json(experiment: "Experiment", scale: str, outcome: "Outcome") -> Non
 
 
 def _show(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
-    from posattn.experiments import report
-
     print(f"{experiment.name}: {experiment.title}")
-    for title, table in report.pivots(outcome.table, experiment.shown):
+    for title, table in outcome.tables:
         console.print_frame(title, table.reset_index())
     ended = outcome.rows.drop_duplicates("run").query("arch != 'compiled'")["status"]
     if len(ended) < (declared := len(experiment.cells(scale))):

@@ -3,34 +3,23 @@
 from typing import Any
 
 from posattn.baselines import GraphConfig
-from posattn.experiments.attention import AttentionStudy
-from posattn.experiments.declaration import (
-    BY_DISTRIBUTION,
-    BY_STAGE,
-    Bars,
-    Computed,
-    Contours,
-    Experiment,
-    GapPanels,
-    Grid,
-    Lines,
-    Series,
-    View,
-    series,
-)
-from posattn.experiments.diagrams import diagram_rows, draw_diagrams
-from posattn.experiments.discrepancy import discrepancy_rows
+from posattn.experiments.attention_study import AttentionMaps, AttentionStudy
+from posattn.experiments.cells import Series, series
+from posattn.experiments.declaration import Computation, Experiment, Grid
+from posattn.experiments.diagrams import Diagrams, diagram_rows
+from posattn.experiments.discrepancy_study import discrepancy_rows
+from posattn.experiments.figures import Bars, Lines, View
+from posattn.experiments.gap_study import GapPanels, Gaps
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
-from posattn.experiments.theory import Gaps, ood_probability_rows
-from posattn.tasks import task
+from posattn.experiments.ood_study import Contours, ood_probability_rows
+from posattn.pretrained import COMPARED
+from posattn.tasks import FIVE_TASKS, task
 from posattn.training.recipe import recipe
 
-FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
-THREE = series("positional", "scale-exact", "standard")
+THREE = series(*COMPARED)
 EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
-_NO_RUNS = Grid((), ())  # of what is computed without training
 
 
 def _encoded(encoding: str) -> tuple[Series, ...]:
@@ -75,10 +64,12 @@ _HOPS = (
     _hops("without '~'", "all", "accuracy_found"),
     *(_hops(f"without '~', k = {k}", k, "accuracy_found") for k in "0123"),
 )
-_SMALLER: dict[str, Any] = {
-    "quick": (5000, 20, 100, 2),
-    "smoke": (60, 2, 30, 1),
-}  # a sequence of 30 costs what ten lists of 8 do
+
+
+def _khop(layers: tuple[int, ...] = (8,), samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
+    """Sequences of 30, each of which costs what ten lists of 8 do: the smaller sizes have fewer."""
+    fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
+    return Grid(("khop",), LETTERS, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
 
 def _any_length(label: str, arch: str) -> tuple[Series, ...]:
@@ -104,61 +95,60 @@ _LIST = (
         "Figure 4",
         "error against the scale of the numbers",
         Grid(FIVE_TASKS, THREE),
-        published="fix-scale",
+        Lines(published="fix-scale"),
     ),
     Experiment(
         "fix-scale-tuned",
         "Figure 4, tuned recipe",
         "error against the scale of the numbers",
         Grid(FIVE_TASKS, THREE, recipe=recipe("tuned")),
-        published="fix-scale",
+        Lines(published="fix-scale"),
     ),
     Experiment(
         "compiled-scale",
         "Figure 4, beyond the paper",
         "error against scale, with compiled programs",
-        Grid(FIVE_TASKS, THREE),
-        compiled=True,
+        Grid(FIVE_TASKS, THREE, programs=True),
     ),
     Experiment(
         "fix-sample",
         "Figures 2, 14-18",
         "error against the number of training lists",
-        Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000))),
-        Scales((1, 3), train=True),
-        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE)),
-        published="fix-sample",
+        Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000)), measure=Scales((1, 3), train=True)),
+        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE), published="fix-sample"),
     ),
     Experiment(
         "length",
         "Figures 9-13",
         "error against the length of the lists",
-        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32)),
-        Scales((1, 3)),
+        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32), measure=Scales((1, 3))),
         Lines("n", (_INSIDE, _OUTSIDE)),
     ),
     Experiment(
         "variable-length",
         "Figure 19",
         "error against scale, lists of 1 to 8 numbers",
-        Grid(FIVE_TASKS, THREE, samples=(500_000,), recipe=recipe("paper", batch=2048, lr=1e-4), variable_length=True),
-        Scales(samples=2000),
+        Grid(
+            FIVE_TASKS,
+            THREE,
+            samples=(500_000,),
+            recipe=recipe("paper", batch=2048, lr=1e-4),
+            variable_length=True,
+            measure=Scales(samples=2000),
+        ),
     ),
     Experiment(
         "compact",
         "Figures 20, 21",
         "compact standard Transformers",
-        Grid(
-            ("sum", "min"),
-            (*THREE, *(_of_width(width, layers) for layers in (4, 1) for width in (2, 4, 8, 16))),
-        ),
+        Grid(("sum", "min"), (*THREE, *(_of_width(width, layers) for layers in (4, 1) for width in (2, 4, 8, 16)))),
     ),
     Experiment(
         "encodings",
         "Figures 22-24",
         "binary, sinusoidal and rotary encodings",
         Grid(FIVE_TASKS, (*_encoded("binary"), *_encoded("sinusoidal"), *series("standard-rope", "positional"))),
-        shown=Lines(
+        Lines(
             views=(
                 View("binary", {"encoding": "binary", "split": "test"}),
                 View("sinusoidal", {"encoding": "sinusoidal", "split": "test"}),
@@ -167,19 +157,14 @@ _LIST = (
         ),
     ),
     Experiment(
-        "ablation",
-        "Figures 25, 26",
-        "seven architectural choices, and the bias-free one",
-        Grid(("sum", "sort"), EIGHT),
+        "ablation", "Figures 25, 26", "seven architectural choices, and the bias-free one", Grid(("sum", "sort"), EIGHT)
     ),
     Experiment(
         "fine-tune",
         "Table 1",
         "V matrices fine-tuned at scale 10, relative errors",
-        Grid(("sum", "min", "sort"), THREE),
-        FineTuned(),
-        BY_STAGE,
-        published="fine-tune",
+        Grid(("sum", "min", "sort"), THREE, measure=FineTuned()),
+        Bars("stage", (View("", metric="mse_over_c2"),), published="fine-tune"),
     ),
     Experiment(
         "gnn",
@@ -193,46 +178,40 @@ _LIST = (
                 for graph in ("complete", "star")
                 for kind in ("gcn", "gat")
             ),
+            measure=Scales((1, 2, 3, 4, 5, 10)),
         ),
-        Scales((1, 2, 3, 4, 5, 10)),
-        published="gnn",
+        Lines(published="gnn"),
     ),
     Experiment(
         "attention-maps",
         "Figures 36, 37",
         "attention against input scale, and what is left of positions",
-        Grid(("sort",), series("positional", "standard")),
-        AttentionStudy(),
-        Lines(
+        Grid(("sort",), series("positional", "standard"), measure=AttentionStudy()),
+        AttentionMaps(
             views=(
-                View("movement of the attention", {"split": "test"}, "movement"),
-                View("positions read by a probe", {"split": "test"}, "probe"),
+                View("movement of the attention", metric="movement"),
+                View("positions read by a probe", metric="probe"),
             ),
             columns=("layer",),
         ),
-        maps=True,
     ),
     Experiment(
         "accuracy",
         "Figures 27, 28",
         "rounding and closeness accuracy against scale",
         Grid(FIVE_TASKS, THREE),
-        shown=Lines(
-            views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
-        ),
+        Lines(views=(View("rounding", metric="rounding"), View("closeness", metric="closeness"))),
     ),
     Experiment(
         "ood-probability",
         "Figure 35",
         "probability that a test list lies inside the training domain",
-        _NO_RUNS,
-        shown=Contours(
-            views=(View("the paper's bound, corrected for n = 2", metric="bound"), View("exact", metric="exact"))
-        ),
-        computed=Computed(
-            ood_probability_rows,
-            "The probability that a list drawn at scale c lies inside the training domain: the closed bound of Eq. 27 and 28, "
-            "with the factor 4 that Eq. 28 lacks, beside the exact value by quadrature. The rows also hold a simulation.",
+        Computation(ood_probability_rows),
+        Contours(
+            views=(View("the paper's bound, corrected for n = 2", metric="bound"), View("exact", metric="exact")),
+            prose="The probability that a list drawn at scale c lies inside the training domain: the closed bound of Eq. 27 "
+            "and 28, with the factor 4 that Eq. 28 lacks, beside the exact value by quadrature. The rows also hold a "
+            "simulation.",
         ),
     ),
     Experiment(
@@ -245,8 +224,8 @@ _LIST = (
             layers=(1, 2, 4),
             samples=(1000, 3000, 10_000, 30_000),
             quick=(10_000, 50, 100, 3),  # small batches: 500 steps with 1000 lists
+            measure=Gaps(),
         ),
-        Gaps(),
         GapPanels(
             "samples",
             (
@@ -264,36 +243,34 @@ _LIST = (
         "discrepancy",
         "Appendix G",
         "a standard OOD bound stands still while the error falls",
-        _NO_RUNS,
-        shown=Lines("samples", (View("", metric="risk"),), columns=("z",)),
-        computed=Computed(
-            discrepancy_rows,
-            "Networks of the appendix's class learn the minimum of integers on 0..3 from m lists and are tested on integers on "
-            "0..3+z. The bound of "
-            "Theorem G.1 is at least the discrepancy, which two members of the class, min and max, keep near z.",
+        Computation(discrepancy_rows),
+        Lines(
+            "samples",
+            (View("", metric="risk"),),
+            columns=("z",),
+            prose="Networks of the appendix's class learn the minimum of integers on 0..3 from m lists and are tested on "
+            "integers on 0..3+z. The bound of Theorem G.1 is at least the discrepancy, which two members of the class, min "
+            "and max, keep near z.",
         ),
     ),
     Experiment(
         "diagrams",
         "Figures 1, 7, 8",
         "the two attentions, communication graphs, a Beneš network",
-        _NO_RUNS,
-        shown=Lines("round", (View("messages between machines", metric="messages"),), columns=()),
-        computed=Computed(
-            diagram_rows,
-            "Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is head 1 "
-            "of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the programs as "
-            "they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that routing uses.",
+        Computation(diagram_rows),
+        Diagrams(
+            prose="Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is "
+            "head 1 of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the "
+            "programs as they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that "
+            "routing uses."
         ),
-        pictures=draw_diagrams,
     ),
     Experiment(
         "distribution-shift",
         "beyond the paper",
         "error on lists from other distributions",
-        Grid(FIVE_TASKS, EIGHT),
-        Shifts(),
-        BY_DISTRIBUTION,
+        Grid(FIVE_TASKS, EIGHT, measure=Shifts()),
+        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
     ),
     Experiment(
         "length-generalization",
@@ -309,44 +286,37 @@ _LIST = (
             variable_length=(2, 4, 8, 16),
             quick=(4000, 40, 250, 1),
             smoke=(80, 1, 40, 1),
+            measure=Lengths(),
         ),
-        Lengths(),
-        Lines(
-            "n",
-            tuple(View(f"scale {c}", {"split": "test", "scale": c}, "relative_square") for c in (1, 10)),
-        ),
+        Lines("n", tuple(View(f"scale {c}", {"split": "test", "scale": c}, "relative_square") for c in (1, 10))),
     ),
     Experiment(
         "khop-samples",
         "Figures 3, 29",
         "k-hop induction heads against training sequences",
-        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=_SIZES, **_SMALLER),
-        Scales((1, 2), train=True),
+        _khop(samples=_SIZES, measure=Scales((1, 2), train=True)),
         Lines("samples", _HOPS, ("domain",)),
     ),
     Experiment(
         "khop-layers",
         "Figures 3, 5, 30",
         "k-hop induction heads against layers",
-        Grid(("khop",), LETTERS, n=(30,), layers=(1, 2, 3, 4, 6, 8, 12), samples=(50_000,), **_SMALLER),
-        Scales((1, 2), train=True),
+        _khop(layers=(1, 2, 3, 4, 6, 8, 12), measure=Scales((1, 2), train=True)),
         Lines("layers", _HOPS, ("domain",)),
     ),
     Experiment(
         "compiled-khop",
         "Figures 3, 5, beyond the paper",
         "k-hop induction heads, with the compiled program",
-        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=(50_000,), **_SMALLER),
-        Scales((1, 2)),
-        Bars("hops", (View("without '~'", {"split": "test"}, "accuracy_found"),), ("domain",)),
-        compiled=True,
+        _khop(measure=Scales((1, 2)), programs=True),
+        Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(
         "mixed-scale",
         "Figure 6",
         "mixed-type prompts against the scale of the values",
         Grid(FOUR_MIXED, PROMPTS, n=(23,), samples=(50_000,), recipe=recipe("paper", batch=1024)),
-        shown=Lines(views=(View("", {"split": "test"}), View("", {"split": "test"}, "mape"))),
+        Lines(views=(View(""), View("", metric="mape"))),
     ),
     Experiment(
         "mixed-samples",
@@ -358,8 +328,8 @@ _LIST = (
             n=(23,),
             samples=_SIZES,
             recipe=recipe("paper", batch=1024),
+            measure=Scales((1, 10), train=True),
         ),
-        Scales((1, 10), train=True),
         Lines(
             "samples",
             tuple(

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from posattn.experiments.declaration import Cell
+from posattn.experiments.cells import Cell
 from posattn.folding.queries_and_keys import apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can

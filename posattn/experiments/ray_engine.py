@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,14 +23,12 @@ import pandas as pd
 import torch
 
 from posattn.errors import UsageError, choice, positive, whole
-from posattn.experiments.declaration import Cell
-from posattn.experiments.engine import AnyEngine, Engine, called, plan
+from posattn.experiments.cells import Cell
+from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
-from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
-from posattn.experiments.store import Store
+from posattn.experiments.ray_task import FINISHED, Group, Report, load_ray, task_function
+from posattn.experiments.store import AnyEngine, Store
 from posattn.training import RunSpec, checkpoints, files, load, pick_device
-from posattn.training.fit import check_precision
-from posattn.training.run import save
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class RayEngine:
         load_ray()
         _check_reachable(self.address)
         if not self.gpus:
-            for model in dict.fromkeys(cell.model for cell in cells):
-                check_precision(model, precision, torch.device("cpu"))
+            Engine(torch.device("cpu")).check(cells, precision)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at.
@@ -182,13 +179,12 @@ class Tasks:
     def _hand_out(self, ensemble: Ensemble) -> None:
         spec, engine = ensemble.spec, self.engine
         folder, threads = self.store.folder(spec), max(1, int(engine.cpus))
-        group = Group(
-            spec, self.measure, None, {}, threads, engine.gpus > 0, every=engine.every, save_every=engine.save_every
-        )
-        if (folder / "weights.json").exists():
-            group = replace(group, trained=Trained.of(load(folder)))
+        begun: dict[str, bytes] = {}
+        if (folder / FINISHED[-1]).exists():
+            begun = {name: (folder / name).read_bytes() for name in FINISHED}
         elif checkpoints.load(folder, spec.digest) is not None:
-            group = replace(group, checkpoint=checkpoints.pack(folder))
+            begun = checkpoints.pack(folder)
+        group = Group(spec, self.measure, begun, threads, engine.gpus > 0, engine.every, engine.save_every)
         self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
 
     def _end(self, task: Any) -> None:
@@ -209,13 +205,12 @@ class Tasks:
         else:
             self._write(ensemble, trained, rows)
 
-    def _write(self, ensemble: Ensemble, trained: Trained | None, rows: pd.DataFrame) -> None:
-        spec = ensemble.spec
-        folder = self.store.folder(spec)
-        if trained is not None:
-            save(folder, trained.run(spec, torch.device("cpu")))
-        result = load(folder).result if trained is None else trained.result
-        self.store.write(spec, self.measure, rows, result)
+    def _write(self, ensemble: Ensemble, trained: dict[str, bytes], rows: pd.DataFrame) -> None:
+        folder = self.store.folder(ensemble.spec)
+        for name in FINISHED if not (folder / FINISHED[-1]).exists() else ():
+            files.write(folder / name, trained[name])
+        checkpoints.clear(folder)
+        self.store.write(ensemble.spec, self.measure, rows, load(folder).result)
         self._let_go(ensemble)
         self.engine.announce(f"{ensemble.name}: done")
 

@@ -22,12 +22,10 @@ from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.network import can
-from posattn.pretrained import pretrained
-from posattn.tasks import TASKS
+from posattn.pretrained import COMPARED, pretrained
+from posattn.tasks import FIVE_TASKS, TASKS
 from posattn.training import Run
 
-FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
-THREE = ("positional", "scale-exact", "standard")
 _EXAMPLES = 12  # inputs of a program to try
 _LARGEST_EXAMPLE = 8.0
 LONGEST = 64  # numbers of a list, where networks of every length are shown
@@ -116,7 +114,7 @@ def of_package() -> Content:
     """The networks that come with the package, and the programs of the library."""
     content = Content()
     for name in FIVE_TASKS:
-        for arch in THREE:
+        for arch in COMPARED:
             model = pretrained(name, arch)
             choices = [{"network": content.add(model), "name": "median of ten runs"}]
             subject = content.subject(name, [model.config.n])

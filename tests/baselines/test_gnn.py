@@ -11,8 +11,8 @@ from posattn import GraphConfig, UsageError
 from posattn.baselines.gnn import GRAPHS, GraphAttention, GraphConvolution, GraphNetwork
 from posattn.training import Member, RunSpec, train_spec
 from posattn.training.parameters import Parameters
-from posattn.training.ways import way_for
 from posattn.training.recipe import recipe
+from posattn.training.ways import way_for
 
 CPU = torch.device("cpu")
 NETWORKS = [(arch, graph) for arch in ("gcn", "gat") for graph in ("complete", "star")]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import posattn
-from posattn.experiments.attention import LISTS, AttentionStudy, _distance, _probe, _share_read
+from posattn.experiments.attention_study import LISTS, AttentionStudy, _distance, _probe, _share_read
 from posattn.training import RunSpec, train_spec
 from posattn.training.recipe import recipe
 

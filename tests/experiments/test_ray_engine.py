@@ -192,14 +192,6 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_node_without_the_package_says_so(monkeypatch):
-    work = ray_task.task_function()
-    monkeypatch.setitem(sys.modules, "posattn.experiments.ray_task", None)
-    monkeypatch.delattr("posattn.experiments.ray_task")
-    with pytest.raises(ImportError, match=r" cannot import .*; every node needs the driver's posattn, which is \d"):
-        work(b"", None)
-
-
 def test_what_others_train_is_waited_for_in_one_line_and_without_a_cluster(store):
     said, spec = [], ensemble()
     engine = RayEngine(announce=said.append)

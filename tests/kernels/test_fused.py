@@ -16,8 +16,8 @@ from posattn.kernels.adam import adam
 from posattn.kernels.limits import ROWS, serves
 from posattn.training import Member, Trainer
 from posattn.training.parameters import Parameters
-from posattn.training.ways import Fused
 from posattn.training.recipe import recipe
+from posattn.training.ways import Fused
 from posattn.training.workers import Workers
 
 ARCHS = ["positional", "scale-exact", "misaligned", "standard", "no-encoding", "positional-input"]

@@ -15,8 +15,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 import posattn
 from posattn.training import Member, Trainer
 from posattn.training.cuda import CudaTrainer
-from posattn.training.ways import Plain
 from posattn.training.recipe import recipe
+from posattn.training.ways import Plain
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")

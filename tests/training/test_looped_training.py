@@ -1,5 +1,7 @@
 """Training of looped networks: sharpening, lengths, ensembles, and tests at lengths beyond those trained on."""
 
+from dataclasses import replace
+
 import json
 import math
 
@@ -13,9 +15,9 @@ from posattn.tasks import TASKS, Task, register
 from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
 from posattn.training.metrics import relative_square
 from posattn.training.parameters import Parameters
-from posattn.training.ways import way_for
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
+from posattn.training.ways import way_for
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from posattn.training import RunSpec, load
 from posattn.training.answers import answer_tokens
 from posattn.training.losses import LOSSES, loss_of, surprise
 from posattn.training.parameters import Parameters
-from posattn.training.ways import way_for
 from posattn.training.scores import percentage_error
 from posattn.training.trainer import Member
+from posattn.training.ways import way_for
 
 SMALL = {"layers": 2, "embed": 8, "width": 8}
 LETTERS = posattn.TokenConfig(9, tokens="letters", causal=True, **SMALL)

@@ -1,14 +1,26 @@
-"""The measure of other distributions: its rows, its numbers by hand, its figure and its tables."""
+"""Measures: their rows and numbers by hand, and what they refuse."""
 
-import pandas as pd
 import pytest
 import torch
+from trials import grid_changed
 
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, Bars, Engine, Experiment, Grid, Shifts, View, reproduce, series
-from posattn.experiments.figures import draw
-from posattn.experiments.report import pivots
-from posattn.tasks import SHIFTS, sample_shift, task
+from posattn.experiments import (
+    EXPERIMENTS,
+    Bars,
+    Engine,
+    Experiment,
+    FineTuned,
+    Grid,
+    Lengths,
+    Scales,
+    Shifts,
+    Store,
+    View,
+    reproduce,
+    series,
+)
+from posattn.tasks import sample_shift, task
 from posattn.training import Recipe, load
 from posattn.training.metrics import evaluate_shifts
 from posattn.training.run import ROW_COLUMNS
@@ -21,13 +33,13 @@ GRID = Grid(
     samples=(40,),
     seeds=2,
     recipe=Recipe(samples=40, epochs=2, batch=20),
+    measure=Shifts(NAMES, samples=20),
 )
 TRIAL = Experiment(
     "trial",
     "beyond the paper",
     "a trial",
     GRID,
-    Shifts(NAMES, samples=20),
     Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
 )
 
@@ -91,27 +103,11 @@ def test_figure_tables_and_page_are_written_in_the_order_of_the_names(outcome):
     assert r"distribution & positional & standard \\" in (out / "trial.tex").read_text()
     page = outcome.page.read_text(encoding="utf-8")
     assert "<p>Beyond the paper, at paper scale." in page and "heavy-tailed" in page and "dotted" not in page
-    tables = dict(pivots(outcome.table, TRIAL.shown))
+    tables = dict(outcome.tables)
     own = outcome.rows.query(
         "metric == 'relative' and task == 'min' and distribution == 'near-ties' and arch == 'standard'"
     )
     assert tables["min, relative error, relative"].loc["near-ties", "standard"] == pytest.approx(own["value"].median())
-
-
-def test_runs_without_a_number_do_not_stop_the_figure(outcome, tmp_path):
-    rows = outcome.rows.copy()
-    rows.loc[rows["series"] == "standard", "value"] = float("nan")
-    assert draw(rows, TRIAL, tmp_path).stat().st_size > 10_000
-    draw(pd.concat([rows[rows["task"] == "sum"], rows[rows["series"] == "positional"]]), TRIAL, tmp_path)
-
-
-def test_the_experiment_shares_its_runs_with_fix_scale_and_ablation():
-    shift = EXPERIMENTS["distribution-shift"]
-    keys = {cell.key for cell in shift.cells("paper")}
-    assert len(keys) == 5 * 8 * 10
-    for other in ("fix-scale", "ablation"):
-        assert {cell.key for cell in EXPERIMENTS[other].cells("paper")} <= keys
-    assert shift.measure == Shifts(tuple(SHIFTS), 1000) and shift.measure.at("smoke").samples == 50
 
 
 def test_an_unknown_distribution_is_refused_when_declared():
@@ -119,3 +115,50 @@ def test_an_unknown_distribution_is_refused_when_declared():
         UsageError, match=r"^distribution is 'cauchy'; it must be one of training, uniform, .*sparse\.$"
     ):
         Shifts(("training", "cauchy"))
+
+
+def test_rows_of_every_length_and_scale(tmp_path):
+    experiment = EXPERIMENTS["length-generalization"]
+    few = grid_changed(experiment, series=experiment.source.series[:4])
+    outcome = reproduce(few, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
+    assert outcome.figure.exists() and outcome.page.exists()
+    rows = outcome.rows
+    assert set(rows["metric"]) == {"mse", "relative_square"} and set(rows["n"]) == {2, 4, 8}
+    assert (rows["trained_n"] == 16).all() and rows["value"].notna().all()
+    assert len(rows) == 4 * 3 * 2 * 2  # series, lengths, scales, metrics; one task and one run
+    assert set(rows.loc[rows["scale"] == 1, "domain"]) == {"id"}
+
+
+def test_longer_lists_are_fewer_but_never_too_few():
+    assert [Lengths().count(n) for n in (2, 64, 128, 1024)] == [1000, 1000, 500, 100]
+    assert [Lengths(samples=20).count(n) for n in (2, 1024)] == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda: Scales(()), r"^measure\.factors is empty; it must have at least one number\.$"),
+        (lambda: Scales((0,)), r"^measure\.factors is 0; it must be a finite number above 0\.$"),
+        (lambda: Scales(("a",)), r"^measure\.factors is 'a'"),
+        (lambda: Scales(3), r"^measure\.factors is 3; it must be a list"),
+        (lambda: Scales(samples=0), r"^measure\.samples is 0"),
+        (lambda: Shifts(()), r"^measure\.names is empty; it must have at least one distribution\.$"),
+        (lambda: Shifts(samples=0), r"^measure\.samples is 0"),
+        (lambda: FineTuned(scale="big"), r"^measure\.scale is 'big'; it must be a finite number above 0\.$"),
+        (lambda: FineTuned(scale=True), r"^measure\.scale is True"),
+        (lambda: FineTuned(epochs=0), r"^measure\.epochs is 0"),
+        (lambda: FineTuned(samples=0), r"^measure\.samples is 0"),
+    ],
+)
+def test_bad_measures_get_one_sentence(made, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        made()
+
+
+def test_stores_know_a_measure_by_its_settings():
+    """Digests of stored rows come from these keys, so they may not change."""
+    assert Scales((1, 3), train=True).key() == {"kind": "scales", "factors": [1.0, 3.0], "samples": 1000, "train": True}
+    assert str(Scales((1,)).key()["factors"]) == "[1.0]"
+    assert Shifts(("sparse",)).key() == {"kind": "shifts", "names": ["sparse"], "samples": 1000}
+    assert FineTuned().key() == {"kind": "fine-tuned", "scale": 10.0, "epochs": 20, "samples": 1000}
+    assert Lengths((2,)).key() == {"kind": "lengths", "lengths": [2], "scales": [1.0, 10.0], "samples": 1000, "least": 100}

@@ -5,15 +5,20 @@ later layers need. Measured here, for every layer: how far the attention weights
 often a linear probe still reads the position off the state.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from jaxtyping import Float, Int64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from posattn.errors import UsageError
+from posattn.experiments.figures import Lines
+from posattn.experiments.measures import Measure
 from posattn.model import Transformer
 from posattn.tasks import task
 from posattn.training import Run
@@ -27,7 +32,7 @@ _RIDGE = 1e-6  # of the probe, relative to the states' variance
 
 
 @dataclass(frozen=True)
-class AttentionStudy:
+class AttentionStudy(Measure):
     """Rows, with the columns ``layer``, ``head``, ``query``, ``key`` and ``list`` where they apply:
 
     ``attention``: the weights on the figures' lists, for the first seed alone, head 1;
@@ -39,11 +44,10 @@ class AttentionStudy:
     factors: tuple[float, ...] = tuple(range(1, 9))
     samples: int = 500
 
-    def at(self, scale: str) -> "AttentionStudy":
-        return replace(self, factors=(1, 4), samples=40) if scale == "smoke" else self
+    KIND, SMOKE = "attention", {"factors": (1, 4), "samples": 40}
 
-    def key(self) -> dict[str, Any]:
-        return {"kind": "attention"} | asdict(self) | {"factors": [float(factor) for factor in self.factors]}
+    def __post_init__(self) -> None:
+        self._set_factors()
 
     def rows(self, run: Run) -> pd.DataFrame:
         found = []
@@ -63,9 +67,8 @@ class AttentionStudy:
         for name, numbers in LISTS.items():
             for factor in self.factors:
                 weights = model.attention(factor * torch.tensor(numbers, device=model.P.device))
-                for (layer, query, key), value in _entries(weights[..., 0, :, :]):
-                    place = {"layer": layer + 1, "head": 1, "query": query + 1, "key": key + 1, "list": name}
-                    rows.append({"scale": factor, "metric": "attention", "value": value} | place)
+                for layer, own in enumerate(weights[:, 0], start=1):
+                    rows += entries(own, scale=factor, layer=layer, head=1, list=name)
         return rows
 
     def _moves(self, model: Transformer, name: str, seed: int) -> list[dict[str, Any]]:
@@ -131,9 +134,45 @@ def _share_read(probe: Float[Tensor, "d1 N"], state: Float[Tensor, "lists N d"])
     return (rows @ probe).argmax(dim=1).eq(position).double().mean().item()
 
 
-def _entries(weights: Float[Tensor, "L N N"]) -> list[tuple[tuple[int, int, int], float]]:
-    places = torch.cartesian_prod(*(torch.arange(size) for size in weights.shape)).tolist()
+@dataclass(frozen=True)
+class AttentionMaps(Lines):
+    """Lines, and for each list of the study the attention weights as in Figures 36 and 37: a picture of its own."""
+
+    def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
+        weights = rows[rows["metric"] == "attention"]
+        maps = weights.groupby("list", sort=False) if len(weights) else ()
+        return super().draw(rows, medians) | {
+            f"-{index}": _draw_maps(own, str(name)) for index, (name, own) in enumerate(maps, start=1)
+        }
+
+
+def _draw_maps(rows: pd.DataFrame, name: str) -> Figure:
+    """Series and layers down, scales across."""
+    down = list(rows[["series", "layer"]].drop_duplicates().itertuples(index=False, name=None))
+    across = sorted(set(rows["scale"]))
+    size = (1.0 + 1.3 * len(across), 0.6 + 1.3 * len(down))
+    figure, panels = plt.subplots(len(down), len(across), figsize=size, squeeze=False, layout="constrained")
+    for panel_row, (label, layer) in zip(panels, down, strict=True):
+        for axes, scale in zip(panel_row, across, strict=True):
+            own = rows[(rows["series"] == label) & (rows["layer"] == layer) & (rows["scale"] == scale)]
+            show_weights(axes, own, vmin=0, vmax=1, cmap="viridis")
+        panel_row[0].set_ylabel(f"{label}\nlayer {layer:g}", fontsize="small")
+    for axes, scale in zip(panels[0], across, strict=True):
+        axes.set_title(f"c = {scale:g}", fontsize="small")
+    figure.suptitle(f"{name}: attention weights on c X, queries down, keys across, 0 (dark) to 1", fontsize="medium")
+    return figure
+
+
+def show_weights(axes: Axes, rows: pd.DataFrame, **look: Any) -> None:
+    """A as an image, from the rows of its entries: queries down, keys across."""
+    axes.imshow(rows.pivot(index="query", columns="key", values="value"), **look)
+    axes.set(xticks=[], yticks=[])
+
+
+def entries(weights: Float[Tensor, "N N"], **place: Any) -> list[dict[str, Any]]:
+    """A row per query and key, which count from 1, with the columns ``place`` beside each."""
     return [
-        ((layer, query, key), value)
-        for (layer, query, key), value in zip(places, weights.flatten().tolist(), strict=True)
+        {**place, "query": query, "key": key, "metric": "attention", "value": value}
+        for query, row in enumerate(weights.tolist(), start=1)
+        for key, value in enumerate(row, start=1)
     ]

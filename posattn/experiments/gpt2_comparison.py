@@ -14,14 +14,14 @@ import torch
 
 from posattn.baselines import gpt2
 from posattn.errors import UsageError, positive, whole
-from posattn.experiments import figures, report
-from posattn.experiments.declaration import Experiment, Grid, Lines, View
+from posattn.experiments.figures import Lines, View
+from posattn.experiments.report import Shown
+from posattn.experiments.rows import result_rows
 from posattn.tasks.prompts import POSITIONS
-from posattn.training import files, load
-from posattn.training.run import ROW_COLUMNS, Run
+from posattn.training import Run, files, load
 
 METRICS = ("mse", "mape", "unparsed")
-SHOWN = Lines(views=tuple(View("", {"split": "test"}, metric) for metric in METRICS))
+FIGURE = Lines(views=tuple(View("", metric=metric) for metric in METRICS))
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,6 @@ class Comparison:
         for scale in self.scales:
             positive("scale", scale)
 
-    @property
-    def experiment(self) -> Experiment:
-        """How the rows are shown."""
-        return Experiment(
-            "gpt2", "Figure 34", "GPT-2 on mixed-type prompts", Grid((self.settings.task,), ()), shown=SHOWN
-        )
-
     def describe(self) -> dict[str, object]:
         """What all trials share."""
         return asdict(self.settings) | {"scales": [float(scale) for scale in self.scales], "test_samples": self.samples}
@@ -57,8 +50,8 @@ def compare(
     device: torch.device,
     against: Sequence[Path] = (),
     announce: Callable[[str], None] = lambda line: None,
-) -> tuple[pd.DataFrame, Path]:
-    """Runs the trials that ``out`` lacks, and returns all rows and the figure; ``against`` are folders of trained runs."""
+) -> Shown:
+    """Runs the trials that ``out`` lacks, and writes all rows, ``gpt2.png`` and tables; ``against`` are folders of runs."""
     beside = [_beside(folder, what.settings.task) for folder in against]
     described = out / "gpt2.json"
     if described.exists():
@@ -71,10 +64,9 @@ def compare(
             _trial(what, seed, out, device, announce)
     trials = [pd.read_csv(path) for path in sorted(out.glob("trial-*.csv"))]
     others = [run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=_called(run)) for run in beside]
-    rows = pd.concat([*trials, *others], ignore_index=True)
-    files.write(out / "rows.csv", rows.to_csv(index=False, na_rep="nan").encode())
-    report.write_tables(out, what.experiment, figures.medians(rows, SHOWN))
-    return rows, figures.draw(rows, what.experiment, out)
+    shown = Shown(FIGURE, pd.concat([*trials, *others], ignore_index=True))
+    shown.write(out / "gpt2")
+    return shown
 
 
 def _beside(folder: Path, task: str) -> Run:
@@ -101,12 +93,20 @@ def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announc
     table = gpt2.evaluate(settings, network, tokenizer, seed, what.scales, what.samples)
     name = "tiny, from scratch" if settings.checkpoint == gpt2.TINY else Path(settings.checkpoint).name
     values = table.melt("scale", METRICS, "metric", "value")
-    given = {
-        "experiment": "gpt2", "run": f"gpt2-{seed}", "task": settings.task, "arch": f"GPT-2 ({name})", "n": POSITIONS,
-        "samples": settings.samples, "layers": network.config.n_layer, "width": network.config.n_embd, "encoding": "learned",
-        "recipe": "fine-tuning", "precision": "fp32" if device.type == "cpu" else "bf16", "epochs": settings.epochs,
-        "batch": settings.batch, "lr": settings.lr, "seed": seed, "split": "test", "status": "ok",
-    }  # fmt: skip
-    rows = values.assign(**given, domain=["ood" if scale > 1 else "id" for scale in values["scale"]])
-    rows = rows[list(ROW_COLUMNS)].assign(series=given["arch"])
+    own = {column: value for column, value in asdict(settings).items() if column != "checkpoint"}
+    rows = result_rows(
+        values.assign(domain=["ood" if scale > 1 else "id" for scale in values["scale"]]),
+        experiment="gpt2",
+        run=f"gpt2-{seed}",
+        arch=f"GPT-2 ({name})",
+        n=POSITIONS,
+        layers=network.config.n_layer,
+        width=network.config.n_embd,
+        encoding="learned",
+        recipe="fine-tuning",
+        precision="fp32" if device.type == "cpu" else "bf16",
+        seed=seed,
+        series=f"GPT-2 ({name})",
+        **own,
+    )
     files.write(out / f"trial-{seed}.csv", rows.to_csv(index=False, na_rep="nan").encode())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posattn import streams
 from posattn.errors import choice
-from posattn.experiments.theory import computed_rows
+from posattn.experiments.rows import result_rows
 from posattn.model import Transformer
 from posattn.theory.discrepancy import Members, empirical_discrepancy, sample_integers, tree_depth
 from posattn.theory.models import class_model
@@ -31,16 +31,16 @@ class DiscrepancySetting:
 
 
 # Short lists, whose minimum is not nearly always 0. (The appendix's claim that min and max make it z needs n >= 29.)
-_DISCREPANCY = {
+_SETTINGS = {
     "smoke": DiscrepancySetting(4, (20, 60), 1, 20, restarts=3, fresh=500),
     "quick": DiscrepancySetting(4, (30, 100, 300, 1000, 3000, 10_000, 100_000), 3, 2000),
     "paper": DiscrepancySetting(8, (30, 100, 300, 1000, 3000, 10_000, 30_000), 5, 10_000, restarts=64),
 }
 
 
-def discrepancy_rows(scale: str) -> pd.DataFrame:
+def discrepancy_rows(size: str) -> pd.DataFrame:
     """Errors of networks of the class that learn the minimum from m lists, beside the parts of the bound on them."""
-    setting = _DISCREPANCY[choice("scale", scale, _DISCREPANCY)]
+    setting = _SETTINGS[choice("scale", size, _SETTINGS)]
     rows = []
     for seed in range(setting.seeds):
         for m in setting.lists:
@@ -59,16 +59,10 @@ def discrepancy_rows(scale: str) -> pd.DataFrame:
                     "4 (Rademacher terms)": found.terms - found.largest,
                     "bound without its O(1/√m)": training_error + found.terms,
                 }
-                own = {
-                    "task": "min",
-                    "arch": "scale-exact",
-                    "n": setting.n,
-                    "layers": tree_depth(setting.n),
-                    "width": 4,
-                }
-                own |= {"samples": m, "seed": seed, "z": z, "scale": 1.0, "metric": "risk"}
+                own = {"samples": m, "seed": seed, "z": z}
                 rows += [own | {"series": name, "value": value} for name, value in values.items()]
-    return computed_rows(rows)
+    network = {"task": "min", "arch": "scale-exact", "n": setting.n, "layers": tree_depth(setting.n), "width": 4}
+    return result_rows(rows, **network, scale=1.0, metric="risk")
 
 
 def learn_minimum(

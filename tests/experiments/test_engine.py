@@ -1,54 +1,44 @@
-"""Experiments at smoke scale: rows, figure, tables and page, and that nothing is trained twice."""
+"""Reproductions: rows, figure, tables and page, that nothing is trained twice, and what a report shows of a store."""
 
-import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import cache
-from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 import torch
-from trials import files_of, small
+from trials import files_of, grid_changed, small
 
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
-    SCALES,
     Engine,
+    Experiment,
+    Grid,
+    Lines,
     Scales,
     Series,
     Store,
+    View,
     report_on,
     reproduce,
     series,
-    with_series,
 )
-from posattn.experiments.report import pivots
-from posattn.tasks import TASKS
+from posattn.pretrained import COMPARED
 from posattn.training import Recipe, load
 
 CPU = torch.device("cpu")
 FIX_SCALE = EXPERIMENTS["fix-scale"]
+SHORT = Recipe(samples=20, epochs=1, batch=20)
+GRID = Grid(("sum",), series(*COMPARED), (2,), (20,), seeds=5, recipe=SHORT, measure=Scales((1, 2), samples=20))
+TRIAL = Experiment("trial", "nowhere", "a trial", GRID)
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory, store):
     out, said = tmp_path_factory.mktemp("out") / "fix-scale", []
     return out, reproduce(FIX_SCALE, "smoke", out, store, Engine(CPU, said.append)), said
-
-
-@pytest.fixture(scope="module")
-def at_smoke_scale(tmp_path_factory, store):
-    """A function that reproduces an experiment by name, once for all tests."""
-    out = tmp_path_factory.mktemp("smoke")
-
-    def made(name):
-        return EXPERIMENTS[name], reproduce(EXPERIMENTS[name], "smoke", out / name, store, Engine(CPU))
-
-    return cache(made)
 
 
 def test_it_leaves_rows_figures_tables_and_a_page(smoke, store):
@@ -79,30 +69,6 @@ def test_rows_are_what_the_stored_runs_give(smoke, store):
         own = outcome.rows[(outcome.rows["arch"] == run.spec.model.arch) & (outcome.rows["metric"] == "mse")]
         table = run.evaluate([3], 50)
         assert own[own["scale"] == 3]["value"].tolist() == pytest.approx(table["mse"].tolist(), rel=1e-5)
-
-
-class Assets(HTMLParser):
-    """Whatever a browser would fetch for a page."""
-
-    def __init__(self):
-        super().__init__()
-        self.fetched, self.tags = [], []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        own = [value for name, value in attributes if name in ("src", "href", "srcset", "data", "poster")]
-        self.fetched += [value for value in own if not value.startswith("#")]  # a place on the page itself
-
-
-def test_the_page_is_self_contained(smoke):
-    _, outcome, _ = smoke
-    page = outcome.page.read_text(encoding="utf-8")
-    assets = Assets()
-    assets.feed(page)
-    assert len(assets.fetched) == 1 and assets.fetched[0].startswith("data:image/png;base64,")
-    assert not {"script", "link", "iframe"} & set(assets.tags) and not re.search(r"https?://|@import|url\(", page)
-    for value in outcome.table["median"]:
-        assert f"{value:.2e}" in page
 
 
 def test_the_second_call_trains_nothing_and_gives_the_same_rows(smoke, store, engine):
@@ -156,21 +122,23 @@ _TRIAL = """
 from posattn.experiments import Experiment, Grid, Scales, series
 from posattn.training import Recipe
 grid = Grid(("sum", "min"), series("positional", "standard", embed=8, width=8), n=(2,), samples=(400,), seeds=2,
-            recipe=Recipe(samples=400, epochs=8, batch=50))
-trial = Experiment("trial", "nowhere", "a trial", grid, Scales((1, 2), samples=20))
+            recipe=Recipe(samples=400, epochs=8, batch=50), measure=Scales((1, 2), samples=20))
+trial = Experiment("trial", "nowhere", "a trial", grid)
 """
+
+
 _PROCESS = f"""
 import sys
 from pathlib import Path
 import torch
-from posattn.experiments import Engine, Store, engine, reproduce
+from posattn.experiments import Engine, Store, reproduce, store
 from posattn.training import fit
 {_TRIAL}
 make = fit.trainer_for
 def counted(*given, **named):
     print("a trainer is made", flush=True)
     return make(*given, **named)
-fit.trainer_for, engine._WAIT = counted, 0.1
+fit.trainer_for, store._WAIT = counted, 0.1
 root = Path(sys.argv[1])
 outcome = reproduce(trial, "paper", root / sys.argv[2], Store(root / "store"), Engine(torch.device("cpu")))
 print(outcome.rows.to_csv(index=False))
@@ -221,38 +189,11 @@ def test_a_killed_experiment_goes_on_and_loses_nothing(tmp_path, undisturbed):
 
 def test_the_table_has_scales_down_and_series_across(smoke):
     _, outcome, _ = smoke
-    ((title, wide),) = pivots(outcome.table, FIX_SCALE.shown)
+    ((title, wide),) = outcome.tables
     assert title == "sum, mse" and wide.index.tolist() == [1, 3]
     assert wide.columns.tolist() == ["positional", "scale-exact", "standard"]
     own = outcome.rows.query("metric == 'mse' and arch == 'standard' and scale == 3")["value"]
     assert wide.loc[3, "standard"] == pytest.approx(own.median())
-
-
-def test_the_paper_scale_is_the_papers():
-    grid = FIX_SCALE.grid.at("paper")
-    assert grid.tasks == ("sum", "min", "median", "sort", "maxsub") and grid.seeds == 10 and grid.n == (8,)
-    assert grid.recipe == Recipe() and FIX_SCALE.measure == Scales(tuple(range(1, 11)), 1000)
-    assert len(EXPERIMENTS["fix-sample"].cells("paper")) == 5 * 10 * 10 * 3
-    assert {cell.recipe.samples for cell in EXPERIMENTS["fix-sample"].cells("paper")} == set(range(5000, 50_001, 5000))
-    assert {cell.model.n for cell in EXPERIMENTS["length"].cells("paper")} == {2, 4, 8, 16, 32}
-    variable = EXPERIMENTS["variable-length"].cells("paper")[0]
-    assert variable.variable_length and variable.member.lr == 1e-4
-    assert (variable.recipe.samples, variable.recipe.batch) == (500_000, 2048)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
-def test_every_run_of_an_experiment_is_its_own(experiment, scale):
-    cells = experiment.cells(scale)
-    assert {cell.member.task for cell in cells} <= set(TASKS)
-    assert len({cell.key for cell in cells}) == len(cells)
-
-
-def test_eight_experiments_share_the_positional_runs():
-    """Those of 30,000 lists of 8 numbers."""
-    sum_run = next(cell.key for cell in FIX_SCALE.cells("paper") if cell.label == "positional")
-    for name in ("fix-sample", "length", "compact", "encodings", "ablation", "accuracy", "distribution-shift"):
-        assert any(cell.key == sum_run for cell in EXPERIMENTS[name].cells("paper")), name
 
 
 def test_an_unknown_scale_is_refused_before_anything_is_written(tmp_path, engine):
@@ -283,9 +224,7 @@ def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
     names, _ = report_on(store, tmp_path / "report.html")
     assert {"fix-scale", "accuracy"} <= {line.split(":")[0] for line in names if line.endswith("6 of 6 runs")}
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assets = Assets()
-    assets.feed(page)
-    assert len(assets.fetched) >= len(names) and all(asset.startswith("data:image/png") for asset in assets.fetched)
+    assert page.count('src="data:image/png;base64,') >= len(names)
     with pytest.raises(UsageError, match=r"empty'; there is no such folder\.$"):
         report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
     (tmp_path / "empty").mkdir()
@@ -294,48 +233,74 @@ def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
 
 
 def test_two_series_of_the_same_networks_are_refused(tmp_path, engine):
-    trial = small()
-    twice = replace(
-        trial, grid=replace(trial.grid, series=(*trial.grid.series, Series("again", {"arch": "positional"})))
-    )
+    twice = grid_changed(small(), series=(*series("positional"), Series("again", {"arch": "positional"})))
     with pytest.raises(UsageError, match="two series of the same networks"):
         reproduce(twice, "paper", tmp_path / "out", Store(tmp_path / "store"), engine)
 
 
-def test_smaller_scales_are_never_larger_than_what_was_declared():
-    grid = small().grid.at("quick")
-    assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """One layer and two, two seeds each, of which one is trained first."""
+    grid = Grid(
+        ("khop",), series("standard", embed=8, width=8), n=(6,), samples=(40,), seeds=2, layers=(1, 2),
+        recipe=Recipe(samples=40, epochs=2, batch=20), measure=Scales((1, 2), samples=30, train=True),
+    )  # fmt: skip
+    lines = Lines("layers", (View("test", {"split": "test", "hops": "all"}, "accuracy"),), ("domain",))
+    trial = Experiment("trial", "nowhere", "a trial", grid, lines)
+    out, said = tmp_path_factory.mktemp("tokens"), []
+    store, engine = Store(out / "store"), Engine(torch.device("cpu"), said.append)
+    first = reproduce(trial, "paper", out / "out", store, engine, runs=1)
+    before = len(said)
+    return first, reproduce(trial, "paper", out / "out", store, engine), said[before:], (trial, out, store, engine)
 
 
-def test_fine_tuning_changes_the_errors_it_should(at_smoke_scale):
-    _, outcome = at_smoke_scale("fine-tune")
-    assert list(dict.fromkeys(outcome.rows["stage"])) == ["in distribution", "out of it", "after fine-tuning"]
-    by_stage = outcome.rows.pivot(index="run", columns="stage", values="value")
-    assert (by_stage["after fine-tuning"] != by_stage["out of it"]).all()
-    ((_, table),) = pivots(outcome.table, EXPERIMENTS["fine-tune"].shown)
-    assert table.index.tolist() == ["in distribution", "out of it", "after fine-tuning"]
+def test_runs_can_be_trained_a_few_at_a_time(letters):
+    first, second, said, (trial, out, store, engine) = letters
+    assert first.rows["run"].nunique() == 2 and set(first.rows["seed"]) == {0}
+    assert second.rows["run"].nunique() == 4 and [line.split(":")[1] for line in said] == [" 1 model", " 1 model"]
+    kept = second.rows[second.rows["seed"] == 0].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, first.rows)
+    with pytest.raises(UsageError, match=r"^runs is -1; it must be a whole number of at least 0\.$"):
+        reproduce(trial, "paper", out / "out", store, engine, runs=-1)
 
 
-def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(at_smoke_scale):
-    _, outcome = at_smoke_scale("attention-maps")
-    for name in ("attention-maps", "attention-maps-1", "attention-maps-2"):
-        assert (outcome.page.parent / f"{name}.png").stat().st_size > 10_000
-    assets = Assets()
-    assets.feed(outcome.page.read_text(encoding="utf-8"))
-    assert len(assets.fetched) == 3
+def test_rows_say_the_hops_the_domain_and_the_layers(letters):
+    rows = letters[1].rows
+    assert set(rows["hops"]) == {"all", "0", "1", "2", "3"} and set(rows["layers"]) == {1, 2}
+    assert {*zip(rows["split"], rows["domain"], strict=True)} == {("train", "id"), ("test", "id"), ("test", "ood")}
+    assert set(rows["metric"]) == {"accuracy", "accuracy_found", "cross_entropy", "cross_entropy_found"}
+    table = letters[1].table
+    assert table["layers"].tolist() == [1, 2, 1, 2] and table["runs"].tolist() == [2] * 4
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_all_experiments_at_smoke_scale(at_smoke_scale, name):
-    experiment, outcome = at_smoke_scale(name)
-    trained = outcome.rows[outcome.rows["arch"] != "compiled"]
-    assert trained["run"].nunique() == len(experiment.cells("smoke"))
-    assert outcome.figure.stat().st_size > 10_000
+def test_one_run_of_every_line_is_a_figure_and_all_runs_of_one_line_are_none(tmp_path, engine, monkeypatch):
+    other = grid_changed(replace(TRIAL, name="other"), tasks=("min",))
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", {"trial": TRIAL, "other": other})
+    store, page = Store(tmp_path / "store"), tmp_path / "report.html"
+    reproduce(TRIAL, "paper", tmp_path / "trial", store, engine, only=["standard"])
+    with pytest.raises(UsageError, match=r"too few for a figure \(trial, paper scale, 5 of 15 runs\)"):
+        report_on(store, page)
+    assert not page.exists()
+    reproduce(other, "paper", tmp_path / "other", store, engine, runs=1)
+    shown = "a trial (nowhere), paper scale, 3 of 15 runs"
+    assert report_on(store, page) == ([f"other: {shown}"], ["trial, paper scale, 5 of 15 runs"])
+    text = page.read_text(encoding="utf-8")
+    assert f'<a href="#other-paper">other</a>: {shown}</li>' in text and text.count('id="other-paper"') == 1
 
 
-def test_what_is_computed_needs_no_run_and_has_no_settings_of_training(at_smoke_scale):
-    _, outcome = at_smoke_scale("ood-probability")
-    page = outcome.page.read_text(encoding="utf-8")
-    assert "Eq. 27" in page and "Hardware" not in page and "scale-exact" not in page
-    at_eight = outcome.table[(outcome.table["series"] == "n = 8") & (outcome.table["scale"] == 10)]
-    assert at_eight["median"].tolist() == pytest.approx([0.003366968878, 0.003366964264], rel=1e-9)
+def test_half_of_what_a_figure_draws_is_enough(tmp_path, engine, monkeypatch):
+    half = grid_changed(TRIAL, series=series("positional", "standard"), seeds=3)
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", {"trial": half})
+    store = Store(tmp_path / "store")
+    reproduce(half, "paper", tmp_path / "trial", store, engine, only=["standard"], runs=1)
+    (shown,), _ = report_on(store, tmp_path / "report.html")
+    assert shown.endswith("1 of 6 runs")
+
+
+def test_what_was_computed_is_on_the_report_and_what_was_not_is_not_computed_for_it(tmp_path, engine, monkeypatch):
+    chosen = {name: EXPERIMENTS[name] for name in ("ood-probability", "discrepancy")}
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", chosen)
+    store = Store(tmp_path / "store")
+    reproduce(chosen["ood-probability"], "smoke", tmp_path / "out", store, engine)
+    (shown,), others = report_on(store, tmp_path / "report.html")
+    assert shown.startswith("ood-probability") and shown.endswith("smoke scale, computed") and not others
