@@ -15,20 +15,21 @@ import typer
 from rich.table import Table
 from torch import Tensor, nn
 
+from posattn import files
 from posattn.compiler.command import register as register_compiler
-from posattn.compiler.saved import load
 from posattn.console import console, parse_lengths, parse_list, parse_scales, print_frame
+from posattn.devices import pick_device
 from posattn.errors import UsageError, choice
 from posattn.explorer import explore
 from posattn.gpt2_command import gpt2_command
+from posattn.metrics import LENGTH_SCORES, scores_of
 from posattn.pretrained import pretrained as of_package
 from posattn.pretrained import seed_of
+from posattn.runs import AnyRun, answer_tokens, load
 from posattn.theory import commands as theory_commands
 from posattn.train_command import train_command
-from posattn.training import Run, files, pick_device
-from posattn.training.answers import answer_tokens
+from posattn.training import Run
 from posattn.training.network import NetworkConfig
-from posattn.training.scores import LENGTH_SCORES, scores_of
 from posattn.training.spec import PRECISIONS
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
@@ -176,14 +177,16 @@ def predict(
         return
     values = parse_list(numbers)
     x = trained.as_input(values)
-    if not trained.spec.variable_length:
-        _warn_of_shorter(len(values), trained.spec.model, "this run" if pretrained is None else "this network")
+    if len(trained.lengths) == 1:
+        _warn_of_shorter(len(values), trained.config, "this run" if pretrained is None else "this network")
     trained.check_member(member)
-    title = f"{trained.spec.members[member].task} by {where}"
+    title = f"{trained.members[member].task} by {where}"
     _print_answers(title, x, trained.model(member), trained.truth(x, member))
 
 
-def _networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[Run, str]:
+def _networks(
+    run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None
+) -> tuple[AnyRun, str]:
     """Those of a folder, or the one that comes with the package, and where they are from."""
     if pretrained is None:
         if arch is not None:

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from posattn import files
 from posattn.errors import UsageError, whole
 from posattn.folding import fold, folded_forward, folds, stack_layers
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
-from posattn.training import files
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32

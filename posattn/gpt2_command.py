@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from posattn.console import parse_scales, print_frame
-from posattn.training import pick_device
+from posattn.devices import pick_device
 
 
 def gpt2_command(

@@ -12,9 +12,11 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.model import ARCHITECTURES, ModelConfig
 from posattn.offsets import FAMILIES
+from posattn.run_folder import RunFolder
 from posattn.tasks import TASKS, task
-from posattn.training import RECIPES, Run, load, train
+from posattn.training import RECIPES, Run, train
 from posattn.training.network import NetworkConfig, family_of
+from posattn.training.run import trained
 
 
 def train_command(
@@ -102,10 +104,10 @@ def train_command(
     }
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
-    before = None if begin is None else load(begin)
+    before = None if begin is None else trained(begin, "from")
     config = _network(name, {field: value for field, value in given.items() if value is not None}, before)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
-    known = (folder / "weights.json").exists()
+    known = RunFolder(folder).finished
     run = train(
         name,
         config,
@@ -159,9 +161,9 @@ def _print_training(run: Run, folder: Path, what: str) -> None:
         "member", "seed", "status", "training loss", "validation loss", title=f"{len(run)} {what} in {folder}"
     )
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
-    for index, (trained, validated) in enumerate(losses):
+    for index, pair in enumerate(losses):
         member = run.spec.members[index]
-        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in (trained, validated)]
+        numbers = ["-" if loss is None else f"{loss:.3e}" for loss in pair]
         table.add_row(str(index), str(member.seed), run.status[index], *numbers)
     console().print(table)
     if "polished" in run.result:

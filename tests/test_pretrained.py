@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import posattn
+from posattn import metrics
 from posattn.pretrained import pretrained_errors
-from posattn.training import metrics
 
 ERRORS = pretrained_errors()
 NETWORKS = ERRORS[["arch", "task", "seed"]].drop_duplicates()

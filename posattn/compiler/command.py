@@ -8,15 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from posattn import files
 from posattn.compiler.compiling import BOUND, compile_program
 from posattn.compiler.graph import svg
 from posattn.compiler.graph_report import BY, MACHINES, folder_report, pretrained_report, program_report
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import VALUES
-from posattn.compiler.saved import save
+from posattn.compiler.run import save
 from posattn.console import print_frame
 from posattn.errors import UsageError
-from posattn.training import files
 
 
 def register(app: typer.Typer) -> None:

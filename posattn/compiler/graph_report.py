@@ -16,10 +16,11 @@ from torch import Tensor
 from posattn import offsets
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
-from posattn.compiler.saved import CompiledRun, load
+from posattn.compiler.run import CompiledRun
 from posattn.errors import UsageError, choice, whole
 from posattn.model import Transformer
 from posattn.pretrained import pretrained
+from posattn.runs import load
 from posattn.tasks import task
 
 BY = ("attention", "effect")
@@ -105,9 +106,11 @@ def folder_report(
     """Of a trained run, or of a compiled program in a folder. A looped network is drawn for lists of ``machines`` numbers."""
     run = load(folder)
     if isinstance(run, CompiledRun):
-        _check_own(machines, run.network)
-        return compiled_report(run.network, run.spec.program)
-    model, name = run.model(member), run.spec.members[member].task
+        network = run.model(member)
+        assert isinstance(network, Transformer)
+        _check_own(machines, network)
+        return compiled_report(network, run.program)
+    model, name = run.model(member), run.members[member].task
     report = _network_report(model, name, f"{name} by {folder}", least, by, samples, machines)
     return replace(report, settings={"folder": folder, "member": member, **report.settings})
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import pandas as pd
 import torch
 
+from posattn import files
 from posattn.errors import UsageError, whole
 from posattn.experiments import figures, report
 from posattn.experiments.catalog import EXPERIMENTS
@@ -27,7 +28,7 @@ from posattn.experiments.gap_figure import draw_gaps
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import Store
 from posattn.tasks import task
-from posattn.training import RunSpec, files, train_spec
+from posattn.training import RunSpec, train_spec
 from posattn.training.fit import check_precision
 
 AT_ONCE = 50  # runs in one ensemble at most

@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from posattn import files
 from posattn.experiments.declaration import Bars, Contours, Experiment, Lines, View
 from posattn.tasks import TASKS, task
-from posattn.training import files
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers say the same again.
 STYLES = {

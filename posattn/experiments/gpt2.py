@@ -12,13 +12,13 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from posattn import files
 from posattn.baselines import gpt2
 from posattn.errors import UsageError, positive, whole
 from posattn.experiments import figures, report
 from posattn.experiments.declaration import Experiment, Grid, Lines, View
+from posattn.runs import AnyRun, load, result_rows
 from posattn.tasks.prompts import POSITIONS
-from posattn.training import files, load
-from posattn.training.run import ROW_COLUMNS, Run
 
 METRICS = ("mse", "mape", "unparsed")
 SHOWN = Lines(views=tuple(View("", {"split": "test"}, metric) for metric in METRICS))
@@ -77,17 +77,16 @@ def compare(
     return rows, figures.draw(rows, what.experiment, out)
 
 
-def _beside(folder: Path, task: str) -> Run:
+def _beside(folder: Path, task: str) -> AnyRun:
     run = load(folder)
-    tasks = {member.task for member in run.spec.members}
+    tasks = {member.task for member in run.members}
     if tasks != {task}:
         raise UsageError(f"against is {str(folder)!r}, a run of {', '.join(sorted(tasks))}; it must be one of {task}.")
     return run
 
 
-def _called(run: Run) -> str:
-    relative = getattr(run.spec.model, "relative", False)
-    return f"{run.spec.model.arch}, relative" if relative else run.spec.model.arch
+def _called(run: AnyRun) -> str:
+    return f"{run.kind}, relative" if getattr(run.config, "relative", False) else run.kind
 
 
 def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announce: Callable[[str], None]) -> None:
@@ -107,6 +106,5 @@ def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announc
         "recipe": "fine-tuning", "precision": "fp32" if device.type == "cpu" else "bf16", "epochs": settings.epochs,
         "batch": settings.batch, "lr": settings.lr, "seed": seed, "split": "test", "status": "ok",
     }  # fmt: skip
-    rows = values.assign(**given, domain=["ood" if scale > 1 else "id" for scale in values["scale"]])
-    rows = rows[list(ROW_COLUMNS)].assign(series=given["arch"])
+    rows = result_rows(values, given).assign(series=given["arch"])
     files.write(out / f"trial-{seed}.csv", rows.to_csv(index=False, na_rep="nan").encode())

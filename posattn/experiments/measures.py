@@ -6,9 +6,10 @@ from typing import Any, Protocol
 import pandas as pd
 
 from posattn.errors import choice
+from posattn.runs import AnyRun
 from posattn.tasks import SHIFTS
-from posattn.training import Run
 from posattn.training.finetune import fine_tune
+from posattn.training.run import trained
 
 
 class Measure(Protocol):
@@ -20,8 +21,8 @@ class Measure(Protocol):
         """What determines the rows beside the run."""
         ...
 
-    def rows(self, run: Run) -> pd.DataFrame:
-        """One row a member, condition and metric, with the columns of ``Run.rows``."""
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        """One row a member, condition and metric, with the columns of ``AnyRun.rows``."""
         ...
 
 
@@ -42,10 +43,10 @@ class Scales:
     def key(self) -> dict[str, Any]:
         return {"kind": "scales"} | asdict(self) | {"factors": [float(factor) for factor in self.factors]}
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         tables = [run.rows(run.evaluate(self.factors, self.samples))]
         if self.train:
-            seen = min(self.samples, run.spec.recipe.samples)
+            seen = min(self.samples, trained(run).spec.recipe.samples)
             tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
         return pd.concat(tables, ignore_index=True)
 
@@ -86,7 +87,7 @@ class Shifts:
     def key(self) -> dict[str, Any]:
         return {"kind": "shifts"} | asdict(self) | {"names": list(self.names)}
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         table = run.evaluate_shifts(self.names, self.samples)
         domain = ["id" if name == "training" else "ood" for name in table["distribution"]]
         about, metrics = ["member", "scale", "distribution", "domain"], ["mse", "relative", "closeness"]
@@ -120,11 +121,11 @@ class Lengths:
         """Lists of n."""
         return max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         parts = [run.evaluate_lengths([n], self.scales, self.count(n)) for n in self.lengths]
-        table, trained = pd.concat(parts, ignore_index=True), run.spec.model.n
-        domain = ["id" if c <= 1 and n <= trained else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
-        values = table.assign(domain=domain, trained_n=trained)
+        table, longest = pd.concat(parts, ignore_index=True), run.config.n
+        domain = ["id" if c <= 1 and n <= longest else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
+        values = table.assign(domain=domain, trained_n=longest)
         about = ["member", "n", "scale", "domain", "trained_n"]
         return run.described(values.melt(about, ["mse", "relative_square"], "metric", "value"))
 
@@ -148,10 +149,10 @@ class FineTuned:
     def key(self) -> dict[str, Any]:
         return {"kind": "fine-tuned"} | asdict(self)
 
-    def rows(self, run: Run) -> pd.DataFrame:
-        tuned = fine_tune(run, self.scale, self.epochs)
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        tuned = fine_tune(trained(run), self.scale, self.epochs)
         tables = []
-        for stage, trained, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
-            table = trained.rows(trained.evaluate([scale], self.samples))
+        for stage, tested, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
+            table = tested.rows(tested.evaluate([scale], self.samples))
             tables.append(table[table["metric"] == "mse_over_c2"].assign(stage=stage))
         return pd.concat(tables, ignore_index=True)

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -28,9 +27,13 @@ from posattn.experiments.engine import called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
 from posattn.experiments.store import Store
-from posattn.training import RunSpec, checkpoints, files, load
+from posattn.files import InUse
+from posattn.run_folder import RunFolder
+from posattn.training import RunSpec
 from posattn.training.fit import check_precision
-from posattn.training.run import save
+from posattn.training.run import read_run, save
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class RayEngine:
         _check_reachable(self.address)
         if not self.gpus:
             for model in dict.fromkeys(cell.model for cell in cells):
-                check_precision(model, precision, torch.device("cpu"))
+                check_precision(model, precision, _CPU)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at.
@@ -82,8 +85,8 @@ class RayEngine:
             own: dict[str, Ensemble] = {}
             for spec in specs:
                 folder = held.enter_context(ExitStack())
-                with contextlib.suppress(files.InUse):
-                    folder.enter_context(_held(store.folder(spec), spec))
+                with contextlib.suppress(InUse):
+                    folder.enter_context(RunFolder(store.folder(spec)).claim(spec))
                     own[spec.digest] = Ensemble(spec, folder)
             elsewhere = [spec for spec in specs if spec.digest not in own]
             self._announce(own, elsewhere)
@@ -161,14 +164,14 @@ class Tasks:
 
     def _hand_out(self, ensemble: Ensemble) -> None:
         spec, engine = ensemble.spec, self.engine
-        folder, threads = self.store.folder(spec), max(1, int(engine.cpus))
+        folder, threads = RunFolder(self.store.folder(spec)), max(1, int(engine.cpus))
         group = Group(
             spec, self.measure, None, {}, threads, engine.gpus > 0, every=engine.every, save_every=engine.save_every
         )
-        if (folder / "weights.json").exists():
-            group = replace(group, trained=Trained.of(load(folder)))
-        elif checkpoints.load(folder, spec.digest) is not None:
-            group = replace(group, checkpoint=checkpoints.pack(folder))
+        if folder.finished:
+            group = replace(group, trained=Trained.of(read_run(folder, _CPU)))
+        elif folder.load_checkpoint(spec) is not None:
+            group = replace(group, checkpoint=folder.pack_checkpoint())
         self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
 
     def _end(self, task: Any) -> None:
@@ -191,10 +194,10 @@ class Tasks:
 
     def _write(self, ensemble: Ensemble, trained: Trained | None, rows: pd.DataFrame) -> None:
         spec = ensemble.spec
-        folder = self.store.folder(spec)
+        folder = RunFolder(self.store.folder(spec))
         if trained is not None:
-            save(folder, trained.run(spec, torch.device("cpu")))
-        result = load(folder).result if trained is None else trained.result
+            save(folder, trained.run(spec, _CPU))
+        result = read_run(folder, _CPU).result if trained is None else trained.result
         self.store.write(spec, self.measure, rows, result)
         self._let_go(ensemble)
         self.engine.announce(f"{ensemble.name}: done")
@@ -207,8 +210,8 @@ class Tasks:
             self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
             return
         self._follow()
-        begun = any(self.store.folder(ensemble.spec).glob("checkpoint-*.json"))
-        way = "goes on from its last checkpoint" if begun else "starts again"
+        saved = RunFolder(self.store.folder(ensemble.spec)).checkpoints()
+        way = "goes on from its last checkpoint" if saved else "starts again"
         self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
         self._hand_out(ensemble)
 
@@ -224,7 +227,8 @@ class Tasks:
         for content in self.reports.get_nowait_batch(self.reports.qsize()):
             report = Report(*content)
             if report.digest in self.unfinished:
-                checkpoints.unpack(self.store.folder(self.unfinished[report.digest].spec), report.checkpoint)
+                folder = RunFolder(self.store.folder(self.unfinished[report.digest].spec))
+                folder.unpack_checkpoint(report.checkpoint)
                 newest[report.digest] = report
         for report in newest.values() if tell else ():
             ensemble = self.unfinished[report.digest]
@@ -244,16 +248,6 @@ class Tasks:
             self._follow(tell=False)
             print("Stopped; the same command goes on from the last checkpoints.", file=sys.stderr)
         self.reports.shutdown(force=True)
-
-
-@contextlib.contextmanager
-def _held(folder: Path, spec: RunSpec) -> Iterator[None]:
-    """Holds an ensemble's folder for this process, as training there would."""
-    if not (folder / "run.json").exists():
-        files.write_json(folder / "run.json", spec.to_dict())
-    with files.sole_user(folder / "run.json"):
-        files.sweep(folder)
-        yield
 
 
 @contextlib.contextmanager

@@ -24,8 +24,9 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
 from posattn.model import ARCHITECTURES
+from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS
-from posattn.training import Run, RunSpec, checkpoints, files, network, train_spec
+from posattn.training import Run, RunSpec, network, train_spec
 from posattn.training.program import Parameters
 
 # A program may have added rows of its own, which a worker is to know too.
@@ -107,12 +108,12 @@ class Group:
 
     def _train(self, reports: Any, device: torch.device) -> Run:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            files.write_json(folder / "run.json", self.spec.to_dict())
-            checkpoints.unpack(folder, self.checkpoint)
+            folder = RunFolder(temporary)
+            folder.describe(self.spec)
+            folder.unpack_checkpoint(self.checkpoint)
             report = Reporter(reports, self.spec.digest, device, folder, self.every)
             try:
-                return train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
+                return train_spec(self.spec, device, folder.path, self.save_every, progress=False, report=report)
             except SystemExit as stopped:  # asked to, after a checkpoint
                 ray = load_ray()
                 with contextlib.suppress(ray.exceptions.RayError):
@@ -125,12 +126,12 @@ class Group:
 class Reporter:
     """Tells the driver, now and then, how many epochs a task has done, and hands it each new checkpoint."""
 
-    def __init__(self, reports: Any, digest: str, device: torch.device, folder: Path, every: float):
+    def __init__(self, reports: Any, digest: str, device: torch.device, folder: RunFolder, every: float):
         node = load_ray().get_runtime_context().get_node_id()
         self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
         self.place = f"{platform.node()} ({node[:6]}, {device.type})"
         self.epoch, self.sent = 0, -float("inf")
-        self.known = next(iter(checkpoints.pack(folder)), "")  # the driver's newest checkpoint
+        self.known = next(iter(folder.pack_checkpoint()), "")  # the driver's newest checkpoint
 
     def __call__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -140,7 +141,7 @@ class Reporter:
 
     def send(self) -> Any:
         """Reports now; the answer comes when the driver's queue has it."""
-        checkpoint = checkpoints.pack(self.folder, after=self.known)
+        checkpoint = self.folder.pack_checkpoint(after=self.known)
         self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
         return self.reports.put_nowait.remote(tuple(Report(self.digest, self.epoch, self.place, checkpoint)))
 

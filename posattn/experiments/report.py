@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
+from posattn import files
 from posattn.experiments import figures
 from posattn.experiments.declaration import Bars, Experiment, Lines
 from posattn.tasks import task
-from posattn.training import files
 
 _STYLE = """
 :root { color-scheme: light dark; }

@@ -8,12 +8,13 @@ import pandas as pd
 import torch
 
 from posattn.errors import choice
+from posattn.runs import AnyRun
 from posattn.tasks import task
 from posattn.theory.bound import ATTENTION
 from posattn.theory.models import network_bound, network_of
 from posattn.theory.network import Network
 from posattn.theory.ood import ood_probability
-from posattn.training import Run
+from posattn.training.run import trained
 
 # Appendix E: the lengths and scales of the experiments. c = 1 is in distribution, where the probability is one.
 LENGTHS = (2, 4, 8, 16, 32)
@@ -60,11 +61,11 @@ class Gaps:
     def key(self) -> dict[str, Any]:
         return {"kind": "gaps"} | asdict(self)
 
-    def rows(self, run: Run) -> pd.DataFrame:
-        found = []
-        for index, member in enumerate(run.kept):
-            model, m = run.model(index), run.spec.recipe.samples
-            there, here = self._risks(model, member.task, member.seed, m, run.spec.model.n)
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        found, m = [], trained(run).spec.recipe.samples
+        for index, start in enumerate(trained(run).best_starts):
+            model = run.model(index)
+            there, here = self._risks(model, start.task, start.seed, m, run.config.n)
             own = {"gap": abs(there - here), "capped risk": there}
             for kind in ATTENTION:
                 own |= {f"{kind} {name}": value for name, value in self._bound(network_of(model), kind, m).items()}

@@ -13,11 +13,11 @@ from posattn.errors import UsageError, choice, positive, whole
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import BY_DISTRIBUTION, BY_STAGE, Experiment, Grid, Lines, Series, View, series
 from posattn.experiments.measures import FineTuned, Measure, Scales, Shifts
+from posattn.metrics import row_metrics, scores_of
 from posattn.model import ARCHITECTURES
+from posattn.runs import ROW_COLUMNS
 from posattn.tasks import TASKS
 from posattn.training.recipe import RECIPES, recipe
-from posattn.training.run import ROW_COLUMNS
-from posattn.training.scores import row_metrics, scores_of
 
 SUFFIXES = (".py", ".toml")
 _MEASURES = {"scales": (Scales, Lines()), "fine-tuned": (FineTuned, BY_STAGE), "shifts": (Shifts, BY_DISTRIBUTION)}

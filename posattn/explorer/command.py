@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from posattn import files
 from posattn.errors import UsageError
 from posattn.explorer.content import Content, of_package, of_runs
 from posattn.explorer.document import LARGEST, document
-from posattn.training import files
 
 _STORES = (Path("results/store"), Path("out/store"))  # where results are looked for, in this order
 

@@ -15,8 +15,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from posattn.runs import AnyRun
     from posattn.theory.bound import GeneralizationBound
-    from posattn.training import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as given to train --out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
@@ -48,11 +48,12 @@ def bound_command(
     from posattn.theory.bound import ATTENTION
     from posattn.theory.models import generalization_bound, network_of
     from posattn.theory.network import norm_table
+    from posattn.training.run import trained as trained_run
 
     trained = _loaded(run)
     model = trained.model(member)
     network = network_of(model)
-    m = trained.spec.recipe.samples if samples is None else samples
+    m = trained_run(trained).spec.recipe.samples if samples is None else samples
     bounds = {kind: generalization_bound(model, m, delta, cap, layer_norm, kind) for kind in ATTENTION}
     own = ATTENTION[network.self_attention]
     if as_json:
@@ -128,7 +129,7 @@ def certify_command(
 
     trained = _loaded(run)
     positive("limit", limit)
-    found = certify_model(trained.model(member), trained.spec.members[member].task, ratio, seconds)
+    found = certify_model(trained.model(member), trained.members[member].task, ratio, seconds)
     if as_json:
         return _print_json(asdict(found) | {"ratio": found.ratio, "limit": limit, "at_limit": found.at(limit)})
     rows = [
@@ -188,9 +189,9 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def _loaded(folder: Path) -> "Run":
+def _loaded(folder: Path) -> "AnyRun":
     """A trained run or a compiled program, which the theory's functions then refuse by name."""
-    from posattn.compiler.saved import load
+    from posattn.runs import load
 
     return load(folder, "cpu")
 

@@ -23,9 +23,9 @@ from posattn.compiler.graph import (
 )
 from posattn.compiler.graph_report import compiled_report, folder_report, pretrained_report, trained_report
 from posattn.compiler.pcoc import IDLE
-from posattn.compiler.saved import CompiledRun, save
+from posattn.compiler.run import CompiledRun, save
 from posattn.export import to_torch
-from posattn.training.files import Damaged
+from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -8,10 +8,10 @@ from posattn.errors import UsageError
 from posattn.experiments import EXPERIMENTS, Bars, Engine, Experiment, Grid, Shifts, View, reproduce, series
 from posattn.experiments.figures import draw
 from posattn.experiments.report import pivots
+from posattn.metrics import evaluate_shifts
+from posattn.runs import ROW_COLUMNS, load
 from posattn.tasks import SHIFTS, sample_shift, task
-from posattn.training import Recipe, load
-from posattn.training.metrics import evaluate_shifts
-from posattn.training.run import ROW_COLUMNS
+from posattn.training import Recipe
 
 NAMES = ("training", "near-ties", "heavy-tailed")
 GRID = Grid(

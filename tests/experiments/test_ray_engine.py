@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from posattn import cli
+from posattn import cli, files
 from posattn.errors import UsageError
 from posattn.experiments import Engine, RayEngine, Scales, Store, ray_task
 from posattn.model import ModelConfig
-from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
+from posattn.runs import load
+from posattn.training import Member, Recipe, RunSpec, train_spec
 from posattn.training.network import own_network
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto

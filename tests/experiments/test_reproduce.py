@@ -25,8 +25,9 @@ from posattn.experiments import (
     reproduce,
 )
 from posattn.experiments.report import pivots
+from posattn.runs import load
 from posattn.tasks import TASKS
-from posattn.training import Recipe, load
+from posattn.training import Recipe
 
 CPU = torch.device("cpu")
 FIX_SCALE = EXPERIMENTS["fix-scale"]

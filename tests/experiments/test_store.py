@@ -8,6 +8,7 @@ import pytest
 import torch
 from trials import files_of, small
 
+from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
@@ -17,7 +18,7 @@ from posattn.experiments import (
     Store,
     reproduce,
 )
-from posattn.training import files, fit, train_spec
+from posattn.training import fit, train_spec
 from posattn.training.run import save
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import torch
 from posattn.errors import UsageError
 from posattn.experiments import Engine, Store, reproduce
 from posattn.experiments.userfile import load_experiment
-from posattn.training import load
+from posattn.runs import load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

@@ -11,7 +11,7 @@ import posattn
 from posattn import UsageError
 from posattn.compiler import compile_program
 from posattn.compiler.pcoc import PCOC
-from posattn.compiler.saved import save
+from posattn.compiler.run import save
 from posattn.experiments import EXPERIMENTS, Store, engine, figures
 from posattn.explorer import command, document, of_runs, results
 from posattn.explorer.content import Content

@@ -16,9 +16,9 @@ import safetensors.torch
 import torch
 
 import posattn
+from posattn import files
 from posattn.errors import UsageError
-from posattn.training import checkpoints, files
-from posattn.training.files import Damaged
+from posattn.files import Damaged
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([True, False]), "c": torch.zeros(0, 2)}
 
@@ -99,7 +99,7 @@ def test_a_limit_on_the_size_of_files(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from posattn.training import files
+        from posattn import files
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         files.write(Path(sys.argv[1]), b"kept")

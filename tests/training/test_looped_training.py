@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import posattn
-from posattn import ModelConfig, UsageError
+from posattn import ModelConfig, UsageError, metrics
 from posattn.compiler.looped_programs import looped_program
+from posattn.metrics import relative_square
 from posattn.tasks import TASKS, Task, register
-from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
-from posattn.training.metrics import relative_square
+from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
 from posattn.training.program import Parameters, Program
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
@@ -121,7 +121,7 @@ def test_errors_are_those_of_the_network_and_not_of_the_truth():
 
 def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
     run = Run.of(looped_program("sum").float(), "sum")
-    monkeypatch.setattr("posattn.training.metrics.free_bytes", lambda _: 1e6)
+    monkeypatch.setattr("posattn.metrics.free_bytes", lambda _: 1e6)
     with pytest.raises(
         UsageError,
         match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",

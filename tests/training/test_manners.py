@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import posattn
-from posattn.training import Member, Trainer, files
+from posattn import files
+from posattn.training import Member, Trainer
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
@@ -28,7 +29,7 @@ def test_a_strangers_partial_files_survive_a_refusal(tmp_path):
 def test_a_second_process_in_the_same_folder_is_told_so(tmp_path):
     posattn.train("sum", TINY, out=tmp_path / "done", **SHORT)
     files.write_json(tmp_path / "busy" / "run.json", files.read_json(tmp_path / "done" / "run.json"))
-    script = "import sys, time; from pathlib import Path; from posattn.training import files\n"
+    script = "import sys, time; from pathlib import Path; from posattn import files\n"
     script += "with files.sole_user(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "busy" / "run.json")], stdout=subprocess.PIPE

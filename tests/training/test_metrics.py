@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import posattn
+from posattn import metrics
 from posattn.errors import UsageError
+from posattn.runs import ROW_COLUMNS
 from posattn.tasks import TASKS, Task, task
-from posattn.training import ROW_COLUMNS, Recipe, Run, RunSpec, metrics
+from posattn.training import Recipe, Run, RunSpec
 from posattn.training.trainer import Member
 
 CONTRACT = {  # DESIGN.md: other programs read these columns

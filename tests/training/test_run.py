@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import posattn
+from posattn import files
 from posattn.errors import UsageError
 from posattn.tasks import task
-from posattn.training import Member, Recipe, RunSpec, Trainer, checkpoints, files, train_spec
+from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")

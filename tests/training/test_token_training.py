@@ -9,11 +9,11 @@ import torch.nn.functional as F
 
 import posattn
 from posattn.errors import UsageError
-from posattn.training import RunSpec, load
-from posattn.training.answers import answer_tokens
+from posattn.metrics import percentage_error
+from posattn.runs import answer_tokens, load
+from posattn.training import RunSpec
 from posattn.training.losses import LOSSES, loss_of, surprise
 from posattn.training.program import Parameters, Program
-from posattn.training.scores import percentage_error
 from posattn.training.trainer import Member
 
 SMALL = {"layers": 2, "embed": 8, "width": 8}

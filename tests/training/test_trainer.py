@@ -7,10 +7,11 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import posattn
+from posattn import metrics
 from posattn.errors import UsageError
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
-from posattn.training import Member, Recipe, Trainer, metrics
+from posattn.training import Member, Recipe, Trainer
 from posattn.training.program import initial_model
 from posattn.training.workers import Workers
 
