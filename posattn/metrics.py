@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
+from posattn.devices import free_bytes
 from posattn.errors import UsageError, positive, whole
-from posattn.free_memory import free_bytes
 from posattn.tasks import sample_shift, task
 from posattn.tokens import HOPS, NONE, VOCABULARIES
 
@@ -33,9 +33,6 @@ class Tested(NamedTuple):
 
     task: str
     seed: int
-
-
-Members = Sequence[tuple[str, int]]  # such as Tested
 
 
 def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
@@ -92,7 +89,7 @@ class Evaluation:
     """A test of networks on fresh lists, ``samples`` per member and condition; each method gives a table of results."""
 
     predict: Predict
-    members: Members
+    members: Sequence[tuple[str, int]]  # such as Tested
     samples: int = 1000
     split: str = "test"
     device: torch.device | None = None
@@ -131,8 +128,8 @@ class Evaluation:
         for n in lengths:
             for scale in factors:
                 check_room(len(self.members), whole("samples", self.samples), whole("n", n), self.device)
-                x, y = self._draw_by_task(n, scale)
-                pairs = list(zip(self.predict(x), y, strict=True))
+                x = self.draw(n, scale)
+                pairs = list(zip(self.predict(x), self._truth(x), strict=True))
                 found = {name: torch.stack([measure(*pair) for pair in pairs]) for name, measure in OF_LENGTHS.items()}
                 rows += self._rows({"n": n, "scale": scale}, found)
         if not rows:
@@ -145,36 +142,40 @@ class Evaluation:
         """What ``measure`` makes of every member's inputs, targets and outputs at every scale."""
         rows = []
         for scale in _factors(scales):
-            x, y = self._samples().draw(lengths[-1], scale)
-            out = self.predict(x)
+            x = self._samples().draw(lengths[-1], scale)
+            y, out = self.targets(x), self.predict(x)
             for about in self._rows({"scale": scale}, {}):
                 own = about["member"]
                 rows += [about | row for row in measure(x[own], y[own], out[own])]
         table = _table(rows, "member", "scale")
         return table.assign(**{"mse/c²": table["mse"] / table["scale"] ** 2}) if "mse" in table else table
 
-    def draw(
-        self, n: int, scale: float = 1.0, integers: bool = False
-    ) -> tuple[Shaped[Tensor, "M b k"], Shaped[Tensor, "M b out"]]:
-        """Every member's own lists and their answers."""
-        given: dict[str, Any] = {"n": n, "scale": scale, "integers": integers}
-        given |= {"split": self.split, "device": self.device}
-        pairs = [task(name).sample(self.samples, seed=seed, **given) for name, seed in self.members]
-        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+    def draw(self, n: int, scale: float = 1.0, integers: bool = False) -> Shaped[Tensor, "M b k"]:
+        """Every member's own lists."""
+        given: dict[str, Any] = {"n": n, "scale": scale, "integers": integers, "split": self.split}
 
-    def _draw_by_task(self, n: int, scale: float) -> tuple[Float[Tensor, "M b k"], Float64[Tensor, "M b k"]]:
-        """The lists of ``draw``, all of a task at once, and their answers in float64."""
-        place, device = _place_of_truth(n, self.device), self.device
-        pairs: dict[int, tuple[Tensor, Tensor]] = {}
+        def lists(name: str, own: list[int]) -> Tensor:
+            seeds = [self.members[k][1] for k in own]
+            return task(name).sample(self.samples, seed=seeds, device=_place_of_truth(n, self.device), **given)[0]
+
+        return self._by_task(lists)
+
+    def targets(self, x: Shaped[Tensor, "M b k"]) -> Shaped[Tensor, "M b out"]:
+        """What training would have the networks say to ``x``."""
+        return self._by_task(lambda name, own: task(name).target(x[own]))
+
+    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
+        """The same in float64."""
+        place = _place_of_truth(x.shape[-1], self.device)
+        return self._by_task(lambda name, own: _answers(name, x[own].to(place)))
+
+    def _by_task(self, make: Callable[[str, list[int]], Tensor]) -> Shaped[Tensor, "M ..."]:
+        """What ``make`` gives for every task and the members that have it, in the order of the members."""
+        rows: dict[int, Tensor] = {}
         for name in dict.fromkeys(name for name, _ in self.members):
-            own = {index: seed for index, (other, seed) in enumerate(self.members) if other == name}
-            x, _ = task(name).sample(
-                self.samples, n=n, scale=scale, seed=list(own.values()), split=self.split, device=place
-            )
-            y = _answers(name, x)
-            pairs |= dict(zip(own, zip(x.to(device), y.to(device), strict=True), strict=True))
-        x, y = (torch.stack([pairs[k][half] for k in range(len(pairs))]) for half in (0, 1))
-        return x, y
+            own = [k for k, (other, _) in enumerate(self.members) if other == name]
+            rows |= dict(zip(own, make(name, own).to(self.device), strict=True))
+        return torch.stack([rows[k] for k in range(len(rows))])
 
     def _samples(self, lengths: int = 1) -> "Evaluation":
         """The same with a share of the samples for each of so many lengths."""
@@ -182,16 +183,11 @@ class Evaluation:
 
     def _errors(self, n: int, scale: float) -> Float[Tensor, "3 M"]:
         """Squared error, rounding and closeness accuracy of every member on lists of one length."""
-        x, _ = self.draw(n, scale)
+        x, integers = self.draw(n, scale), self.draw(n, scale, integers=True)
         out, y = self.predict(x), self._truth(x)
-        integers, _ = self.draw(n, scale, integers=True)
         answers = zip(self.predict(integers), self._truth(integers), self.members, strict=True)
         rounding = [rounding_accuracy(said, right, task(name).rounding_step) for said, right, (name, _) in answers]
         return torch.stack([mean_squared_error(out, y), torch.stack(rounding), closeness_accuracy(out, y)])
-
-    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
-        """The answers to every member's own lists."""
-        return torch.stack([_answers(name, lists) for (name, _), lists in zip(self.members, x, strict=True)])
 
     def _rows(self, condition: Row, found: dict[str, Float[Tensor, " M"]]) -> list[Row]:
         """A row per member: who it is, the condition, and its value of every metric."""

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from posattn.attention import Attention, causal_mask
 from posattn.config import ARCHITECTURES, RANGE, Architecture, ModelConfig
+from posattn.devices import check_fits
 from posattn.encodings import ENCODINGS, random_places
 from posattn.errors import UsageError
-from posattn.free_memory import check_fits
 from posattn.inputs import Sequence, check_input, input_encoding, input_features, positions_of
 from posattn.memory import refuse_breaches, within_bounds
 from posattn.offsets import FAMILIES, Loop, OffsetAttention, depth

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from posattn import files
 from posattn.devices import pick_device
 from posattn.errors import UsageError, several
-from posattn.metrics import ROW_NAMES, Evaluation, Tested, row_metrics, scores_of
+from posattn.metrics import ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, MixedTask, Task, TokenTask, task
 
@@ -57,22 +57,6 @@ class AnyRun(ABC):
         """One member as a plain ``nn.Module``."""
 
     @abstractmethod
-    def as_input(self, values: list[float]) -> Float[Tensor, "..."]:
-        """A list of numbers as the networks take it."""
-
-    @abstractmethod
-    def truth(self, x: Tensor, member: int = 0) -> Tensor:
-        """The right answers to the task of a member."""
-
-    @abstractmethod
-    def _outputs(self, x: Tensor, member: int) -> Tensor:
-        """What one member says to inputs on its device, of the type that it reads."""
-
-    @abstractmethod
-    def _predictor(self) -> Callable[[Shaped[Tensor, "M b k"]], Float[Tensor, "M b *out"]]:
-        """A function that asks every member about lists of its own."""
-
-    @abstractmethod
     def _settings(self, members: list[int]) -> dict[str, Any]:
         """What result rows say of how these members were made: one value for all, or one for each."""
 
@@ -92,6 +76,14 @@ class AnyRun(ABC):
     def _reads(self) -> torch.dtype:
         """The type of what the networks read."""
         return torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
+
+    def as_input(self, values: list[float]) -> Float[Tensor, "..."]:
+        """A list of numbers as the networks take it."""
+        return torch.tensor(values, dtype=self._reads, device=self.device)
+
+    def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
+        """The right answers to the task of a member."""
+        return task(self.members[member].task).target(x)
 
     def examples(self) -> Tensor | None:
         """Lists to check an exported network with, where random ones will not do."""
@@ -117,7 +109,7 @@ class AnyRun(ABC):
         """One member's answer to what its task gives."""
         self.check_member(member)
         with torch.no_grad():
-            return self._outputs(self._given(x), member).cpu()
+            return self._outputs(self._given(x), member)
 
     def _given(self, x: object) -> Tensor:
         """A tensor, or plain lists, as the networks read it."""
@@ -127,6 +119,14 @@ class AnyRun(ABC):
             raise UsageError(
                 f"x is {reprlib.repr(x)}; it must be a tensor, or numbers in lists of one length."
             ) from error
+
+    def _outputs(self, x: Tensor, member: int) -> Tensor:
+        """What one member says to inputs as it reads them."""
+        return self.model(member)(x)
+
+    def _predict(self) -> Predict:
+        """A function that asks every member about lists of its own."""
+        return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """One row per member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``.
@@ -154,7 +154,7 @@ class AnyRun(ABC):
         return self._named(test.by_shift(self.lengths, names))
 
     def _test(self, samples: int, split: str) -> Evaluation:
-        return Evaluation(self._predictor(), self._tested(split), samples, split, self.device)
+        return Evaluation(self._predict(), self._tested(split), samples, split, self.device)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
         """The task and the seed of every member's lists of a split."""
@@ -206,7 +206,7 @@ def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     x = asked.encode(text)
-    truth, out = asked.target(x), run.answer(x, member)
+    truth, out = asked.target(x), run.answer(x, member).cpu()
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()
         return f"prompt {asked.decode(x)}\nmodel  {said:.4f}\ntrue   {right:.2f}\nerror  {said - right:+.4f}"

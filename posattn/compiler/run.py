@@ -14,7 +14,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
 from posattn.errors import UsageError
-from posattn.metrics import Predict, Tested
+from posattn.metrics import Tested
 from posattn.model import ModelConfig, Transformer
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, register_reader
@@ -69,9 +69,6 @@ class CompiledRun(AnyRun):
             found = x.shape[-1] if x.ndim else "no"
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
         return answer_letters(self.network, x)
-
-    def _predictor(self) -> Predict:
-        return lambda x: self.predict(x[0])
 
     def _tested(self, split: str) -> list[Tested]:
         if self._task is None:

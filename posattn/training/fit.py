@@ -216,12 +216,8 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
     if starts == 1:
         return {}
-    losses = (
-        trainer.history[-1, 0]
-        .nan_to_num(math.inf, math.inf)
-        .masked_fill(~trainer.alive.cpu(), math.inf)
-        .view(-1, starts)
-    )
+    losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~trainer.alive.cpu(), math.inf)
+    losses = losses.view(-1, starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
     return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
@@ -244,8 +240,8 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     """The run from a trainer that is done, with the fate of every member."""
     own, samples = [(member.task, member.seed) for member in spec.members], max(1000, len(spec.lengths))
     test = metrics.Evaluation(predictor(trainer.parameters), own, samples, "validation", trainer.device)
-    x, y = replace(test, samples=1000).draw(spec.model.n)
-    out = test.predict(x)
+    x = replace(test, samples=1000).draw(spec.model.n)
+    out, y = test.predict(x), test.targets(x)
     words = out.ndim > y.ndim  # a logit for every word
     # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
     moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
@@ -267,12 +263,9 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
         "seconds": round(seconds, 1),
     } | about
     epochs, _, count = trainer.history.shape
-    places = {
-        "epoch": torch.arange(epochs).repeat_interleave(count).numpy(),
-        "member": torch.arange(count).repeat(epochs).numpy(),
-    }
-    losses = {name: trainer.history[:, k].flatten().numpy() for k, name in enumerate(("loss", "lr"))}
-    return Run(spec, trainer.parameters, result, pd.DataFrame(places | losses))
+    places = pd.MultiIndex.from_product([range(epochs), range(count)], names=["epoch", "member"])
+    history = pd.DataFrame(trainer.history.transpose(1, 2).flatten(0, 1).numpy(), places, ["loss", "lr"])
+    return Run(spec, trainer.parameters, result, history.reset_index())
 
 
 def _finite(values: list[float]) -> list[float | None]:

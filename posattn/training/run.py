@@ -16,7 +16,6 @@ from posattn.metrics import Predict
 from posattn.model import Transformer
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, load, register_reader
-from posattn.tasks import task
 from posattn.training.network import NetworkConfig
 from posattn.training.program import Parameters, Precision, Program
 from posattn.training.recipe import Recipe
@@ -50,16 +49,7 @@ class Run(AnyRun):
         self.check_member(member)
         return self.parameters.model(member).eval()
 
-    def as_input(self, values: list[float]) -> Float[Tensor, " k"]:
-        return torch.tensor(values, device=self.device)
-
-    def truth(self, x: Float[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*batch k"]:
-        return task(self.members[member].task).target(x)
-
-    def _outputs(self, x: Tensor, member: int) -> Tensor:
-        return self.model(member)(x)
-
-    def _predictor(self) -> Predict:
+    def _predict(self) -> Predict:
         return predictor(self.parameters)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
