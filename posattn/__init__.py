@@ -9,12 +9,12 @@ run.evaluate(scales=range(1, 11))                # error in and out of distribut
 from posattn.attention import PositionalAttention
 from posattn.baselines import GraphConfig
 from posattn.compiler import compile
-from posattn.compiler.saved import load
 from posattn.errors import UsageError
 from posattn.folding import Frozen
 from posattn.looped import LoopedConfig
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
+from posattn.runs import load
 from posattn.tasks import task
 from posattn.theory import generalization_bound, ood_probability
 from posattn.tokens import TokenConfig

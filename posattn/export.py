@@ -18,12 +18,12 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.errors import UsageError, whole
 from posattn.folding import Frozen
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
-from posattn.training import files
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32

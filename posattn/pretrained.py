@@ -13,10 +13,11 @@ import pandas as pd
 import safetensors.torch
 import torch
 
+from posattn.devices import pick_device
 from posattn.errors import UsageError, choice
 from posattn.model import Transformer
 from posattn.network import from_dict
-from posattn.training import Run, pick_device
+from posattn.training import Run
 
 _FOLDER = resources("posattn").joinpath("data/pretrained")
 COMPARED = ("positional", "scale-exact", "standard")  # architectures for lists of 8, in the order of figures and pages

@@ -6,10 +6,11 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
-from posattn.compiler.saved import load
+from posattn.runs import load
 from posattn.theory.bound import ATTENTION, GeneralizationBound, in_digits
 from posattn.theory.models import generalization_bound, network_of
 from posattn.theory.network import norm_table
+from posattn.training.run import trained
 
 
 def command(
@@ -28,10 +29,10 @@ def command(
 
     Example: posattn bound runs/sort
     """
-    trained = load(run)
-    model = trained.model(member)
+    found = load(run)
+    model = found.model(member)
     network = network_of(model)
-    m = trained.spec.recipe.samples if samples is None else samples
+    m = trained(found).spec.recipe.samples if samples is None else samples
     bounds = {kind: generalization_bound(model, m, delta, cap, layer_norm, kind) for kind in ATTENTION}
     own, norms = ATTENTION[network.self_attention], norm_table(network)
     if as_json:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
-from posattn.compiler.saved import load
 from posattn.errors import positive
+from posattn.runs import load
 from posattn.theory.models import certify_model
 
 
@@ -25,7 +25,7 @@ def command(
     """
     trained = load(run)
     positive("limit", limit)  # before minutes of search
-    found = certify_model(trained.model(member), trained.spec.members[member].task, ratio, seconds)
+    found = certify_model(trained.model(member), trained.members[member].task, ratio, seconds)
     if as_json:
         return console.print_json(asdict(found) | {"ratio": found.ratio, "limit": limit, "at_limit": found.at(limit)})
     rows = [

@@ -9,7 +9,7 @@ from posattn.compiler.compiling import BOUND, Compilation, compile_program
 from posattn.compiler.graph_report import MACHINES
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import VALUES
-from posattn.compiler.saved import save
+from posattn.compiler.run import save
 from posattn.errors import UsageError
 
 

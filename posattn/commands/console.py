@@ -15,10 +15,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from typer import Argument, Option
 
-from posattn.compiler.saved import load
 from posattn.errors import UsageError
 from posattn.pretrained import pretrained_run
-from posattn.training import Run
+from posattn.runs import AnyRun, load
 
 _FOLDER = "Folder of a finished run, as given to train --out."
 RUN: Any = Argument(metavar="RUN", help=_FOLDER)
@@ -71,7 +70,7 @@ def parse_list(text: str) -> list[float]:
     return values
 
 
-def networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[Run, str]:
+def networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[AnyRun, str]:
     """Those of a folder, or the one that comes with the package, and where they are from."""
     if pretrained is not None:
         return pretrained_run(pretrained, arch or "positional", device), f"{arch or 'positional'}, with the package"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from typer import Option
 
+from posattn import files
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.training import files
-from posattn.training.scores import LENGTH_SCORES, scores_of
+from posattn.metrics import LENGTH_SCORES, scores_of
 
 
 def command(

@@ -5,9 +5,9 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
-from posattn.compiler.saved import load
 from posattn.errors import UsageError
 from posattn.export import to_onnx, to_torch
+from posattn.runs import load
 
 
 def command(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.training import pick_device
+from posattn.devices import pick_device
 
 
 def command(

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from posattn import files
 from posattn.commands import console
 from posattn.compiler.graph import svg
 from posattn.compiler.graph_report import BY, pretrained_report, report_of
 from posattn.errors import UsageError
-from posattn.training import files
 
 
 def command(

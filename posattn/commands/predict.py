@@ -4,7 +4,7 @@ from typer import Argument, Option
 
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.training.answers import answer_tokens
+from posattn.runs import answer_tokens
 
 
 def command(
@@ -38,6 +38,6 @@ def command(
         [" ".join(f"{number:{form}}" for number in value.flatten().tolist()) for value in own]  # vectors, if compiled
         for own, form in shown
     )
-    title = f"{trained.spec.members[member].task} by {where}"
+    title = f"{trained.members[member].task} by {where}"
     names = ("position", "input", "model", "true", "error")
     console.print_table(title, names, zip(range(1, len(x) + 1), *columns, strict=True))

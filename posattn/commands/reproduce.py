@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.training import pick_device
+from posattn.devices import pick_device
 
 if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
     from posattn.experiments import Experiment, Outcome

@@ -10,8 +10,10 @@ from posattn.errors import UsageError
 from posattn.looped import FAMILIES
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
 from posattn.network import can
+from posattn.run_folder import RunFolder
 from posattn.tasks import TASKS
-from posattn.training import RECIPES, Run, load, network_for, train
+from posattn.training import RECIPES, Run, network_for, train
+from posattn.training.run import trained
 
 
 def command(
@@ -64,13 +66,13 @@ def command(
     """
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
-    before = None if begin is None else load(begin)
+    before = None if begin is None else trained(begin, "from")
     network = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
     network |= {"encoding": encoding, "encoding_dim": encoding_dim, "bias": False if no_bias else None}
     network |= {"tied": tied or None, "relative": relative or None}
     config = network_for(name, None if before is None else before.spec.model, **network)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
-    known = (folder / "weights.json").exists()
+    known = RunFolder(folder).finished
     run = train(
         name,
         config,

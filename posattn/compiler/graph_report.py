@@ -17,12 +17,13 @@ from torch import Tensor
 from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
 from posattn.compiler.library import PROGRAMS
-from posattn.compiler.saved import CompiledRun, load
+from posattn.compiler.run import CompiledRun
 from posattn.errors import UsageError, choice, whole
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
 from posattn.pretrained import pretrained
+from posattn.runs import load
 from posattn.tasks import task
 
 BY = ("attention", "effect")
@@ -115,9 +116,11 @@ def report_of(
         return program_report(what, MACHINES if machines is None else machines)
     run = load(what)
     if isinstance(run, CompiledRun):
-        _check_own(machines, run.network)
-        return compiled_report(run.network, run.spec.program)
-    model, name = run.model(member), run.spec.members[member].task
+        network = run.model(member)
+        assert isinstance(network, Transformer)
+        _check_own(machines, network)
+        return compiled_report(network, run.program)
+    model, name = run.model(member), run.members[member].task
     report = _network_report(model, name, f"{name} by {what}", least, by, samples, machines)
     return replace(report, settings={"folder": what, "member": member, **report.settings})
 

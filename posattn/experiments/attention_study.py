@@ -20,8 +20,8 @@ from posattn.errors import UsageError
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure
 from posattn.model import Transformer
+from posattn.runs import AnyRun
 from posattn.tasks import task
-from posattn.training import Run
 
 # The lists of Figures 36 and 37.
 LISTS = {
@@ -49,15 +49,15 @@ class AttentionStudy(Measure):
     def __post_init__(self) -> None:
         self._set_factors()
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         found = []
-        for index, member in enumerate(run.spec.members):
+        for index, member in enumerate(run.members):
             model = run.model(index)
             if not isinstance(model, Transformer):
-                raise UsageError(f"the architecture {run.spec.model.arch!r} has no attention weights to study.")
+                raise UsageError(f"the architecture {run.kind!r} has no attention weights to study.")
             with torch.no_grad():
                 own = [*self._moves(model, member.task, member.seed), *self._probes(model, member.task, member.seed)]
-                if member.seed == 0 and run.spec.model.n == 8:
+                if member.seed == 0 and run.config.n == 8:
                     own += self._maps(model)
             found.append(run.described(pd.DataFrame(own).assign(member=index), split="test"))
         return pd.concat(found, ignore_index=True)

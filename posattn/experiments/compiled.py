@@ -7,7 +7,7 @@ import pandas as pd
 
 from posattn.compiler import PROGRAMS, compile
 from posattn.compiler.mpc_to_pcoc import fixed_communication
-from posattn.compiler.saved import CompiledRun
+from posattn.compiler.run import CompiledRun
 from posattn.compiler.selection import SelectionNetwork
 from posattn.experiments.measures import Measure
 

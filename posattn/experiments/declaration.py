@@ -18,11 +18,11 @@ from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
 from posattn.experiments.store import Store, digest
+from posattn.runs import ROW_COLUMNS
 from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
 from posattn.training.network import suited
 from posattn.training.recipe import recipe
-from posattn.training.run import ROW_COLUMNS
 
 SIZES = ("smoke", "quick", "paper")
 

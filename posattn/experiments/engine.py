@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from posattn import files
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
@@ -24,7 +25,7 @@ from posattn.experiments.declaration import SIZES, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import AnyEngine, Store
 from posattn.tasks import task
-from posattn.training import RunSpec, files, train_spec
+from posattn.training import RunSpec, train_spec
 from posattn.training.fit import check_precision
 from posattn.training.spec import PRECISIONS
 

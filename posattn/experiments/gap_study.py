@@ -36,11 +36,11 @@ class Gaps(Measure):
 
     KIND, SMOKE = "gaps", {"fresh": 500}
 
-    def rows(self, run: Run) -> pd.DataFrame:
-        found = []
-        for index, member in enumerate(run.kept):
-            model, m = run.model(index), run.spec.recipe.samples
-            there, here = self._risks(model, member.task, member.seed, m, run.spec.model.n)
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        found, samples = [], trained(run).spec.recipe.samples
+        for index, member in enumerate(trained(run).best_starts):
+            model, m = run.model(index), samples
+            there, here = self._risks(model, member.task, member.seed, m, run.config.n)
             own = {"gap": abs(there - here), "capped risk": there}
             for kind in ATTENTION:
                 own |= {f"{kind} {name}": value for name, value in self._bound(network_of(model), kind, m).items()}

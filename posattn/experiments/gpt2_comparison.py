@@ -12,13 +12,15 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from posattn import files
 from posattn.baselines import gpt2
 from posattn.errors import UsageError, positive, whole
 from posattn.experiments.figures import Lines, View
 from posattn.experiments.report import Shown
 from posattn.experiments.rows import result_rows
+from posattn.runs import AnyRun, load
 from posattn.tasks.prompts import POSITIONS
-from posattn.training import Run, files, load
+from posattn.tokens import TokenConfig
 
 METRICS = ("mse", "mape", "unparsed")
 FIGURE = Lines(views=tuple(View("", metric=metric) for metric in METRICS))
@@ -69,17 +71,16 @@ def compare(
     return shown
 
 
-def _beside(folder: Path, task: str) -> Run:
+def _beside(folder: Path, task: str) -> AnyRun:
     run = load(folder)
-    tasks = {member.task for member in run.spec.members}
+    tasks = {member.task for member in run.members}
     if tasks != {task}:
         raise UsageError(f"against is {str(folder)!r}, a run of {', '.join(sorted(tasks))}; it must be one of {task}.")
     return run
 
 
-def _called(run: Run) -> str:
-    relative = getattr(run.spec.model, "relative", False)
-    return f"{run.spec.model.arch}, relative" if relative else run.spec.model.arch
+def _called(run: AnyRun) -> str:
+    return f"{run.kind}, relative" if isinstance(run.config, TokenConfig) and run.config.relative else run.kind
 
 
 def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announce: Callable[[str], None]) -> None:

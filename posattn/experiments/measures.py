@@ -8,10 +8,11 @@ import pandas as pd
 
 from posattn.errors import UsageError, choice, positive, several, whole
 from posattn.experiments.figures import Lines
+from posattn.metrics import row_metrics, scores_of
+from posattn.runs import AnyRun
 from posattn.tasks import SHIFTS
-from posattn.training import Run
 from posattn.training.finetune import fine_tune
-from posattn.training.scores import row_metrics, scores_of
+from posattn.training.run import trained
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Measure:
     KIND: ClassVar[str]
     SMOKE: ClassVar[dict[str, Any]] = {}  # what is less at that size
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         """One row per member, condition and metric, with the columns of ``Run.rows``."""
         raise NotImplementedError
 
@@ -75,10 +76,10 @@ class Scales(Measure):
         ends = (self.factors[0], self.factors[min(2, len(self.factors) - 1)])
         return replace(self, factors=tuple(dict.fromkeys(ends)), samples=50)
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         tables = [run.rows(run.evaluate(self.factors, self.samples))]
         if self.train:
-            seen = min(self.samples, run.spec.recipe.samples)
+            seen = min(self.samples, trained(run).spec.recipe.samples)
             tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
         return pd.concat(tables, ignore_index=True)
 
@@ -125,7 +126,7 @@ class Shifts(Measure):
             choice("distribution", name, SHIFTS)
         whole("measure.samples", self.samples)
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         table = run.evaluate_shifts(self.names, self.samples)
         domain = ["id" if name == "training" else "ood" for name in table["distribution"]]
         about, metrics = ["member", "scale", "distribution", "domain"], ["mse", "relative", "closeness"]
@@ -157,11 +158,11 @@ class Lengths(Measure):
         """How many lists of n numbers there are."""
         return max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         parts = [run.evaluate_lengths([n], self.scales, self.count(n)) for n in self.lengths]
-        table, trained = pd.concat(parts, ignore_index=True), run.spec.model.n
-        domain = ["id" if c <= 1 and n <= trained else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
-        values = table.assign(domain=domain, trained_n=trained)
+        table, longest = pd.concat(parts, ignore_index=True), run.config.n
+        domain = ["id" if c <= 1 and n <= longest else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
+        values = table.assign(domain=domain, trained_n=longest)
         about = ["member", "n", "scale", "domain", "trained_n"]
         return run.described(values.melt(about, ["mse", "relative_square"], "metric", "value"))
 
@@ -189,10 +190,10 @@ class FineTuned(Measure):
         if settings.get("arch") in ("gcn", "gat"):
             raise UsageError(f"the series {label!r} is a graph network, which has no V matrices to fine-tune.")
 
-    def rows(self, run: Run) -> pd.DataFrame:
-        tuned = fine_tune(run, self.scale, self.epochs)
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        tuned = fine_tune(trained(run), self.scale, self.epochs)
         tables = []
-        for stage, trained, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
-            table = trained.rows(trained.evaluate([scale], self.samples))
+        for stage, tested, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
+            table = tested.rows(tested.evaluate([scale], self.samples))
             tables.append(table[table["metric"] == "mse_over_c2"].assign(stage=stage))
         return pd.concat(tables, ignore_index=True)

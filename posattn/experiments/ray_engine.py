@@ -15,20 +15,23 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pandas as pd
 import torch
 
+from posattn import files
+from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.experiments.cells import Cell
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
-from posattn.experiments.ray_task import FINISHED, Group, Report, load_ray, task_function
+from posattn.experiments.ray_task import Group, Report, load_ray, task_function
 from posattn.experiments.store import AnyEngine, Store
-from posattn.training import RunSpec, checkpoints, files, load, pick_device
+from posattn.run_folder import RunFolder
+from posattn.training import RunSpec
+from posattn.training.run import trained
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class RayEngine:
             for spec in specs:
                 folder = held.enter_context(ExitStack())
                 with contextlib.suppress(files.InUse):
-                    folder.enter_context(_held(store.folder(spec), spec))
+                    folder.enter_context(RunFolder(store.folder(spec)).claim(spec))
                     own[spec.digest] = Ensemble(spec, folder)
             elsewhere = [spec for spec in specs if spec.digest not in own]
             self._announce(own, elsewhere)
@@ -178,19 +181,19 @@ class Tasks:
 
     def _hand_out(self, ensemble: Ensemble) -> None:
         spec, engine = ensemble.spec, self.engine
-        folder, threads = self.store.folder(spec), max(1, int(engine.cpus))
+        folder, threads = RunFolder(self.store.folder(spec)), max(1, int(engine.cpus))
         begun: dict[str, bytes] = {}
-        if (folder / FINISHED[-1]).exists():
-            begun = {name: (folder / name).read_bytes() for name in FINISHED}
-        elif checkpoints.load(folder, spec.digest) is not None:
-            begun = checkpoints.pack(folder)
+        if folder.finished:
+            begun = folder.pack()
+        elif folder.load_checkpoint(spec) is not None:
+            begun = folder.pack_checkpoint()
         group = Group(spec, self.measure, begun, threads, engine.gpus > 0, engine.every, engine.save_every)
         self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
 
     def _end(self, task: Any) -> None:
         ensemble, failed = self.waiting.pop(task), self.ray.exceptions
         try:
-            trained, rows = self.ray.get(task)
+            finished, rows = self.ray.get(task)
         except (
             failed.WorkerCrashedError,
             failed.NodeDiedError,
@@ -203,14 +206,13 @@ class Tasks:
             cause = getattr(error, "cause", None)
             self._fail(ensemble, UsageError(str(cause)) if isinstance(cause, (UsageError, ImportError)) else error)
         else:
-            self._write(ensemble, trained, rows)
+            self._write(ensemble, finished, rows)
 
-    def _write(self, ensemble: Ensemble, trained: dict[str, bytes], rows: pd.DataFrame) -> None:
-        folder = self.store.folder(ensemble.spec)
-        for name in FINISHED if not (folder / FINISHED[-1]).exists() else ():
-            files.write(folder / name, trained[name])
-        checkpoints.clear(folder)
-        self.store.write(ensemble.spec, self.measure, rows, load(folder).result)
+    def _write(self, ensemble: Ensemble, finished: dict[str, bytes], rows: pd.DataFrame) -> None:
+        folder = RunFolder(self.store.folder(ensemble.spec))
+        if not folder.finished:
+            folder.unpack(finished)
+        self.store.write(ensemble.spec, self.measure, rows, trained(folder.path).result)
         self._let_go(ensemble)
         self.engine.announce(f"{ensemble.name}: done")
 
@@ -222,8 +224,8 @@ class Tasks:
             self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
             return
         self._follow()
-        begun = any(self.store.folder(ensemble.spec).glob("checkpoint-*.json"))
-        way = "goes on from its last checkpoint" if begun else "starts again"
+        saved = RunFolder(self.store.folder(ensemble.spec)).checkpoints()
+        way = "goes on from its last checkpoint" if saved else "starts again"
         self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
         self._hand_out(ensemble)
 
@@ -239,7 +241,8 @@ class Tasks:
         for content in self.reports.get_nowait_batch(self.reports.qsize()):
             report = Report(*content)
             if report.digest in self.unfinished:
-                checkpoints.unpack(self.store.folder(self.unfinished[report.digest].spec), report.checkpoint)
+                folder = RunFolder(self.store.folder(self.unfinished[report.digest].spec))
+                folder.unpack_checkpoint(report.checkpoint)
                 newest[report.digest] = report
         for report in newest.values() if tell else ():
             ensemble = self.unfinished[report.digest]
@@ -259,16 +262,6 @@ class Tasks:
             self._follow(tell=False)
             print("Stopped; the same command goes on from the last checkpoints.", file=sys.stderr)
         self.reports.shutdown(force=True)
-
-
-@contextlib.contextmanager
-def _held(folder: Path, spec: RunSpec) -> Iterator[None]:
-    """Holds an ensemble's folder for this process, as training there would."""
-    if not (folder / "run.json").exists():
-        files.write_json(folder / "run.json", spec.to_dict())
-    with files.sole_user(folder / "run.json"):
-        files.sweep(folder)
-        yield
 
 
 @contextlib.contextmanager

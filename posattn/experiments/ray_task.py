@@ -24,11 +24,10 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
 from posattn.model import ARCHITECTURES
+from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS
-from posattn.training import RunSpec, checkpoints, files, train_spec
+from posattn.training import RunSpec, train_spec
 
-# The files of a finished run; the last says that it is complete.
-FINISHED = ("history.csv", "weights.safetensors", "weights.json")
 # A program may have added rows of its own, which a worker is to know too.
 TABLES: tuple[dict[str, Any], ...] = (TASKS, SHIFTS, ENCODINGS, ARCHITECTURES, network.KINDS, network.MAKERS)
 
@@ -87,13 +86,12 @@ class Group:
         if self.cuda and not torch.cuda.is_available():
             raise UsageError(f"the task has a GPU of {platform.node()}, where PyTorch finds none; give it 0 GPUs.")
         with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            for name, content in self.begun.items():
-                files.write(folder / name, content)
-            files.write_json(folder / "run.json", self.spec.to_dict())
+            folder = RunFolder(temporary)
+            folder.describe(self.spec)
+            folder.unpack(self.begun)
             report = Reporter(reports, self.spec.digest, device, folder, self.every)
             try:
-                run = train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
+                run = train_spec(self.spec, device, folder.path, self.save_every, progress=False, report=report)
             except SystemExit as stopped:  # asked to, after a checkpoint
                 ray = load_ray()
                 with contextlib.suppress(ray.exceptions.RayError):
@@ -101,18 +99,18 @@ class Group:
                 if stopped.code == 128 + signal.SIGINT:
                     raise KeyboardInterrupt from None  # by the driver, and the worker may live on
                 raise
-            return {name: (folder / name).read_bytes() for name in FINISHED}, self.measure.rows(run)
+            return folder.pack(), self.measure.rows(run)
 
 
 class Reporter:
     """Tells the driver, now and then, how many epochs a task has done, and hands it each new checkpoint."""
 
-    def __init__(self, reports: Any, digest: str, device: torch.device, folder: Path, every: float):
+    def __init__(self, reports: Any, digest: str, device: torch.device, folder: RunFolder, every: float):
         node = load_ray().get_runtime_context().get_node_id()
         self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
         self.place = f"{platform.node()} ({node[:6]}, {device.type})"
         self.epoch, self.sent = 0, -float("inf")
-        self.known = next(iter(checkpoints.pack(folder)), "")  # the driver's newest checkpoint
+        self.known = next(iter(folder.pack_checkpoint()), "")  # the driver's newest checkpoint
 
     def __call__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -122,7 +120,7 @@ class Reporter:
 
     def send(self) -> Any:
         """Reports now; the answer comes when the driver's queue has it."""
-        checkpoint = checkpoints.pack(self.folder, after=self.known)
+        checkpoint = self.folder.pack_checkpoint(after=self.known)
         self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
         return self.reports.put_nowait.remote(tuple(Report(self.digest, self.epoch, self.place, checkpoint)))
 

@@ -13,11 +13,11 @@ import jinja2
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from posattn import files
 from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
 from posattn.tasks import task
-from posattn.training import files
 
 _PAGE = "report.html"
 _TEMPLATES = jinja2.Environment(

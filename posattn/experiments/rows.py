@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.training.run import ROW_COLUMNS
+from posattn import runs
 
 
 def result_rows(values: Iterable[Mapping[str, Any]] | pd.DataFrame, **settings: Any) -> pd.DataFrame:
@@ -14,6 +14,4 @@ def result_rows(values: Iterable[Mapping[str, Any]] | pd.DataFrame, **settings: 
     Rows are of split test and domain ood, and their status is ok, unless they say otherwise.
     """
     rows = values if isinstance(values, pd.DataFrame) else pd.DataFrame(list(values))
-    given = {"task": "", "arch": "", "split": "test", "domain": "ood", "status": "ok"} | settings
-    rows = rows.assign(**{name: value for name, value in given.items() if name not in rows})
-    return rows.reindex(columns=[*ROW_COLUMNS, *(column for column in rows if column not in ROW_COLUMNS)])
+    return runs.result_rows(rows, {"task": "", "arch": "", "split": "test", "domain": "ood", "status": "ok"} | settings)

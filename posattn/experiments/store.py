@@ -1,21 +1,20 @@
 """The store: what was trained and measured, by what determines it. Nothing in it is computed twice.
 
-store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.training.run)
+store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.run_folder)
 store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
 store/computed/NAME-SIZE.csv       rows of an experiment that needs no runs, or of compiled programs
 
 A row belongs to a run, whichever ensemble it was trained in and whichever experiment asked; experiments that share runs share
 rows, also where one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last.
-Several processes may use one store: an ensemble is trained by the process that holds its run.json, and new ensembles are laid
+Several processes may use one store: an ensemble is trained by the process that holds its folder, and new ensembles are laid
 out by one process at a time.
 """
 
-import contextlib
 import gzip
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -23,10 +22,13 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
-from posattn.training import RunSpec, files
+from posattn.run_folder import RunFolder
+from posattn.training import RunSpec
+from posattn.training.run import read_spec
 from posattn.training.spec import PRECISIONS
 
 _PRECISION = "fp32"  # of what is trained, unless another is asked for
@@ -82,11 +84,11 @@ class Store:
 
         ``precision`` None takes a finished run in any; what is new then trains in fp32.
         """
-        with self._alone():
+        with files.lock(self.root / "lock", wait=True):
             missing = {cell.key: cell for cell in cells}
             specs: dict[str, RunSpec] = {}
             for spec in self._ensembles():
-                finished = (self.folder(spec) / "weights.json").exists()
+                finished = RunFolder(self.folder(spec)).finished
                 if spec.precision != (precision or _PRECISION) and not (precision is None and finished):
                     continue
                 held = [key for key in _keys(spec) if key in missing]
@@ -95,7 +97,7 @@ class Store:
                     for key in held:
                         del missing[key]
             for spec in _group(missing.values(), precision or _PRECISION):
-                files.write_json(self.folder(spec) / "run.json", spec.to_dict())
+                RunFolder(self.folder(spec)).describe(spec)
                 specs[spec.digest] = spec
             return list(specs.values())
 
@@ -167,15 +169,15 @@ class Store:
 
     def _ensembles(self) -> list[RunSpec]:
         specs = []
-        for path in sorted(self.root.glob("runs/*/run.json")):
-            try:
-                specs.append(RunSpec.from_dict(files.read_json(path)))
-            except files.Damaged:
-                raise
-            except UsageError:  # a network or task that someone else's file defines
-                continue
-            except (KeyError, TypeError, AttributeError) as error:
-                raise files.Damaged(f"{path} does not describe a run.") from error
+        for path in sorted(self.root.glob("runs/*")):
+            folder = RunFolder(path)
+            if folder.kind == "trained":
+                try:
+                    specs.append(read_spec(folder))
+                except files.Damaged:
+                    raise
+                except UsageError:  # a network or task that someone else's file defines
+                    continue
         return specs
 
     def _described(self, path: Path) -> dict[str, Any]:
@@ -197,13 +199,6 @@ class Store:
                 raise files.Damaged(f"{about} does not describe rows.")
             self._index[path] = version, described
         return described
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        lock = self.root / "lock"
-        files.touch(lock)
-        with files.sole_user(lock, wait=True):
-            yield
 
 
 def _beside(rows: Path) -> Path:

@@ -12,9 +12,9 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
+from posattn import files
 from posattn.errors import UsageError
 from posattn.explorer.content import Content, of_package, of_runs
-from posattn.training import files
 
 LARGEST = 8_000_000  # bytes of a page
 _FOR_WEIGHTS = 0.9  # of the page

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from posattn.devices import check_fits
 from posattn.errors import Settings, UsageError, choice, flag, positive, whole, without
-from posattn.free_memory import check_fits
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
 from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input

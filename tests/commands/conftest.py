@@ -3,7 +3,7 @@
 import pytest
 
 from posattn.compiler import compile_program
-from posattn.compiler.saved import save
+from posattn.compiler.run import save
 
 
 @pytest.fixture(scope="module")

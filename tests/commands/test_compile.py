@@ -5,7 +5,7 @@ import torch
 
 import posattn
 from posattn.compiler import PROGRAMS
-from posattn.compiler.saved import CompiledRun
+from posattn.compiler.run import CompiledRun
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -10,7 +10,7 @@ from posattn import UsageError
 from posattn.compiler import compile_program
 from posattn.compiler.graph_report import compiled_report, pretrained_report, report_of, trained_report
 from posattn.compiler.pcoc import IDLE
-from posattn.compiler.saved import save
+from posattn.compiler.run import save
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -8,8 +8,8 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiler import compile_program
-from posattn.compiler.saved import CompiledRun, save
-from posattn.training.files import Damaged
+from posattn.compiler.run import CompiledRun, save
+from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -16,8 +16,16 @@ from posattn import cli
 from posattn.errors import UsageError
 from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_task
 from posattn.model import ModelConfig
+<<<<<<< HEAD
 from posattn.network import own_network
-from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
+from posattn import files
+from posattn.training import Member, Recipe, RunSpec, checkpoints, load, train_spec
+=======
+from posattn.run_folder import RunFolder
+from posattn.runs import load
+from posattn.training import Member, Recipe, RunSpec, train_spec
+from posattn.training.network import own_network
+>>>>>>> runs
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
 
@@ -195,8 +203,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
 def test_what_others_train_is_waited_for_in_one_line_and_without_a_cluster(store):
     said, spec = [], ensemble()
     engine = RayEngine(announce=said.append)
-    files.write_json(store.folder(spec) / "run.json", spec.to_dict())
-    with files.sole_user(store.folder(spec) / "run.json"):
+    with RunFolder(store.folder(spec)).claim(spec):
         for _ in range(2):
             assert engine.run([spec], MEASURE, store) == [spec]
     assert said == [
@@ -228,17 +235,17 @@ def leave_a_checkpoint(spec, folder):
 
     with pytest.raises(InterruptedError):
         train_spec(spec, CPU, folder, save_every=0, report=stop)
-    state = checkpoints.load(folder, spec.digest)
-    checkpoints.clear(folder)
-    checkpoints.save(folder, spec.digest, 1, state | {"seconds": torch.tensor(1000.0)})
+    own = RunFolder(folder)
+    state = own.load_checkpoint(spec)
+    own.clear_checkpoints()
+    own.save_checkpoint(spec, 1, state | {"seconds": torch.tensor(1000.0)})
 
 
 def test_runs_and_rows_are_the_local_engines(joined, store, local):
     """With one thread against two, from a checkpoint of the local engine, and beside another process."""
     said, specs = [], [ensemble(), ensemble("standard", task="min"), ensemble("scale-exact")]
     leave_a_checkpoint(specs[1], store.folder(specs[1]))
-    files.write_json(store.folder(specs[2]) / "run.json", specs[2].to_dict())
-    with files.sole_user(store.folder(specs[2]) / "run.json"):
+    with RunFolder(store.folder(specs[2])).claim(specs[2]):
         elsewhere = RayEngine(joined.address, announce=said.append).run(specs, MEASURE, store)
     assert elsewhere == specs[2:] and not list(store.folder(specs[2]).glob("weights*"))
     assert numbers(store) == local(specs[:2])
@@ -265,7 +272,7 @@ def test_an_error_in_a_task_comes_back_after_the_others_are_done(joined, store):
         RayEngine(joined.address, announce=said.append).run([bad, good], Choosy(), store)
     assert "1/2 standard, n = 2: 2 models: failed: arch is 'standard'; it must be another." in said
     assert [path.name.split("-")[0] for path in store.root.glob("rows/*.csv.gz")] == ["positional"]
-    with files.sole_user(store.folder(bad) / "run.json"):
+    with RunFolder(store.folder(bad)).claim(bad):
         pass  # nothing is held any longer
 
 
@@ -304,7 +311,7 @@ def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, ga
         with pytest.raises(end):
             RayEngine(joined.address, announce=stop, every=0.1).run([spec], MEASURE, store)
         assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
-        assert checkpoints.load(store.folder(spec), spec.digest) is not None
+        assert RunFolder(store.folder(spec)).load_checkpoint(spec) is not None
         newest = max(path.name for path in store.folder(spec).glob("checkpoint-*.json"))
         assert all(newest > name for name in kept)
         kept.add(newest)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from trials import MEASURE, files_of, grid_changed, small
 
+from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
@@ -18,7 +19,13 @@ from posattn.experiments import (
     Store,
     reproduce,
 )
-from posattn.training import RunSpec, files, fit, train_spec
+<<<<<<< HEAD
+from posattn import files
+from posattn.training import RunSpec, fit, train_spec
+=======
+from posattn.run_folder import RunFolder
+from posattn.training import fit, train_spec
+>>>>>>> runs
 from posattn.training.run import save
 
 CPU = torch.device("cpu")
@@ -159,8 +166,8 @@ def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engi
         reproduce(trial, "paper", tmp_path / "out", store, engine, precision="fp16")
     assert not store.root.exists()
     (cell, *_) = trial.cells("paper")
-    begun = store.folder(cell.spec("fp16"))  # what a GPU began and did not finish
-    files.write_json(begun / "run.json", cell.spec("fp16").to_dict())
+    begun = RunFolder(store.folder(cell.spec("fp16")))  # what a GPU began and did not finish
+    begun.describe(cell.spec("fp16"))
     outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
     assert set(outcome.rows["precision"]) == {"fp32"}
 
@@ -170,8 +177,9 @@ def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
     (cell,) = trial.cells("paper")
     run = train_spec(cell.spec(), CPU)
     run.spec = cell.spec("fp16")
-    files.write_json(store.folder(run.spec) / "run.json", run.spec.to_dict())
-    save(store.folder(run.spec), run)
+    folder = RunFolder(store.folder(run.spec))
+    folder.describe(run.spec)
+    save(folder, run)
     outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
     assert set(outcome.rows["precision"]) == {"fp16"}
 
@@ -192,11 +200,11 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_trained_again(tmp_
     train_spec(spec, CPU, folder)
     before, looks = files_of(folder), []
 
-    def finished(*given, really=fit._finished):
+    def holds(*given, really=RunFolder.holds):
         looks.append(None)
         return really(*given) if len(looks) > 1 else False  # the first look came too early
 
-    monkeypatch.setattr(fit, "_finished", finished)
+    monkeypatch.setattr(RunFolder, "holds", holds)
     monkeypatch.setattr(fit, "trainer_for", None)  # would fail if it were called
     train_spec(spec, CPU, folder)
     assert files_of(folder) == before

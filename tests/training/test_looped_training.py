@@ -9,12 +9,18 @@ import pytest
 import torch
 
 import posattn
-from posattn import ModelConfig, UsageError
+from posattn import ModelConfig, UsageError, metrics
 from posattn.compiler.looped_programs import looped_program
+from posattn.metrics import relative_square
 from posattn.tasks import TASKS, Task, register
+<<<<<<< HEAD
 from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
-from posattn.training.metrics import relative_square
+from posattn.metrics import relative_square
 from posattn.training.parameters import Parameters
+=======
+from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
+from posattn.training.program import Parameters, Program
+>>>>>>> runs
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
 from posattn.training.ways import way_for
@@ -123,7 +129,7 @@ def test_errors_are_those_of_the_network_and_not_of_the_truth():
 
 def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
     run = Run.of(looped_program("sum").float(), "sum")
-    monkeypatch.setattr("posattn.training.metrics.free_bytes", lambda _: 1e6)
+    monkeypatch.setattr("posattn.metrics.free_bytes", lambda _: 1e6)
     with pytest.raises(
         UsageError,
         match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",
@@ -141,12 +147,12 @@ def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network
     """The truth of long lists is the CPU's work on every device. Nothing is drawn here, so no GPU is needed."""
     monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e6 if device.type == short else 1e12)
     with pytest.raises(UsageError, match=rf"^samples is 10; so many lists of {n} .* GB are free on the {named}\.$"):
-        metrics.evaluate_lengths(lambda x: x, [("sum", 0)], [n], [1.0], 10, device=torch.device("cuda"))
+        metrics.Evaluation(lambda x: x, [("sum", 0)], 10, device=torch.device("cuda")).by_length([n], [1.0])
 
 
 def test_the_columns_of_the_truth_need_room_only_where_it_is_computed(monkeypatch):
     monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
-    metrics._check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
+    metrics.check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
 
 
 def test_lists_of_a_task_with_lists_of_its_own_are_its_own():

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from functools import partial
 
@@ -129,11 +128,8 @@ def at_file_operation(number, work):
 
                 return perform
 
-            for module, name in (
-                (tempfile, "mkstemp"),
-                *((os, name) for name in ("fsync", "chmod", "replace", "unlink")),
-            ):
-                setattr(module, name, deadly(getattr(module, name)))
+            for name in ("mkdir", "fsync", "replace", "unlink"):
+                setattr(os, name, deadly(getattr(os, name)))
             try:
                 work()
             except BaseException:

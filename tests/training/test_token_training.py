@@ -9,11 +9,19 @@ import torch.nn.functional as F
 
 import posattn
 from posattn.errors import UsageError
+<<<<<<< HEAD
 from posattn.training import RunSpec, load
 from posattn.training.answers import answer_tokens
 from posattn.training.losses import LOSSES, loss_of, surprise
 from posattn.training.parameters import Parameters
-from posattn.training.scores import percentage_error
+from posattn.metrics import percentage_error
+=======
+from posattn.metrics import cross_entropies, percentage_error
+from posattn.runs import answer_tokens, load
+from posattn.training import RunSpec
+from posattn.training.losses import LOSSES, loss_of
+from posattn.training.program import Parameters, Program
+>>>>>>> runs
 from posattn.training.trainer import Member
 from posattn.training.ways import way_for
 
@@ -38,7 +46,7 @@ def test_the_loss_of_letters_is_the_cross_entropy():
     expected = [F.cross_entropy(a.flatten(0, 1), b.flatten(), reduction="sum") for a, b in zip(out, y, strict=True)]
     torch.testing.assert_close(LOSSES["cross-entropy"](out, y), torch.stack(expected))
     certain = 1e4 * F.one_hot(y, 16).double()
-    assert (surprise(certain, y) == 0).all()
+    assert (cross_entropies(certain, y) == 0).all()
 
 
 def test_an_ensemble_has_one_loss():

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, checked when read, never unpickled."""
+"""Files: written whole or not at all, checked when read, never unpickled; and locks."""
 
 import contextlib
 import errno
@@ -10,15 +10,17 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
 
 import posattn
+from posattn import files
 from posattn.errors import UsageError
-from posattn.training import checkpoints, files
-from posattn.training.files import Damaged
+from posattn.files import Damaged
+from posattn.run_folder import RunFolder
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([True, False]), "c": torch.zeros(0, 2)}
 
@@ -53,7 +55,7 @@ def test_a_file_has_the_permissions_any_other_would(tmp_path, umask):
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-@pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
+@pytest.mark.parametrize("call", ["replace", "fsync"])
 @pytest.mark.parametrize(
     ("number", "reason"), [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the disk is full"), (errno.EIO, "")]
 )
@@ -99,7 +101,7 @@ def test_a_limit_on_the_size_of_files(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from posattn.training import files
+        from posattn import files
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         files.write(Path(sys.argv[1]), b"kept")
@@ -170,30 +172,6 @@ def test_a_missing_half_is_named(tmp_path, suffix):
     path.with_suffix(suffix).unlink()
     with pytest.raises(Damaged, match=rf"^cannot read {path.with_suffix(suffix)}: No such file"):
         files.load_tensors(path)
-
-
-def test_the_newest_whole_checkpoint_is_loaded_and_two_are_kept(tmp_path):
-    for steps in (1, 20, 300):
-        checkpoints.save(tmp_path, "run", steps, {"steps": torch.tensor(steps)})
-    assert sorted(path.stem for path in tmp_path.iterdir()) == [f"checkpoint-{k:010d}" for k in (20, 20, 300, 300)]
-    assert checkpoints.load(tmp_path, "run")["steps"] == 300
-    newest = tmp_path / "checkpoint-0000000300.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match=rf"^{newest} is damaged: .+ used\.$"):
-        assert checkpoints.load(tmp_path, "run")["steps"] == 20
-    checkpoints.clear(tmp_path)
-    assert not list(tmp_path.iterdir()) and checkpoints.load(tmp_path, "run") is None
-
-
-def test_a_damaged_checkpoint_does_not_push_out_what_training_saves_afterwards(tmp_path):
-    for steps in (90, 100):
-        checkpoints.save(tmp_path, "run", steps, {"steps": torch.tensor(steps)})
-        flip(tmp_path / f"checkpoint-{steps:010d}.safetensors", -1)
-    with pytest.warns(UserWarning):
-        assert checkpoints.load(tmp_path, "run") is None
-    checkpoints.save(tmp_path, "run", 10, {"steps": torch.tensor(10)})  # started over
-    state = checkpoints.load(tmp_path, "run")
-    assert state is not None and state["steps"] == 10
 
 
 class Bomb:
@@ -268,13 +246,14 @@ def reseal(path):
 @pytest.mark.filterwarnings("ignore")  # a damaged checkpoint is passed over with a warning
 def test_a_pickle_in_place_of_a_checkpoint_is_not_unpickled(bomb, tmp_path, sealed):
     path, mark = bomb
-    checkpoints.save(tmp_path, "run", 5, {"steps": torch.tensor(5)})
-    checkpoint = tmp_path / "checkpoint-0000000005.safetensors"
+    folder, spec = RunFolder(tmp_path), SimpleNamespace(digest="run")
+    folder.save_checkpoint(spec, 5, {"steps": torch.tensor(5)})
+    (checkpoint,) = folder.checkpoints()
     shutil.copy(path, checkpoint)
     if sealed:
         reseal(checkpoint)
     try:
-        assert checkpoints.load(tmp_path, "run") is None
+        assert folder.load_checkpoint(spec) is None
     except UsageError as refused:
         assert str(refused).startswith(f"{checkpoint} is ")
     assert not mark.exists()

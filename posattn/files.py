@@ -1,4 +1,4 @@
-"""Files of a run: safetensors and JSON, written atomically, checked when read. Nothing is ever unpickled.
+"""Files written whole or not at all, checked when read, never unpickled; and locks.
 
 A tensor file ``NAME.safetensors`` has a ``NAME.json`` beside it with its SHA-256 and whatever describes it; the JSON is
 sealed by a checksum of its own. The JSON is written last, so a file that has one is complete.
@@ -9,75 +9,71 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import safetensors
 import safetensors.torch
+from torch import Tensor
 
 from posattn.errors import UsageError
-from posattn.folding import Tensors
 
 _PARTIAL = ".partial"
-
-
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
 
 
 class Damaged(UsageError):
     """A file is truncated, altered or missing its other half."""
 
 
+class InUse(UsageError):
+    """Another process holds the lock."""
+
+
 def write(path: Path, content: bytes) -> None:
     """Puts ``content`` at ``path`` whole or not at all; what was there stays if anything goes wrong."""
-    temporary = None
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
-        raise UsageError(f"cannot write {path}: {reason}.") from error
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise _cannot_write(path, error) from error
 
 
-def touch(path: Path) -> None:
-    """Makes an empty file if there is none."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}.") from error
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
+    return UsageError(f"cannot write {path}: {reason}.")
 
 
-def sweep(folder: Path) -> None:
-    """Removes what a process that was killed while writing left in ``folder``."""
-    for path in leftovers(folder):
-        path.unlink(missing_ok=True)
-
-
-def leftovers(folder: Path) -> list[Path]:
-    """Half-written files of a run in ``folder``."""
-    names = ("run.json", "history.csv", "weights.*", "checkpoint-*")
+def half_written(folder: Path, *names: str) -> list[Path]:
+    """What a process that was killed while writing files of these names, which may have a ``*``, left in ``folder``."""
     return [path for name in names for path in folder.glob(f".{name}.*{_PARTIAL}")]
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextlib.contextmanager
+def lock(path: Path, wait: bool = False) -> Iterator[None]:
+    """Holds the lock file ``path`` until the block ends or the process does, and makes its folder if there is none.
+
+    Raises :class:`InUse` where another process holds it, or waits for that one. The file itself stays: a lock on a file that
+    is removed or replaced would not keep out who makes the next one.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(filelock.FileLock(path, timeout=-1 if wait else 0))
+        except filelock.Timeout as error:
+            raise InUse(f"another process is using {path.parent}; wait for it or give another folder.") from error
+        except OSError as error:
+            raise _cannot_write(path.parent, error) from error
+        yield
 
 
 def write_json(path: Path, value: object) -> None:
@@ -93,7 +89,7 @@ def read_json(path: Path) -> Any:
         raise Damaged(f"{path} is damaged: it is not valid JSON.") from error
 
 
-def save_tensors(path: Path, tensors: Tensors, description: dict[str, Any]) -> None:
+def save_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Writes ``path`` and the JSON beside it."""
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     write(path, content)
@@ -101,7 +97,7 @@ def save_tensors(path: Path, tensors: Tensors, description: dict[str, Any]) -> N
     write_json(path.with_suffix(".json"), sealed | {"seal": _seal(sealed)})
 
 
-def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors at ``path`` and their description, after checking both."""
     described = read_json(path.with_suffix(".json"))
     if not isinstance(described, dict) or described.pop("seal", None) != _seal(described):
@@ -111,6 +107,10 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         return safetensors.torch.load(content), described
     except safetensors.SafetensorError as error:
         raise Damaged(f"{path} is damaged: it is not a safetensors file.") from error
+
+
+def _seal(description: dict[str, Any]) -> str:
+    return sha256(json.dumps(description, sort_keys=True).encode())
 
 
 def sha256(content: bytes) -> str:
@@ -126,26 +126,6 @@ def read_checked(path: Path, checksum: str | None) -> bytes:
     if sha256(content) != checksum:
         raise Damaged(f"{path} is damaged: its checksum does not match.")
     return content
-
-
-class InUse(UsageError):
-    """Another process holds the file."""
-
-
-@contextlib.contextmanager
-def sole_user(path: Path, wait: bool = False) -> Iterator[None]:
-    """Holds the file ``path`` for this process; where the system has no file locks it holds nothing."""
-    with path.open("rb") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except OSError as error:
-                raise InUse(f"another process is using {path.parent}; wait for it or give another folder.") from error
-        yield
-
-
-def _seal(description: dict[str, Any]) -> str:
-    return sha256(json.dumps(description, sort_keys=True).encode())
 
 
 def refuse_pickle(path: Path) -> None:

@@ -6,15 +6,12 @@ import pytest
 import torch
 
 import posattn
+from posattn import metrics
 from posattn.errors import UsageError
+from posattn.metrics import Evaluation
 from posattn.tasks import TASKS, Task, task
-from posattn.training import ROW_COLUMNS, Recipe, Run, RunSpec, metrics
-from posattn.training.trainer import Member
+from posattn.training import Run
 
-CONTRACT = {  # DESIGN.md: other programs read these columns
-    *("experiment", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
-    *("seed", "split", "domain", "scale", "metric", "value", "status"),
-}
 SMALL = posattn.ModelConfig(3, embed=8, width=8)
 
 
@@ -53,10 +50,9 @@ def test_closeness_needs_every_entry_within_both_tolerances_together():
 
 def test_the_truth_is_in_float64_so_that_exact_answers_have_no_error():
     """Seven additions in float32 are off by some 1e-7 of a sum; evaluate has to find none of that, nor evaluate_lengths."""
-    exact = [metrics.evaluate(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], [8], [1, 10], samples=50)]
-    exact.append(metrics.evaluate_lengths(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], [8], [1, 10], 50))
-    shifted = metrics.evaluate_shifts(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], [8], ["training"], 50)
-    assert all((table["mse"] < 1e-25).all() for table in [*exact, shifted])
+    test = Evaluation(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], 50)
+    tables = [test.by_scale([8], [1, 10]), test.by_length([8], [1, 10]), test.by_shift([8], ["training"])]
+    assert all((table["mse"] < 1e-25).all() for table in tables)
     run = Run.of(posattn.pretrained("sum", arch="looped"), "sum", seed=3)
     by_scale, by_length = run.evaluate([10], 50), run.evaluate_lengths([16], [10], 50)
     assert by_scale["mse"].item() == pytest.approx(by_length["mse"].item(), rel=1e-9)
@@ -65,12 +61,12 @@ def test_the_truth_is_in_float64_so_that_exact_answers_have_no_error():
 def test_a_target_that_takes_float32_alone_is_asked_in_float32(monkeypatch):
     weights = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
     monkeypatch.setitem(TASKS, "weighted", Task("weighted", "weighted", lambda x: x @ weights))
-    table = metrics.evaluate(lambda x: x @ weights, [("weighted", 0)], [3], [1, 10], samples=20)
+    table = Evaluation(lambda x: x @ weights, [("weighted", 0)], 20).by_scale([3], [1, 10])
     assert (table["mse"] == 0).all() and (table["closeness"] == 1).all()
 
 
 def table_of(predict, members=(("sum", 0),), scales=(1,), samples=64, n=3):
-    return metrics.evaluate(predict, members, [n], scales, samples)
+    return Evaluation(predict, members, samples).by_scale([n], scales)
 
 
 def test_the_table_has_a_row_for_each_member_and_scale_and_a_perfect_answer_scores_full_marks():
@@ -148,74 +144,13 @@ def test_evaluation_gives_the_same_numbers_on_any_number_of_cores(arch):
     assert tables[0].equals(tables[1]) and tables[0].equals(tables[2])
 
 
-def test_rows_carry_the_settings_beside_every_number(run):
-    table = run.evaluate([0.5, 1, 3], samples=50)
-    rows = run.rows(table, "trial")
-    assert set(rows) >= CONTRACT and list(rows) == list(ROW_COLUMNS)
-    assert len(rows) == len(table) * 4 and set(rows["metric"]) == {"mse", "mse_over_c2", "rounding", "closeness"}
-    same = {"experiment": "trial", "arch": "positional", "n": 3, "samples": 60, "layers": 2, "width": 8}
-    same |= {"encoding": "one-hot", "recipe": "paper", "precision": "fp32", "split": "test", "status": "ok"}
-    assert all(set(rows[column]) == {value} for column, value in same.items())
-    assert {(scale, domain) for scale, domain in rows[["scale", "domain"]].values} == {
-        (0.5, "id"),
-        (1, "id"),
-        (3, "ood"),
-    }
-    mse = rows[rows["metric"] == "mse"].set_index(["task", "seed", "scale"])["value"]
-    assert mse["min", 4, 3] == table.query("task == 'min' and scale == 3")["mse"].item()
-    assert rows.groupby("task")["run"].nunique().tolist() == [1, 1] and rows["run"].nunique() == 2
-
-
-def spec(**changes):
-    settings = {"model": SMALL, "recipe": Recipe(), "members": (Member("sum", 0, 5e-4),)}
-    return RunSpec(**settings | changes)
-
-
-def test_identity_is_the_members_own_whatever_it_trains_beside():
-    alone = spec().identity(0)
-    company = spec(members=(Member("min", 3, 1e-3), Member("sum", 0, 5e-4), Member("sum", 1, 5e-4)))
-    assert company.identity(1) == alone
-    assert len({company.identity(k) for k in range(3)}) == 3
-
-
-def test_identity_does_not_depend_on_how_the_learning_rate_was_given():
-    settings = {"samples": 20, "epochs": 1, "batch": 10, "device": "cpu"}
-    alone = posattn.train("sum", SMALL, lr=1e-3, **settings)
-    company = posattn.train("sum", SMALL, members=2, lr=[1e-3, 2e-3], **settings)
-    assert torch.equal(alone.parameters.flat[0], company.parameters.flat[0])
-    assert alone.spec.identity(0) == company.spec.identity(0)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model": posattn.ModelConfig(4, embed=8, width=8)},
-        {"model": posattn.ModelConfig(3, "standard", embed=8, width=8)},
-        {"model": posattn.ModelConfig(3, embed=8, width=8, bias=False)},
-        {"model": posattn.ModelConfig(3, embed=8, width=8, encoding="binary")},
-        {"recipe": Recipe(epochs=5)},
-        {"recipe": Recipe(samples=5)},
-        {"recipe": Recipe(patience=5)},
-        {"recipe": Recipe(beta_2=0.99)},
-        {"variable_length": True},
-        {"precision": "tf32"},
-        {"members": (Member("min", 0, 5e-4),)},
-        {"members": (Member("sum", 1, 5e-4),)},
-        {"members": (Member("sum", 0, 6e-4),)},
-    ],
-    ids=str,
-)
-def test_identity_differs_when_any_setting_does(changes):
-    assert spec(**changes).identity(0) != spec().identity(0)
-
-
 def test_several_lengths_count_equally():
     """The mean over lengths of each length's error, not a sum and not weighted by how many numbers a list has."""
 
     def off_by_its_length(x):
         return task("min").target(x) + x.shape[-1]
 
-    table = metrics.evaluate(off_by_its_length, [("min", 0)], [1, 2, 3], [1, 2], samples=30)
+    table = Evaluation(off_by_its_length, [("min", 0)], 30).by_scale([1, 2, 3], [1, 2])
     assert table["mse"].tolist() == pytest.approx([(1 + 4 + 9) / 3] * 2, rel=1e-5)
     run = posattn.train("sum", SMALL, samples=30, epochs=1, batch=10, variable_length=True, device="cpu")
     with pytest.raises(UsageError, match="samples is 2"):
