@@ -11,12 +11,13 @@ from posattn.baselines import GraphConfig
 from posattn.compiler import compile
 from posattn.errors import UsageError
 from posattn.folding import Frozen
+from posattn.guarantees import generalization_bound
 from posattn.looped import LoopedConfig
 from posattn.model import ARCHITECTURES, ModelConfig, Transformer
 from posattn.pretrained import pretrained
 from posattn.runs import load
 from posattn.tasks import task
-from posattn.theory import generalization_bound, ood_probability
+from posattn.theory import ood_probability
 from posattn.tokens import TokenConfig
 from posattn.training import Recipe, Run, train
 

@@ -19,7 +19,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 CHECKED = [
     "posattn.attention",
     "posattn.baselines.gnn",
-    "posattn.communication",
+    "posattn.graphs.communication",
     "posattn.encodings",
     "posattn.folding",
     "posattn.compiler.compiled_model",

@@ -5,13 +5,13 @@ import math
 import pandas as pd
 import pytest
 import torch
+from posattn.experiments.attention import AttentionStudy
+from posattn.experiments.theory import Gaps
 
 import posattn
 from posattn import UsageError
 from posattn.compiler import CompiledRun, compile_program, save
-from posattn.experiments.attention import AttentionStudy
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
-from posattn.experiments.theory import Gaps
 from posattn.runs import ROW_COLUMNS, AnyRun, answer_tokens, result_rows
 from posattn.training import Run
 from posattn.training.finetune import fine_tune

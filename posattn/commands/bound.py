@@ -6,10 +6,10 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
+from posattn.guarantees import generalization_bound, network_of
 from posattn.runs import load
 from posattn.theory.bound import ATTENTION, GeneralizationBound, in_digits
-from posattn.theory.models import generalization_bound, network_of
-from posattn.theory.network import norm_table
+from posattn.theory.matrices import norm_table
 from posattn.training.run import trained
 
 

@@ -7,8 +7,8 @@ from typer import Option
 
 from posattn.commands import console
 from posattn.errors import positive
+from posattn.guarantees import certify_model
 from posattn.runs import load
-from posattn.theory.models import certify_model
 
 
 def command(

@@ -5,12 +5,12 @@ from pathlib import Path
 from typer import Argument, Option
 
 from posattn.commands import console
+from posattn.compiled_run import save
 from posattn.compiler.compiling import BOUND, Compilation, compile_program
-from posattn.compiler.graph_report import MACHINES
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import VALUES
-from posattn.compiler.run import save
 from posattn.errors import UsageError
+from posattn.graphs.reports import MACHINES
 
 
 def command(

@@ -6,9 +6,9 @@ from typer import Argument, Option
 
 from posattn import files
 from posattn.commands import console
-from posattn.compiler.graph import svg
-from posattn.compiler.graph_report import BY, pretrained_report, report_of
 from posattn.errors import UsageError
+from posattn.graphs.pictures import svg
+from posattn.graphs.reports import BY, pretrained_report, report_of
 
 
 def command(

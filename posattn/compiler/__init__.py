@@ -11,6 +11,7 @@ library.py           the programs by name
 run.py               a compiled program as a run: what it answers, and its folder
 """
 
+from posattn.compiled_run import CompiledRun, save
 from posattn.compiler.analysis import Known
 from posattn.compiler.compiling import Compilation, compile, compile_program
 from posattn.compiler.expressions import (
@@ -31,7 +32,6 @@ from posattn.compiler.expressions import (
 from posattn.compiler.library import PROGRAMS, Program
 from posattn.compiler.mpc import MPC, Machine, Message, Received
 from posattn.compiler.pcoc import PCOC, Excess, Round
-from posattn.compiler.run import CompiledRun, save
 
 __all__ = [
     "MPC", "PCOC", "PROGRAMS", "Compilation", "CompiledRun", "Excess", "Expression", "Known", "Machine", "Memory", "Message",

@@ -5,9 +5,9 @@ from functools import cache
 
 import pandas as pd
 
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, compile
 from posattn.compiler.mpc_to_pcoc import fixed_communication
-from posattn.compiler.run import CompiledRun
 from posattn.compiler.selection import SelectionNetwork
 from posattn.experiments.measures import Measure
 

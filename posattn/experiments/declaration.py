@@ -21,8 +21,8 @@ from posattn.experiments.store import Store, digest
 from posattn.runs import ROW_COLUMNS
 from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
-from posattn.training.network import suited
 from posattn.training.recipe import recipe
+from posattn.training.suitability import suited
 
 SIZES = ("smoke", "quick", "paper")
 

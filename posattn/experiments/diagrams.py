@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from posattn.compiler.graph import Graph, graph_of
 from posattn.experiments.attention_study import LISTS, entries, show_weights
 from posattn.experiments.figures import Lines, View
 from posattn.experiments.rows import result_rows
+from posattn.graphs.pictures import Graph, graph_of
 from posattn.model import Layer, ModelConfig, Transformer, input_features
 from posattn.pretrained import pretrained
 

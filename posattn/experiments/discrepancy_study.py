@@ -11,9 +11,9 @@ from torch import Tensor
 from posattn import streams
 from posattn.errors import choice
 from posattn.experiments.rows import result_rows
+from posattn.guarantees import class_model
 from posattn.model import Transformer
 from posattn.theory.discrepancy import Members, empirical_discrepancy, sample_integers, tree_depth
-from posattn.theory.models import class_model
 
 
 @dataclass(frozen=True)

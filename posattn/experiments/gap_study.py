@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure
 from posattn.experiments.styles import style
+from posattn.guarantees import network_bound, network_of
 from posattn.model import ARCHITECTURES
+from posattn.runs import AnyRun
 from posattn.tasks import task
 from posattn.theory.bound import ATTENTION
-from posattn.theory.models import network_bound, network_of
-from posattn.theory.network import Network
-from posattn.training import Run
+from posattn.theory.matrices import Network
+from posattn.training.run import trained
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.compiling import BOUND
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.compiler.run import CompiledRun
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.network import can

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from posattn.errors import UsageError, choice, positive, whole, within
-from posattn.theory.network import ClassNorms
+from posattn.theory.matrices import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
 FROM, TO = 1e-100, 1e100  # between which caps and limits lie: squares of them are numbers that a float holds

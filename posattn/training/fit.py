@@ -19,13 +19,13 @@ from posattn.run_folder import RunFolder
 from posattn.tasks import task as find_task
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
-from posattn.training.network import doubt_family, network_for, suited
 from posattn.training.polish import polish as take_last_steps
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe
 from posattn.training.recipe import recipe as find_recipe
 from posattn.training.run import Run, predictor, read_run, save, trained
 from posattn.training.spec import RunSpec
+from posattn.training.suitability import doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
 from posattn.training.ways import Fused, Precision, has_kernels
 from posattn.training.workers import Workers

@@ -2,8 +2,8 @@
 
 import pytest
 
+from posattn.compiled_run import save
 from posattn.compiler import compile_program
-from posattn.compiler.run import save
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import posattn
-from posattn.theory.models import network_of
-from posattn.theory.network import norm_table
+from posattn.guarantees import network_of
+from posattn.theory.matrices import norm_table
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 import posattn
-from posattn.theory.models import certify_model
+from posattn.guarantees import certify_model
 
 
 def test_the_command_says_what_the_function_finds(tmp_path, posattn_command):

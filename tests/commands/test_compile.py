@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import posattn
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS
-from posattn.compiler.run import CompiledRun
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -5,10 +5,10 @@ import torch
 
 import posattn
 from posattn import UsageError
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS
 from posattn.compiler.letters import as_logits, machine_inputs
 from posattn.compiler.mpc_to_pcoc import fixed_communication
-from posattn.compiler.run import CompiledRun
 from posattn.compiler.selection import SelectionNetwork
 
 KHOP = posattn.task("khop")

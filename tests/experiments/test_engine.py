@@ -25,15 +25,9 @@ from posattn.experiments import (
     reproduce,
     series,
 )
-<<<<<<< HEAD:tests/experiments/test_engine.py
 from posattn.pretrained import COMPARED
-from posattn.training import Recipe, load
-=======
-from posattn.experiments.report import pivots
 from posattn.runs import load
-from posattn.tasks import TASKS
 from posattn.training import Recipe
->>>>>>> runs:tests/experiments/test_reproduce.py
 
 CPU = torch.device("cpu")
 FIX_SCALE = EXPERIMENTS["fix-scale"]

@@ -5,7 +5,6 @@ import torch
 from trials import grid_changed
 
 from posattn.errors import UsageError
-<<<<<<< HEAD:tests/experiments/test_measures.py
 from posattn.experiments import (
     EXPERIMENTS,
     Bars,
@@ -21,19 +20,10 @@ from posattn.experiments import (
     reproduce,
     series,
 )
-from posattn.tasks import sample_shift, task
-from posattn.training import Recipe, load
-from posattn.metrics import evaluate_shifts
-from posattn.training.run import ROW_COLUMNS
-=======
-from posattn.experiments import EXPERIMENTS, Bars, Engine, Experiment, Grid, Shifts, View, reproduce, series
-from posattn.experiments.figures import draw
-from posattn.experiments.report import pivots
 from posattn.metrics import evaluate_shifts
 from posattn.runs import ROW_COLUMNS, load
-from posattn.tasks import SHIFTS, sample_shift, task
+from posattn.tasks import sample_shift, task
 from posattn.training import Recipe
->>>>>>> runs:tests/experiments/test_distribution_shift.py
 
 NAMES = ("training", "near-ties", "heavy-tailed")
 GRID = Grid(

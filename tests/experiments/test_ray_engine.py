@@ -16,16 +16,10 @@ from posattn import cli
 from posattn.errors import UsageError
 from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_task
 from posattn.model import ModelConfig
-<<<<<<< HEAD
 from posattn.network import own_network
-from posattn import files
-from posattn.training import Member, Recipe, RunSpec, checkpoints, load, train_spec
-=======
 from posattn.run_folder import RunFolder
 from posattn.runs import load
 from posattn.training import Member, Recipe, RunSpec, train_spec
-from posattn.training.network import own_network
->>>>>>> runs
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
 

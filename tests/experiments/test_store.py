@@ -19,13 +19,8 @@ from posattn.experiments import (
     Store,
     reproduce,
 )
-<<<<<<< HEAD
-from posattn import files
-from posattn.training import RunSpec, fit, train_spec
-=======
 from posattn.run_folder import RunFolder
-from posattn.training import fit, train_spec
->>>>>>> runs
+from posattn.training import RunSpec, fit, train_spec
 from posattn.training.run import save
 
 CPU = torch.device("cpu")

@@ -6,15 +6,9 @@ import pytest
 import torch
 
 from posattn.errors import UsageError
-<<<<<<< HEAD
 from posattn.experiments import EXPERIMENTS, Engine, Store, reproduce
 from posattn.experiments.userfile import experiments_named, load_experiment
-from posattn.training import load
-=======
-from posattn.experiments import Engine, Store, reproduce
-from posattn.experiments.userfile import load_experiment
 from posattn.runs import load
->>>>>>> runs
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 GOOD = """

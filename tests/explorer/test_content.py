@@ -8,9 +8,9 @@ import pytest
 
 import posattn
 from posattn import UsageError
+from posattn.compiled_run import save
 from posattn.compiler import compile_program
 from posattn.compiler.pcoc import PCOC
-from posattn.compiler.run import save
 from posattn.experiments import EXPERIMENTS, Store, engine, figures
 from posattn.explorer import of_runs, results
 

@@ -13,7 +13,7 @@ from posattn.kernels import words
 from posattn.kernels.limits import ROWS
 from posattn.kernels.shapes import padded, short
 from posattn.training.losses import cross_entropy
-from posattn.training.network import network_for
+from posattn.training.suitability import network_for
 from posattn.training.ways import Folded
 
 

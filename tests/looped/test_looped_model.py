@@ -5,8 +5,8 @@ import torch
 
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
-from posattn.compiler.graph_report import looped_report, pretrained_report
 from posattn.export import to_torch
+from posattn.graphs.reports import looped_report, pretrained_report
 from posattn.looped import LoopedConfig
 from posattn.looped.families import FAMILIES
 

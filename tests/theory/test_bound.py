@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import posattn
+from posattn.guarantees import certify_model, features_of, network_of
 from posattn.theory.bound import evaluate, in_digits, layer_constants
-from posattn.theory.models import certify_model, features_of, network_of
-from posattn.theory.network import ClassNorms, norm_table, row_norm, spectral, two_one
+from posattn.theory.matrices import ClassNorms, norm_table, row_norm, spectral, two_one
 
 NORMS = ClassNorms(L=3, H=2, n=5, d=7, d_P=4, B_2=1.5, B_21=3.0, B_w=0.8, B_QK=2.0, B_X=1.7, B_P=1.2)
 COVERED = ["positional", "scale-exact", "standard", "positional-input", "misaligned", "no-encoding"]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import posattn
+from posattn.guarantees import certify_model, relu_matrices
 from posattn.tasks import task
 from posattn.theory.certificate import BREAKS, certify, largest_on_cube, linear_cells, signed_errors, worst_list
 from posattn.theory.cones import bisect, bounds, largest_output, tighten, whole_network
 from posattn.theory.law import law_factor, law_table
-from posattn.theory.models import certify_model, relu_matrices
 
 
 def random_matrices(n, widths, seed):

@@ -10,13 +10,8 @@ import posattn
 from posattn import ModelConfig, UsageError
 from posattn.looped import AnyLengthConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
-<<<<<<< HEAD
-from posattn.training.begin import begins, begun, check_given
-from posattn.training.ways import LOGITS
-=======
 from posattn.training.begin import check_begin, initial_parameters, with_begin
-from posattn.training.program import LOGITS
->>>>>>> runs
+from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 STORED = Path(__file__).parents[2] / "results" / "length-generalization"

@@ -1,9 +1,8 @@
 """Training of looped networks: sharpening, lengths, ensembles, and tests at lengths beyond those trained on."""
 
-from dataclasses import replace
-
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,14 +12,8 @@ from posattn import ModelConfig, UsageError, metrics
 from posattn.compiler.looped_programs import looped_program
 from posattn.metrics import relative_square
 from posattn.tasks import TASKS, Task, register
-<<<<<<< HEAD
-from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
-from posattn.metrics import relative_square
-from posattn.training.parameters import Parameters
-=======
 from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
-from posattn.training.program import Parameters, Program
->>>>>>> runs
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
 from posattn.training.ways import way_for

@@ -16,11 +16,7 @@ from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
 from posattn.metrics import relative_square
 from posattn.training import Recipe
-<<<<<<< HEAD
-from posattn.metrics import relative_square
 from posattn.training.parameters import Parameters
-=======
->>>>>>> runs
 from posattn.training.polish import _Fit, _ways, polish
 from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers

@@ -9,19 +9,11 @@ import torch.nn.functional as F
 
 import posattn
 from posattn.errors import UsageError
-<<<<<<< HEAD
-from posattn.training import RunSpec, load
-from posattn.training.answers import answer_tokens
-from posattn.training.losses import LOSSES, loss_of, surprise
-from posattn.training.parameters import Parameters
-from posattn.metrics import percentage_error
-=======
 from posattn.metrics import cross_entropies, percentage_error
 from posattn.runs import answer_tokens, load
 from posattn.training import RunSpec
 from posattn.training.losses import LOSSES, loss_of
-from posattn.training.program import Parameters, Program
->>>>>>> runs
+from posattn.training.parameters import Parameters
 from posattn.training.trainer import Member
 from posattn.training.ways import way_for
 

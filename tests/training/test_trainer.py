@@ -12,13 +12,8 @@ from posattn.errors import UsageError
 from posattn.looped import AnyLengthConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
-<<<<<<< HEAD
-from posattn.training import Member, Recipe, Trainer, metrics
-from posattn.training.parameters import initial_model
-=======
 from posattn.training import Member, Recipe, Trainer
-from posattn.training.program import initial_model
->>>>>>> runs
+from posattn.training.parameters import initial_model
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")

@@ -3,7 +3,15 @@
 import pytest
 
 from posattn.compiler import PROGRAMS, compile_program
-from posattn.compiler.graph import attention_graph, benes_graph, graph_of, leading_to, network_graph, program_graph, svg
+from posattn.graphs.pictures import (
+    attention_graph,
+    benes_graph,
+    graph_of,
+    leading_to,
+    network_graph,
+    program_graph,
+    svg,
+)
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -25,7 +25,7 @@ from posattn.tasks import task as find_task
 from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate
 from posattn.theory.certificate import Certificate, certify
 from posattn.theory.discrepancy import HARD, Members, extremum
-from posattn.theory.network import ClassNorms, LayerWeights, Network
+from posattn.theory.matrices import ClassNorms, LayerWeights, Network
 
 TRAINING_LIMIT = 2.0  # training values lie in [-2, 2]
 

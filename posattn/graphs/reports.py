@@ -14,11 +14,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from posattn.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
-from posattn.compiler.graph import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
+from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
-from posattn.compiler.run import CompiledRun
 from posattn.errors import UsageError, choice, whole
+from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
+from posattn.graphs.pictures import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer

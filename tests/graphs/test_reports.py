@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from posattn import UsageError
+from posattn.compiled_run import save
 from posattn.compiler import compile_program
-from posattn.compiler.graph_report import compiled_report, pretrained_report, report_of, trained_report
 from posattn.compiler.pcoc import IDLE
-from posattn.compiler.run import save
+from posattn.graphs.reports import compiled_report, pretrained_report, report_of, trained_report
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

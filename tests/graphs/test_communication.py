@@ -5,7 +5,8 @@ import torch
 
 import posattn
 from posattn import UsageError
-from posattn.communication import (
+from posattn.compiler import PROGRAMS
+from posattn.graphs.communication import (
     ALLOWED,
     butterfly,
     cuts,
@@ -19,8 +20,7 @@ from posattn.communication import (
     trace,
     tree,
 )
-from posattn.compiler import PROGRAMS
-from posattn.compiler.graph import leading_to, program_graph
+from posattn.graphs.pictures import leading_to, program_graph
 
 
 @pytest.fixture

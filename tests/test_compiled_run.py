@@ -7,8 +7,8 @@ import torch
 
 import posattn
 from posattn import UsageError
+from posattn.compiled_run import CompiledRun, save
 from posattn.compiler import compile_program
-from posattn.compiler.run import CompiledRun, save
 from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -16,7 +16,8 @@ from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
 from posattn.errors import UsageError
 from posattn.metrics import Tested
-from posattn.model import ModelConfig, Transformer
+from posattn.model import Transformer
+from posattn.network import from_dict
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, register_reader
 
@@ -133,8 +134,9 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
         raise files.Damaged(f"{folder.program} does not describe a compiled program.")
     tensors, about = files.load_tensors(folder.weights)
     try:
-        config = _config(about["model"])
-    except (KeyError, TypeError) as error:
+        config = from_dict(about["model"])
+        assert isinstance(config, CompiledConfig)
+    except (KeyError, TypeError, AssertionError) as error:
         raise files.Damaged(f"{folder.weights.with_suffix('.json')} does not describe a compiled program.") from error
     network = blank_transformer(config)
     own = dict(network.named_parameters())
@@ -146,12 +148,3 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
 
 
 register_reader("compiled", read_program)
-
-
-def _config(content: dict[str, Any]) -> ModelConfig:
-    """A configuration from JSON, in which tuples are lists."""
-    fields = dict(content)
-    for name in ("mlp", "bounds"):
-        fields[name] = tuple(tuple(row) for row in fields[name])
-    fields["integers"] = tuple(fields.get("integers", ()))
-    return ModelConfig(**fields)
