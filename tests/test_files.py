@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -268,3 +270,30 @@ def test_no_safetensors_file_is_taken_for_a_pickle(tmp_path):
         first.add(path.read_bytes()[0])
         files.refuse_pickle(path)
     assert 0x80 in first
+
+
+def test_a_lock_is_held_by_one_and_waited_for(tmp_path):
+    path, order = tmp_path / "new" / "lock", []
+
+    def wait():
+        with files.lock(path, wait=True):
+            order.append("second")
+
+    with files.lock(path):
+        with pytest.raises(files.InUse, match=r"^another process is using .*; wait for it or"), files.lock(path):
+            pass
+        other = threading.Thread(target=wait)
+        other.start()
+        time.sleep(0.2)
+        order.append("first")
+    other.join(timeout=60)
+    assert order == ["first", "second"] and os.listdir(path.parent) == ["lock"]
+    with files.lock(path):  # the file stays, and holds nothing
+        pass
+
+
+def test_a_lock_where_no_file_can_be_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+    place = tmp_path / "file" / "folder"
+    with pytest.raises(UsageError, match=rf"^cannot write {place}: .+\.$"), files.lock(place / "lock"):
+        pass
