@@ -76,6 +76,8 @@ BAD = {
     "unknown architecture": ("train sum --arch transformer", "arch is 'transformer'"),
     "no numbers a list": ("train sum --n 0", "n is 0"),
     "fewer": ("train sum --n -1", "n is -1"),
+    "words in a looped network": ("train khop --arch looped", "arch is 'looped'; khop reads words, "),
+    "words in a scale-exact one": ("train mixed-min --arch scale-exact", "arch is 'scale-exact'; mixed-min reads words, "),
     "unknown recipe": ("train sum --recipe grandmas", "recipe is 'grandmas'"),
     "unknown encoding": ("train sum --encoding morse", "encoding is 'morse'"),
     "no epochs": ("train sum --epochs 0", "epochs is 0"),

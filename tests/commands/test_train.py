@@ -72,16 +72,6 @@ def test_train_has_a_folder_of_its_own_by_default(posattn_command, tmp_path):
     assert posattn.load(tmp_path / "runs" / "sum-scale-exact").spec.model.arch == "scale-exact"
 
 
-@pytest.mark.parametrize("arch", ["scale-exact", "looped"])
-@pytest.mark.parametrize("name", ["mixed-min", "khop"])
-def test_networks_of_words_are_not_scale_exact_or_looped_and_are_not_trained_as_such(
-    posattn_command, tmp_path, name, arch
-):
-    code, _, said = posattn_command("train", name, "--arch", arch)
-    assert code == 2 and said.startswith(f"posattn: arch is '{arch}'; {name} reads words,") and said.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_commands_take_sequences_of_letters(posattn_command, tmp_path):
     small = ["--n", 6, "--layers", 1, "--embed", 8, "--width", 8, *SHORT]
     code, shown, said = posattn_command("train", "khop", *small, "--tied", "--arch", "standard", "--out", "run")
