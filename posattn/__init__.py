@@ -8,6 +8,7 @@ run.evaluate(scales=range(1, 11))                # error in and out of distribut
 
 from posattn.attention import PositionalAttention
 from posattn.baselines import GraphConfig
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import compile
 from posattn.errors import UsageError
 from posattn.folding import Frozen
@@ -24,7 +25,7 @@ from posattn.training import Recipe, Run, train
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run",
+    "ARCHITECTURES", "CompiledRun", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run",
     "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained",
     "task", "train",
 ]  # fmt: skip

@@ -10,7 +10,8 @@ from posattn.experiments.theory import Gaps
 
 import posattn
 from posattn import UsageError
-from posattn.compiler import CompiledRun, compile_program, save
+from posattn.compiled_run import CompiledRun, save
+from posattn.compiler import compile_program
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.runs import ROW_COLUMNS, AnyRun, answer_tokens, result_rows
 from posattn.training import Run

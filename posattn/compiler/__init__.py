@@ -11,7 +11,6 @@ library.py           the programs by name
 run.py               a compiled program as a run: what it answers, and its folder
 """
 
-from posattn.compiled_run import CompiledRun, save
 from posattn.compiler.analysis import Known
 from posattn.compiler.compiling import Compilation, compile, compile_program
 from posattn.compiler.expressions import (
@@ -34,7 +33,7 @@ from posattn.compiler.mpc import MPC, Machine, Message, Received
 from posattn.compiler.pcoc import PCOC, Excess, Round
 
 __all__ = [
-    "MPC", "PCOC", "PROGRAMS", "Compilation", "CompiledRun", "Excess", "Expression", "Known", "Machine", "Memory", "Message",
+    "MPC", "PCOC", "PROGRAMS", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory", "Message",
     "Program", "Received", "Round", "absolute", "both", "by_machine", "compile", "compile_program", "either", "equal", "fitted",
-    "maximum", "minimum", "relu", "save", "select", "sort_records",
+    "maximum", "minimum", "relu", "select", "sort_records",
 ]  # fmt: skip
