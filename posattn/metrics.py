@@ -129,8 +129,8 @@ class Evaluation:
             for scale in factors:
                 check_room(len(self.members), whole("samples", self.samples), whole("n", n), self.device)
                 x = self.draw(n, scale)
-                pairs = list(zip(self.predict(x), self._truth(x), strict=True))
-                found = {name: torch.stack([measure(*pair) for pair in pairs]) for name, measure in OF_LENGTHS.items()}
+                y, out = self._truth(x), self.predict(x)
+                found = {name: torch.stack(list(map(measure, out, y))) for name, measure in OF_LENGTHS.items()}
                 rows += self._rows({"n": n, "scale": scale}, found)
         if not rows:
             raise UsageError("lengths or scales is empty; give at least one of each.")
