@@ -25,7 +25,7 @@ from posattn.training import Recipe, Run, train
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "CompiledRun", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe", "Run",
-    "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability", "pretrained",
-    "task", "train",
+    "ARCHITECTURES", "CompiledRun", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe",
+    "Run", "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability",
+    "pretrained", "task", "train",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ import posattn
 from posattn import cli, encodings, model
 from posattn.commands import console
 from posattn.compiler import PROGRAMS
-from posattn.experiments import EXPERIMENTS, SCALES
+from posattn.experiments import EXPERIMENTS, SIZES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
 
@@ -145,9 +145,9 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         readers = (console.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
         assert any(reads(reader, given["numbers"] or given["run"]) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
-        own = given["name"].endswith((".py", ".toml"))
+        own = given["name"].endswith(".py")
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
-        assert given["scale"] in SCALES, place
+        assert given["scale"] in SIZES, place
 
 
 def reads(reader: Callable[[str], object], text: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from trials import small
+from trials import FIGURE, small
 
 import posattn
 from posattn.errors import UsageError
@@ -28,7 +28,7 @@ from posattn.experiments.ood_study import ood_probability_rows
 from posattn.training.recipe import recipe
 
 
-def declared(name="trial", figure=Lines(), **grid):  # noqa: B008
+def declared(name="trial", figure=FIGURE, **grid):
     """An experiment of one architecture on one task, with these changes."""
     own = {"tasks": ("sum",), "series": series("positional"), "seeds": 2} | grid
     return Experiment(name, "nowhere", "a trial", Grid(**own), figure)

@@ -102,11 +102,6 @@ def test_only_some_series_are_trained_now_and_all_that_is_there_is_drawn(tmp_pat
     assert list(dict.fromkeys(both.rows["series"])) == ["positional", "standard"]
     with pytest.raises(UsageError, match=r"^only is 'gpt'; trial has 'positional', 'standard'\.$"):
         reproduce(trial, "paper", tmp_path / "out", store, engine, only=["gpt"])
-    other = replace(trial, name="other", grid=replace(trial.grid, series=series("standard", "rope-only")))
-    assert with_series([trial, other], []) == [(trial, []), (other, [])]
-    assert with_series([trial, other], ["rope-only"]) == [(other, ["rope-only"])]
-    with pytest.raises(UsageError, match=r"^only is 'gpt'; the experiments have 'positional', 'standard', 'rope-only'\.$"):
-        with_series([trial, other], ["gpt"])
     with pytest.raises(UsageError, match=r"^precision is 'fp8'; it must be one of fp32, tf32, fp16\.$"):
         reproduce(trial, "paper", tmp_path / "out", store, engine, precision="fp8")
 
