@@ -8,8 +8,6 @@ from posattn.training import Recipe
 SMALL = Recipe(samples=40, epochs=2, batch=20)
 MEASURE, FIGURE = Scales((1, 2), samples=20), Lines()
 
-FIGURE = Lines()
-
 
 def small(name="trial", archs=("positional",), tasks=("sum",), seeds=2, recipe=SMALL, measure=MEASURE, figure=FIGURE, n=2):
     grid = Grid(tasks, series(*archs), n=(n,), samples=(recipe.samples,), seeds=seeds, recipe=recipe, measure=measure)
