@@ -68,11 +68,12 @@ class Frozen(nn.Module):
         tensors = {name: self.get_buffer(name.replace(".", "_")) for name in self.names}
         if self.config.attends != "position":
             return folded_forward(tensors, features[None], self.config)[0]
-        b, n, d_in = features.shape
+        (b, n, d_in), width = features.shape, self.config.width
         s = features.transpose(0, 1).reshape(n * b, d_in)
         for index in range(self.config.layers):
             products = torch.matmul(s, tensors[f"U{index}"])  # s U_0, s U_1, ... : (H+1, N b, w)
-            z = torch.mm(tensors[f"A{index}"], products.view(-1, b * self.config.width)).view(n * b, -1)
-            s = (z.add_(tensors[f"c{index}"]) if self.config.bias else z).relu_()
+            a, stacked = tensors[f"A{index}"], products.view(-1, n, b * width).flatten(0, 1)  # torch.export wants two steps
+            z = torch.addmm(tensors[f"c{index}"].repeat(b), a, stacked) if self.config.bias else torch.mm(a, stacked)
+            s = z.relu_().view(n * b, width)
         out = torch.mm(s, tensors["w"])
-        return (out.add_(tensors["b"]) if self.config.bias else out).view(n, b)[:-1].T
+        return (out + tensors["b"] if self.config.bias else out).view(n, b)[:-1].T
