@@ -59,9 +59,9 @@ def flag(field: str, value: object) -> bool:
 
 
 def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
-    """``given`` without the fields that are the same for all of a kind; raises if one says otherwise."""
+    """``given`` without the fields that are the same for all of a kind; raises if one says otherwise. None says nothing."""
     for name, value in fixed.items():
-        if given.get(name, value) != value:
+        if given.get(name) not in (None, value):
             raise UsageError(f"{name} is {given[name]!r}; for {what} it must be {value!r}.")
     return {name: value for name, value in given.items() if name not in fixed}
 

@@ -295,9 +295,8 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(self._layer(index) for index in range(config.layers))
         if config.output_dim:
             self.decoder = nn.Linear(config.embed, config.output_dim, bias=config.bias)
-        with torch.device("cpu"):  # also where the network is only sketched, on the meta device
-            p = ENCODINGS[config.encoding].matrix(config.encoded_positions, config.encoding_dim)
-        self.register_buffer("P", p.to(torch.get_default_device()), persistent=False)
+        p = ENCODINGS[config.encoding].matrix(config.encoded_positions, config.encoding_dim)
+        self.register_buffer("P", p, persistent=False)
 
     def _layer(self, index: int) -> Layer:
         config, d, d_P = self.config, self.config.embed, self.config.encoding_dim

@@ -172,7 +172,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
         (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL),
     ),
     "every length": ("other lengths are for networks that take every length", (_TAKES_EVERY,)),
-    "last steps": ("only looped networks have last steps", (_LOOPS,)),
+    "last steps": ("only looped networks have last steps (polish)", (_LOOPS,)),
 }
 
 

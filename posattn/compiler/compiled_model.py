@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn.attention import Attention, hardmax
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
-from posattn.errors import Settings, UsageError, flag, whole
+from posattn.errors import Settings, UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer, check_input
 
@@ -48,7 +48,7 @@ class CompiledConfig(Settings):
     inputs: int = 1
     outputs: int = 1
     spare: int = 0
-    hardmax: bool = True
+    hardmax: bool = False
     integers: tuple[int, ...] = ()
 
     kind: ClassVar[str] = "compiled"
@@ -70,11 +70,11 @@ class CompiledConfig(Settings):
         flag("hardmax", self.hardmax)
         if not isinstance(self.bounds, tuple) or not all(map(_is_range, self.bounds)):
             raise UsageError(
-                f"bounds is {self.bounds!r}; it must have smallest and largest numbers, such as ((-1.0, 1.0),)."
+                f"bounds is {self.bounds!r}; it must be a tuple of smallest and largest numbers, such as ((-1.0, 1.0),)."
             )
         if len(self.bounds) != self.inputs:
             raise UsageError(f"bounds has {len(self.bounds)} rows; it must have one for each of {self.inputs} inputs.")
-        if not isinstance(self.integers, tuple) or not set(self.integers) <= set(range(self.inputs)):
+        if not isinstance(self.integers, tuple) or not all(place in range(self.inputs) for place in self.integers):
             raise UsageError(
                 f"integers is {self.integers!r}; it must be a tuple of inputs, from 0 to {self.inputs - 1}."
             )
@@ -129,9 +129,11 @@ class CompiledConfig(Settings):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "CompiledConfig":
-        """Older folders also hold what follows from the rest, and leave ``hardmax`` out where it is False."""
-        derived = ("arch", "width", "encoding", "encoding_dim", "d_k", "bias", "numbered")
-        return cls(**{"hardmax": False} | {name: value for name, value in fields.items() if name not in derived})
+        """Older folders also hold what follows from the rest."""
+        derived = ("arch", "width", "encoding", "encoding_dim", "d_k", "bias")
+        made = cls(**{name: value for name, value in fields.items() if name not in (*derived, "numbered")})
+        without(fields, {name: getattr(made, name) for name in derived} | {"numbered": True}, "this program")
+        return made
 
 
 def _is_range(bound: object) -> bool:
@@ -177,5 +179,6 @@ class CompiledTransformer(Transformer):
         return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions
 
     def blank_input(self, length: int) -> Tensor:
-        least = self.P.new_tensor([low for low, _ in self.config.bounds]).expand(length, -1)
-        return least[:, 0] if self.config.inputs == 1 else least
+        least, integers = self.P.new_tensor([low for low, _ in self.config.bounds]), list(self.config.integers)
+        least[integers] = least[integers].ceil()
+        return least.expand(length, -1).squeeze(-1) if self.config.inputs == 1 else least.expand(length, -1)

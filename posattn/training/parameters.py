@@ -30,8 +30,8 @@ class Parameters:
 
     def __init__(self, config: NetworkConfig, flat: Float[Tensor, "M P"]):
         self.config, self.flat = config, flat
-        with torch.device("meta"):
-            self.shapes = {name: value.shape for name, value in config.build().named_parameters()}
+        # Not on the meta device, where eye and normal_ import torch's compiler: that takes seconds.
+        self.shapes = {name: value.shape for name, value in initial_model(config, 0).named_parameters()}
         sizes = [shape.numel() for shape in self.shapes.values()]
         self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
         # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.

@@ -81,7 +81,7 @@ def test_packaged_networks_are_drawn_by_attention_or_effect(posattn_command):
 
 
 def test_of_a_network_on_tokens_the_attention_is_drawn(posattn_command):
-    config = posattn.ModelConfig(**(posattn.task("mixed-min").NETWORK | {"layers": 1, "embed": 8, "width": 8}))
+    config = posattn.TokenConfig(**(posattn.task("mixed-min").NETWORK | {"layers": 1, "embed": 8, "width": 8}))
     posattn.train("mixed-min", config, samples=20, epochs=1, batch=10, out="prompts")
     code, shown, _ = posattn_command("graph", "prompts", "--least", 0.04)
     assert code == 0 and "butterfly" in shown and "silenced" not in shown

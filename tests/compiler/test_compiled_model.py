@@ -36,7 +36,7 @@ def test_hardmax_is_one_at_every_largest_entry():
 
 
 def test_attention_needs_no_input_whatever_the_bounds_are():
-    model = Transformer(CompiledConfig(**WIDE | {"bounds": ((2.0, 9.0), (1.0, 1.0)), "integers": (1,)}))
+    model = Transformer(CompiledConfig(**WIDE | {"bounds": ((2.0, 9.0), (0.5, 1.5)), "integers": (1,)}))
     assert model.attention().shape == (2, 2, 5, 5)
 
 
@@ -52,9 +52,12 @@ def test_attention_needs_no_input_whatever_the_bounds_are():
         ({"bounds": ((0.0, 1.0),)}, "bounds has 1 rows; it must have one for each of 2 inputs."),
         (
             {"bounds": ((0.0, 1.0), (1.0, 0.0))},
-            "bounds is ((0.0, 1.0), (1.0, 0.0)); it must have smallest and largest numbers, such as ((-1.0, 1.0),).",
+            "bounds is ((0.0, 1.0), (1.0, 0.0)); it must be a tuple of smallest and largest numbers, such as ((-1.0, 1.0),).",
         ),
-        ({"bounds": None}, "bounds is None; it must have smallest and largest numbers, such as ((-1.0, 1.0),)."),
+        (
+            {"bounds": None},
+            "bounds is None; it must be a tuple of smallest and largest numbers, such as ((-1.0, 1.0),).",
+        ),
         ({"integers": (0, 2)}, "integers is (0, 2); it must be a tuple of inputs, from 0 to 1."),
         ({"integers": 1}, "integers is 1; it must be a tuple of inputs, from 0 to 1."),
         ({"d_v": None}, "d_v is None; it must be a whole number of at least 1."),

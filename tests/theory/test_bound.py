@@ -243,7 +243,7 @@ def test_architectures_that_the_proof_does_not_cover_are_refused(arch):
 
 
 def test_networks_of_words_and_compiled_programs_are_refused():
-    reads = posattn.Transformer(posattn.ModelConfig(**posattn.task("khop").NETWORK | {"layers": 1, "embed": 6}))
+    reads = posattn.Transformer(posattn.TokenConfig(**posattn.task("khop").NETWORK | {"layers": 1, "embed": 6}))
     program = posattn.compile("prefix-sum", machines=2)
     for model, about in ((reads, "reads letters"), (program, "is a compiled program")):
         for asked in (

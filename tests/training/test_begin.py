@@ -142,7 +142,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
         check_begin(replace(spec, members=spec.members * 3), sorters)
     three = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
     refused(r"heads is 3; that of the run to begin with is 2\.", three)
-    scan = ModelConfig(n=3, arch="looped", embed=1, width=5, mlp=((5,),))
+    scan = ModelConfig(n=3, arch="looped", family="dilated", embed=1, width=5, mlp=((5,),))
     refused(r"family is 'dilated'; that of the run to begin with is 'butterfly'\.", scan)
     refused(r"arch is 'positional'; that of the run to begin with is 'looped'\.", ModelConfig(n=3))
     own = posattn.train("median-total", SELECTOR, **{"recipe": "paper"} | SHORT)
@@ -151,7 +151,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     positional = posattn.train("sum", ModelConfig(n=3, layers=1), **SHORT)
     with pytest.raises(UsageError, match=r"^n is 4; that of the run to begin with is 3\.$"):
         posattn.train("sum", ModelConfig(n=4, layers=1), begin=positional, **SHORT)
-    with pytest.raises(UsageError, match=r"^begin is a Transformer; it must be a trained run, or the folder of one\.$"):
+    with pytest.raises(UsageError, match=r"^begin is a LoopedTransformer; it must be a trained run, or the folder of one\.$"):
         posattn.train("sort", begin=sorters.model(0), **SHORT)
     every = [AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2) for n in (3, 4)]
     with pytest.raises(UsageError, match=r"^encoding_dim is 6; that of the run to begin with is 5\.$"):

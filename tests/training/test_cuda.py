@@ -175,7 +175,7 @@ TOKENS = [
 def token_trainer(kind, workers, name, settings):
     network = posattn.task(name).NETWORK | {"embed": 8, "width": 8, "layers": 2} | settings
     plan = recipe("paper", samples=50, batch=20, epochs=3)
-    made = kind(posattn.ModelConfig(**network), plan, [Member(name, seed, 1e-3) for seed in (3, 4)], CPU, workers)
+    made = kind(posattn.TokenConfig(**network), plan, [Member(name, seed, 1e-3) for seed in (3, 4)], CPU, workers)
     if kind is CudaTrainer:
         made.groups, made.tile = [slice(0, 2)], 20  # all members in one unit, as on a GPU
         Graph.work = staticmethod(made._epoch)

@@ -207,7 +207,7 @@ def test_a_recipe_says_how_many_steps():
     assert "polished" not in plain.result
     assert "polish" not in Recipe().to_dict() and Recipe(polish=2).to_dict()["polish"] == 2
     with pytest.raises(
-        UsageError, match=r"^polish is 3; only looped networks have last steps, and this one is positional"
+        UsageError, match=r"^the positional network has no loops; only looped networks have last steps \(polish\)\.$"
     ):
         posattn.train("sum", ModelConfig(n=4), polish=3)
     with pytest.raises(UsageError, match="polish is -1; it must be a whole number of at least 0"):

@@ -56,7 +56,7 @@ def test_members_together_have_the_gradients_of_plain_modules_alone(name, settin
     """Folded, and unfolded under vmap, which is the path of other architectures on a GPU."""
     task = posattn.task(name)
     network = task.NETWORK | {"layers": 3, "embed": 8, "width": 6, "n": 9 if name == "khop" else 23}
-    config = posattn.ModelConfig(**network, arch=arch, **settings)
+    config = posattn.TokenConfig(**network, arch=arch, **settings)
     x, y = task.sample(6, n=config.n, seed=[0, 1, 2])
     x, y = (value.double() if value.is_floating_point() else value for value in (x, y))
     parameters = Parameters.initial(config, [0, 1, 2], torch.device("cpu"))
@@ -165,7 +165,7 @@ def test_the_network_of_a_task_is_the_default(monkeypatch):
 def test_a_network_of_other_tokens_is_refused():
     member = (Member("khop", 0, 1e-3),)
     with pytest.raises(
-        UsageError, match=r"^tokens of the model is 'none'; the task khop needs a ModelConfig with tokens='letters' "
+        UsageError, match=r"^the positional network reads numbers; the task khop has seq"
     ):
         RunSpec(posattn.ModelConfig(9), posattn.Recipe(), member)
     with pytest.raises(UsageError, match=r"^variable_length is True; the task khop has one length only\.$"):
