@@ -276,7 +276,8 @@ def reproduce(
     ] = False,
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import EXPERIMENTS, SIZES, Engine, RayEngine, Store, reproduce_each
+    from posattn.experiments import EXPERIMENTS, SIZES, Engine, NothingStored, RayEngine, Store, having
+    from posattn.experiments import reproduce as run_experiment
     from posattn.experiments.estimate import in_words, seconds
     from posattn.experiments.userfile import experiments_named
 
@@ -312,13 +313,17 @@ def reproduce(
         ):
             if value != default:
                 raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
-    if out is None:
-        folders = {Path("out") / f"{each.name}-{scale}": each for each in chosen}
-    else:
-        folders = {out / each.name if name == "all" else out: each for each in chosen}
-    made = reproduce_each(folders, scale, Store(store), runner, precision, only or (), runs, announce)
-    for experiment, outcome in made:
-        _print_outcome(experiment, scale, outcome, as_json)
+    held = Store(store)
+    for experiment, own in having(chosen, only or (), scale):
+        folder = out / experiment.name if out and name == "all" else out or Path("out") / f"{experiment.name}-{scale}"
+        try:
+            outcome = run_experiment(experiment, scale, folder, held, runner, precision, own, runs)
+        except NothingStored as error:
+            if name != "all":
+                raise
+            announce(f"{experiment.name}: {error}")
+        else:
+            _print_outcome(experiment, scale, outcome, as_json)
 
 
 def _print_outcome(experiment: "Experiment", scale: str, outcome: "Outcome", as_json: bool) -> None:
