@@ -19,6 +19,7 @@ from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SIZES
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
+from posattn.training.suitability import network_for
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -130,7 +131,7 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
             field: given[field] for field in ("n", "arch", "encoding", "family", "embed", "width", "layers", "heads")
         }
         network = TASKS[given["name"]].NETWORK | {field: value for field, value in own.items() if value is not None}
-        posattn.ModelConfig(**network)
+        network_for(given["name"], **network)
         assert given["recipe"] in {None, *RECIPES}, place
     elif command == "evaluate":
         assert given["scales"] is None or console.parse_scales(given["scales"]), place

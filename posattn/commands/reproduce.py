@@ -41,7 +41,7 @@ def command(
     ),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
-    from posattn.experiments import Store, engine_named, experiments_named, reproduce_each
+    from posattn.experiments import NothingStored, Store, engine_named, experiments_named, having, reproduce
 
     if show_list or name is None:
         return _list(scale, device)
@@ -49,15 +49,18 @@ def command(
     def announce(line: str) -> None:
         print(line, flush=True, file=sys.stderr if as_json else None)
 
-    chosen = experiments_named(name)
+    chosen, held = experiments_named(name), Store(store)
     runner = engine_named(engine, announce, device, address, gpus_per_task, cpus_per_task)
-    if out is None:
-        folders = {Path("out") / f"{each.name}-{scale}": each for each in chosen}
-    else:
-        folders = {out / each.name if name == "all" else out: each for each in chosen}
-    made = reproduce_each(folders, scale, Store(store), runner, precision, only or (), runs, announce)
-    for experiment, outcome in made:
-        (_print_json if as_json else _show)(experiment, scale, outcome)
+    for each, own in having(chosen, only or (), scale):
+        folder = out / each.name if out and name == "all" else out or Path("out") / f"{each.name}-{scale}"
+        try:
+            outcome = reproduce(each, scale, folder, held, runner, precision, own, runs)
+        except NothingStored as error:
+            if name != "all":
+                raise
+            announce(f"{each.name}: {error}")
+        else:
+            (_print_json if as_json else _show)(each, scale, outcome)
 
 
 def _list(scale: str, device: str | None) -> None:

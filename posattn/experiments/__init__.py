@@ -3,7 +3,7 @@
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.cells import Series, series
 from posattn.experiments.declaration import SIZES, Computation, Experiment, Grid
-from posattn.experiments.engine import Engine, NothingStored, Outcome, report_on, reproduce, reproduce_each
+from posattn.experiments.engine import Engine, NothingStored, Outcome, having, report_on, reproduce
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.measures import FineTuned, Lengths, Measure, Scales, Shifts
 from posattn.experiments.ray_engine import RayEngine, engine_named
@@ -13,5 +13,5 @@ from posattn.experiments.userfile import experiments_named
 __all__ = [
     "EXPERIMENTS", "SIZES", "AnyEngine", "Bars", "Computation", "Engine", "Experiment", "FineTuned", "Grid", "Lengths", "Lines",
     "Measure", "NothingStored", "Outcome", "RayEngine", "Scales", "Series", "Shifts", "Store", "View", "engine_named",
-    "experiments_named", "report_on", "reproduce", "reproduce_each", "series",
+    "experiments_named", "having", "report_on", "reproduce", "series",
 ]  # fmt: skip

@@ -114,7 +114,7 @@ def _distance(a: Float[Tensor, "L lists H N N"], b: Float[Tensor, "L any H N N"]
 
 
 def _features(state: Float[Tensor, "lists N d"]) -> tuple[Float[Tensor, "rows d1"], Int64[Tensor, " rows"]]:
-    """One row an entry, with a constant, and the entry's position."""
+    """One row per entry, with a constant, and the entry's position."""
     lists, n, _ = state.shape
     rows = state.double().flatten(0, 1)
     return torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1), torch.arange(n, device=state.device).repeat(lists)

@@ -7,7 +7,7 @@ out/NAME.md, .tex        the medians as tables
 out/NAME.html            figure, numbers, settings and hardware on one self-contained page
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -89,6 +89,25 @@ def called(spec: RunSpec) -> str:
     return f"{spec.model.arch}, n = {spec.model.n}: {count} model{'s' if count > 1 else ''}"
 
 
+def having(
+    experiments: Sequence[Experiment], only: Collection[str], size: str
+) -> list[tuple[Experiment, Collection[str]]]:
+    """The experiments that have one of the series ``only``, and which of these; if ``only`` is empty, all of them.
+
+    Raises for a series that none of them has.
+    """
+    if not only:
+        return [(each, ()) for each in experiments]
+    labels = [dict.fromkeys(cell.label for cell in each.cells(size)) for each in experiments]
+    known = {label: None for own in labels for label in own}
+    for label in only:
+        if label not in known:
+            whose = f"{experiments[0].name} has" if len(experiments) == 1 else "the experiments have"
+            raise UsageError(f"only is {label!r}; {whose} {', '.join(map(repr, known))}.")
+    both = zip(experiments, (own.keys() & set(only) for own in labels), strict=True)
+    return [(each, own) for each, own in both if own]
+
+
 def reproduce(
     experiment: Experiment,
     size: str,
@@ -104,53 +123,7 @@ def reproduce(
     ``only`` names the series to train now, and ``runs`` how many of every point, or 0; what has rows already is drawn too.
     Without a ``precision`` rows of any will do, and what is lacking is trained in fp32.
     """
-    ((_, outcome),) = reproduce_each({out: experiment}, size, store, engine, precision, only, runs)
-    return outcome
-
-
-def reproduce_each(
-    experiments: Mapping[Path, Experiment],
-    size: str,
-    store: Store,
-    engine: AnyEngine,
-    precision: str | None = None,
-    only: Collection[str] = (),
-    runs: int | None = None,
-    left_out: Callable[[str], None] = lambda line: None,
-) -> Iterator[tuple[Experiment, Outcome]]:
-    """As :func:`reproduce`, several experiments, each into a folder of its own, one after another.
-
-    Those that have none of the series ``only`` are passed over. So are those that the store has no rows of where ``runs`` is 0,
-    of which ``left_out`` is told; a single one is then an error.
-    """
-    alone = len(experiments) == 1
-    if only:
-        labels = {out: {cell.label: None for cell in each.cells(size)} for out, each in experiments.items()}
-        known = {label: None for own in labels.values() for label in own}
-        for label in only:
-            if label not in known:
-                whose = f"{next(iter(experiments.values())).name} has" if alone else "the experiments have"
-                raise UsageError(f"only is {label!r}; {whose} {', '.join(map(repr, known))}.")
-        experiments = {out: each for out, each in experiments.items() if labels[out].keys() & set(only)}
-    for out, experiment in experiments.items():
-        try:
-            yield experiment, _reproduce(experiment, size, out, store, engine, precision, only, runs)
-        except NothingStored as error:
-            if alone:
-                raise
-            left_out(f"{experiment.name}: {error}")
-
-
-def _reproduce(
-    experiment: Experiment,
-    size: str,
-    out: Path,
-    store: Store,
-    engine: AnyEngine,
-    precision: str | None,
-    only: Collection[str],
-    runs: int | None,
-) -> Outcome:
+    having([experiment], only, size)
     cells = experiment.cells(size)
     if precision is not None:
         choice("precision", precision, PRECISIONS)
@@ -166,8 +139,8 @@ def _reproduce(
     rows, ensembles = experiment.held(size, store, precision).read()
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name
     section = report.section(experiment, size, shown, shown.write(stem), ensembles)
-    files.write(out / f"{experiment.name}.html", report.page(experiment.name, [section]))
     page, figure = (out / f"{experiment.name}{end}" for end in (".html", ".png"))
+    files.write(page, report.page(experiment.name, [section]))
     return Outcome(rows, shown.medians, shown.tables, page, figure)
 
 

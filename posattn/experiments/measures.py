@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -26,7 +26,7 @@ class Measure:
         """One row per member, condition and metric, with the columns of ``Run.rows``."""
         raise NotImplementedError
 
-    def at(self, size: str) -> Self:
+    def at(self, size: str) -> "Measure":
         """The measure at one of the sizes of experiments."""
         return replace(self, **self.SMOKE) if size == "smoke" else self
 
@@ -70,7 +70,7 @@ class Scales(Measure):
         self._set_factors()
         whole("measure.samples", self.samples)
 
-    def at(self, size: str) -> Self:
+    def at(self, size: str) -> "Scales":
         if size != "smoke":
             return self
         ends = (self.factors[0], self.factors[min(2, len(self.factors) - 1)])
@@ -149,7 +149,7 @@ class Lengths(Measure):
     KIND = "lengths"
     _SHORT = 64
 
-    def at(self, size: str) -> Self:
+    def at(self, size: str) -> "Lengths":
         if size == "smoke":
             return replace(self, lengths=self.lengths[:3], samples=20, least=5)
         return replace(self, lengths=self.lengths[:8]) if size == "quick" else self

@@ -27,7 +27,7 @@ from posattn.errors import UsageError, choice, positive, whole
 from posattn.experiments.cells import Cell
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
-from posattn.experiments.ray_task import Group, Report, load_ray, task_function
+from posattn.experiments.ray_task import Group, load_ray, task_function
 from posattn.experiments.store import AnyEngine, Store
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
@@ -237,17 +237,14 @@ class Tasks:
 
     def _follow(self, tell: bool = True) -> None:
         """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
-        newest: dict[str, Report] = {}
-        for content in self.reports.get_nowait_batch(self.reports.qsize()):
-            report = Report(*content)
-            if report.digest in self.unfinished:
-                folder = RunFolder(self.store.folder(self.unfinished[report.digest].spec))
-                folder.unpack_checkpoint(report.checkpoint)
-                newest[report.digest] = report
-        for report in newest.values() if tell else ():
-            ensemble = self.unfinished[report.digest]
-            epochs = ensemble.spec.recipe.epochs
-            self.engine.announce(f"{ensemble.name}: epoch {report.epoch} of {epochs} on {report.place}")
+        newest: dict[str, str] = {}
+        for digest, epoch, place, checkpoint in self.reports.get_nowait_batch(self.reports.qsize()):
+            if digest in self.unfinished:
+                ensemble = self.unfinished[digest]
+                RunFolder(self.store.folder(ensemble.spec)).unpack_checkpoint(checkpoint)
+                newest[ensemble.name] = f"epoch {epoch} of {ensemble.spec.recipe.epochs} on {place}"
+        for name, said in newest.items() if tell else ():
+            self.engine.announce(f"{name}: {said}")
 
     def _let_go(self, ensemble: Ensemble) -> None:
         del self.unfinished[ensemble.spec.digest]
@@ -271,16 +268,13 @@ def _joined(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        settings |= {"address": "local", "include_dashboard": False}
-    else:
-        settings["address"] = address
+    own = {"address": "local", "include_dashboard": False} if address is None else {"address": address}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.init(**settings)
+            ray.init(**own, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
         raise UsageError(f"address is {address!r}, {_SILENT}") from error
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

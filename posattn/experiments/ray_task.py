@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -42,15 +42,6 @@ def load_ray() -> Any:
             "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
         ) from error
     return ray
-
-
-class Report(NamedTuple):
-    """What a worker tells the driver of an ensemble; a plain tuple on its way, so that the queue imports nothing."""
-
-    digest: str
-    epoch: int
-    place: str
-    checkpoint: dict[str, bytes]  # empty where there is none newer than the last
 
 
 @dataclass(frozen=True)
@@ -119,10 +110,13 @@ class Reporter:
             self.send()
 
     def send(self) -> Any:
-        """Reports now; the answer comes when the driver's queue has it."""
+        """Reports now, with a checkpoint if there is a newer one; the answer comes when the driver's queue has it.
+
+        As a plain tuple, so that the queue's process imports nothing.
+        """
         checkpoint = self.folder.pack_checkpoint(after=self.known)
         self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
-        return self.reports.put_nowait.remote(tuple(Report(self.digest, self.epoch, self.place, checkpoint)))
+        return self.reports.put_nowait.remote((self.digest, self.epoch, self.place, checkpoint))
 
 
 def code() -> str:
