@@ -8,7 +8,7 @@ from posattn.errors import UsageError
 from posattn.experiments import EXPERIMENTS, Bars, Engine, Experiment, Grid, Shifts, View, reproduce, series
 from posattn.experiments.figures import draw
 from posattn.experiments.report import pivots
-from posattn.metrics import evaluate_shifts
+from posattn.metrics import Evaluation
 from posattn.runs import ROW_COLUMNS, load
 from posattn.tasks import SHIFTS, sample_shift, task
 from posattn.training import Recipe
@@ -70,7 +70,7 @@ def test_numbers_by_hand_for_known_predictors():
         first, second = answers[next(given)]
         return torch.stack([first + 0.5, second.mean().expand_as(second)]).float()
 
-    table = evaluate_shifts(predict, members, [4], names, 100).set_index(["member", "distribution"])
+    table = Evaluation(predict, members, 100).by_shift([4], names).set_index(["member", "distribution"])
     for name in names:
         first, second = answers[name]
         variance = (first.square().mean() - first.mean().square()).item()
