@@ -19,7 +19,7 @@ from posattn.run_folder import RunFolder
 from posattn.tasks import task as find_task
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
-from posattn.training.polish import polish as take_last_steps
+from posattn.training.polish import polish
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe
 from posattn.training.recipe import recipe as find_recipe
@@ -229,7 +229,7 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     tasks = [find_task(member.task) for member in trainer.members]
     advance = shown.last_steps(steps * len(tasks))
     shorter = [block.x.shape[-1] for block in trainer.blocks[:-1]]
-    trainer.parameters, better = take_last_steps(trainer.parameters, x, tasks, steps, trainer.workers, advance, shorter)
+    trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance, shorter)
     errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
     return {"polished": better, "train_loss": _finite(errors.tolist())}
 

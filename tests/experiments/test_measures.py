@@ -20,7 +20,7 @@ from posattn.experiments import (
     reproduce,
     series,
 )
-from posattn.metrics import evaluate_shifts
+from posattn.metrics import Evaluation
 from posattn.runs import ROW_COLUMNS, load
 from posattn.tasks import sample_shift, task
 from posattn.training import Recipe
@@ -82,7 +82,7 @@ def test_numbers_by_hand_for_known_predictors():
         first, second = answers[next(given)]
         return torch.stack([first + 0.5, second.mean().expand_as(second)]).float()
 
-    table = evaluate_shifts(predict, members, [4], names, 100).set_index(["member", "distribution"])
+    table = Evaluation(predict, members, 100).by_shift([4], names).set_index(["member", "distribution"])
     for name in names:
         first, second = answers[name]
         variance = (first.square().mean() - first.mean().square()).item()
