@@ -13,11 +13,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from posattn.compiler.saved import save as save_program
 
 import posattn
 from posattn import ARCHITECTURES, Frozen, GraphConfig, LoopedConfig, ModelConfig, Recipe, TokenConfig, UsageError
 from posattn.baselines.gnn import GRAPHS
+from posattn.compiled_run import save as save_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES, AnyLengthConfig

@@ -5,13 +5,13 @@ import math
 import pandas as pd
 import pytest
 import torch
-from posattn.experiments.attention import AttentionStudy
-from posattn.experiments.theory import Gaps
 
 import posattn
 from posattn import UsageError
 from posattn.compiled_run import CompiledRun, save
 from posattn.compiler import compile_program
+from posattn.experiments.attention_study import AttentionStudy
+from posattn.experiments.gap_study import Gaps
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.runs import ROW_COLUMNS, AnyRun, answer_tokens, result_rows
 from posattn.training import Run

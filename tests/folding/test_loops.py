@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from posattn.looped_fold import looped_forward
-from posattn.training.program import Parameters, Program
 
+from posattn.folding import looped_forward
 from posattn.looped import LoopedConfig
+from posattn.training.parameters import Parameters
+from posattn.training.ways import way_for
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -35,7 +36,7 @@ def test_the_folded_loop_of_an_ensemble_is_the_network(kind, n):
     x = lists(3, 5, n)
     expected = torch.stack([parameters.model(k).double()(own) for k, own in enumerate(x)])
     torch.testing.assert_close(looped_forward(parameters.named(), x, config), expected, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(Program(config, CPU).predict(parameters.named(), x), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(way_for(config, CPU).predict(parameters.named(), x), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["scan", "sorter"])
