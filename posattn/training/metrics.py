@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
 from posattn.errors import UsageError, positive, whole
@@ -177,7 +177,7 @@ def draw(
     split: str,
     integers: bool = False,
     device: torch.device | None = None,
-) -> tuple[Float[Tensor, "M b k"], Float[Tensor, "M b k"]]:
+) -> tuple[Shaped[Tensor, "M b k"], Shaped[Tensor, "M b out"]]:
     """Every member's own lists and their answers."""
     tasks: list[Task] = [task(name) for name, _ in members]
     pairs = [

@@ -60,7 +60,7 @@ class Precision:
 class Parameters:
     """The parameters of M networks as one (M, P) matrix, so that an optimiser sees a single tensor."""
 
-    def __init__(self, config: NetworkConfig, flat: Float[Tensor, "M P"]):
+    def __init__(self, config: NetworkConfig, flat: Shaped[Tensor, "M P"]):
         self.config, self.flat = config, flat
         with torch.device("meta"):
             self.shapes = {name: value.shape for name, value in config.build().named_parameters()}
@@ -85,14 +85,14 @@ class Parameters:
     @classmethod
     def of(cls, config: NetworkConfig, named: Tensors) -> "Parameters":
         """From named tensors with a member axis, such as a file holds."""
-        own = cls(config, torch.empty(0))
+        own = cls(config, torch.empty(0, 0))
         return cls(config, own.flatten([named[name] for name in own.shapes], stacked=False))
 
     def named(self, members: slice = slice(None)) -> Tensors:
         """Views (m, *shape) of the parameters of some members, by name."""
         return self.by_name(self.flat[members])
 
-    def by_name(self, rows: Float[Tensor, "m P"]) -> Tensors:
+    def by_name(self, rows: Shaped[Tensor, "m P"]) -> Tensors:
         """Views (m, *shape) of rows laid out like these."""
         return _split(rows, self.shapes)
 
@@ -102,7 +102,7 @@ class Parameters:
         encoder, decoder = _split(first, self._outer["encoder"]), _split(last, self._outer["decoder"])
         return encoder | _split(layers.transpose(0, 1), self._layer) | decoder
 
-    def _sections(self, rows: Float[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _sections(self, rows: Shaped[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
         outer = [_size(self._outer[part]) for part in ("encoder", "decoder")]
         first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
         return first, layers.unflatten(1, (-1, _size(self._layer))), last
@@ -134,7 +134,7 @@ def _size(shapes: Shapes) -> int:
     return sum(shape.numel() for shape in shapes.values())
 
 
-def _split(rows: Float[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
+def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
     pieces = rows.split([shape.numel() for shape in shapes.values()], dim=-1)
     return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
@@ -248,7 +248,7 @@ class Program:
         return loss.detach(), list(found)
 
     def fused_gradient(
-        self, parameters: Parameters, members: slice, x: Float[Tensor, "m b k"], y: Float[Tensor, "m b k"]
+        self, parameters: Parameters, members: slice, x: Shaped[Tensor, "m b k"], y: Shaped[Tensor, "m b out"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
         """The mean loss of some members, its gradient and that gradient's norm, through the fused kernels."""
         assert self.kernels is not None and self.precision is not None
@@ -308,7 +308,7 @@ class Program:
             self._tables[length] = words.table_of(features, self.precision)
         return words.first_states(x, self._tables[length], self._transformer, self.precision)
 
-    def _features(self, x: Float[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
+    def _features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N d_in"]:
         length = x.shape[-1]
         table = self.skeleton.get_buffer("table")
         return input_features(x, self._encodings_of(length), self._positions(length), self._transformer, table)

@@ -8,7 +8,7 @@ runs/sort/history.csv            when done: loss and learning rate of every memb
 
 import platform
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Run:
         tasks = ", ".join(dict.fromkeys(member.task for member in self.spec.members))
         return f"Run({tasks}; {self.spec.model.arch}, n={self.spec.model.n}, {len(self)} members)"
 
-    def predict(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "M *answers"]:
+    def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
         """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
 
         Numbers must be finite. A network itself, ``model(x)``, does not look: of inf or nan it makes nan, as PyTorch does.
