@@ -95,7 +95,7 @@ class AnyRun(ABC):
             known = "member 0 only" if len(self) == 1 else f"members 0 to {len(self) - 1}"
             raise UsageError(f"member is {member}; this run has {known}.")
 
-    def predict(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "M *answers"]:
+    def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
         """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
 
         Numbers must be finite. A network itself, ``model(x)``, does not look: of inf or nan it makes nan, as PyTorch does.
@@ -106,7 +106,7 @@ class AnyRun(ABC):
         with torch.no_grad():
             return torch.stack([self._outputs(given, member) for member in range(len(self))])
 
-    def answer(self, x: Shaped[Tensor, "*batch k"], member: int = 0) -> Float[Tensor, "*answers"]:
+    def answer(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any], member: int = 0) -> Float[Tensor, "*answers"]:
         """One member's answer to what its task gives."""
         self.check_member(member)
         with torch.no_grad():

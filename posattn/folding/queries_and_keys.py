@@ -10,7 +10,7 @@ where W_,x and W_,p are the rows that read X and P, B has a row for each positio
 (``rotate``) or is not there. 1/sqrt(d_k) is inside Q and B_q. Without R the keys' constant shifts whole rows of logits, which
 softmax ignores, and it is left out.
 
-Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H heads.
+Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H heads; G = 2 H queries and keys.
 """
 
 import math
@@ -71,7 +71,7 @@ class QueriesAndKeys:
         """Weight or bias of queries, over sqrt(d_k), and keys."""
         return torch.cat([stacked[f"{_QUERY}.{kind}"] / math.sqrt(self.config.d_k), stacked[f"{_KEY}.{kind}"]], dim=dim)
 
-    def _effective(self) -> Float[Tensor, " 2Hd_k"]:
+    def _effective(self) -> Float[Tensor, " columns"]:
         """1 where a constant has an effect: everywhere if it is turned, else in queries."""
         ones = self.weight.new_ones(2, self.config.heads * self.config.d_k)
         if not self.config.design.rotary:
@@ -104,8 +104,8 @@ def logits_by_layer(folded: Mapping[str, Tensor], config: ModelConfig) -> list[L
 
 
 def _logits(
-    qk: Float[Tensor, "M d 2H d_k"],
-    table: Float[Tensor, "M rows 2H d_k"] | None,
+    qk: Float[Tensor, "M d G d_k"],
+    table: Float[Tensor, "M rows G d_k"] | None,
     config: ModelConfig,
     s: Float[Tensor, "M b N d"],
 ) -> list[Float[Tensor, "Mb N N"]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from posattn.errors import UsageError
@@ -28,7 +28,7 @@ def initial_model(config: NetworkConfig, seed: int) -> nn.Module:
 class Parameters:
     """The parameters of M networks as one (M, P) matrix, so that an optimiser sees a single tensor."""
 
-    def __init__(self, config: NetworkConfig, flat: Float[Tensor, "M P"]):
+    def __init__(self, config: NetworkConfig, flat: Shaped[Tensor, "M P"]):
         self.config, self.flat = config, flat
         # Not on the meta device, where eye and normal_ import torch's compiler: that takes seconds.
         self.shapes = {name: value.shape for name, value in initial_model(config, 0).named_parameters()}
@@ -53,14 +53,14 @@ class Parameters:
     @classmethod
     def of(cls, config: NetworkConfig, named: Tensors) -> "Parameters":
         """From named tensors with a member axis, such as a file holds."""
-        own = cls(config, torch.empty(0))
+        own = cls(config, torch.empty(0, 0))
         return cls(config, own.flatten([named[name] for name in own.shapes], stacked=False))
 
     def named(self, members: slice = slice(None)) -> Tensors:
         """Views (m, *shape) of the parameters of some members, by name."""
         return self.by_name(self.flat[members])
 
-    def by_name(self, rows: Float[Tensor, "m P"]) -> Tensors:
+    def by_name(self, rows: Shaped[Tensor, "m P"]) -> Tensors:
         """Views (m, *shape) of rows laid out like these."""
         return _split(rows, self.shapes)
 
@@ -70,7 +70,7 @@ class Parameters:
         encoder, decoder = _split(first, self._outer["encoder"]), _split(last, self._outer["decoder"])
         return encoder | _split(layers.transpose(0, 1), self._layer) | decoder
 
-    def _sections(self, rows: Float[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _sections(self, rows: Shaped[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
         outer = [_size(self._outer[part]) for part in ("encoder", "decoder")]
         first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
         return first, layers.unflatten(1, (-1, _size(self._layer))), last
@@ -102,7 +102,7 @@ def _size(shapes: Shapes) -> int:
     return sum(shape.numel() for shape in shapes.values())
 
 
-def _split(rows: Float[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
+def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
     pieces = rows.split([shape.numel() for shape in shapes.values()], dim=-1)
     return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 

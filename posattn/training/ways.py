@@ -162,7 +162,7 @@ class Folded(Plain):
         """Where the network reads numbers relative to their mean, those numbers, and the mean."""
         return relative_numbers(x) if isinstance(self.config, TokenConfig) and self.config.relative else (x, None)
 
-    def features(self, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b N d_in"]:
+    def features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N d_in"]:
         """What the encoder reads."""
         length = x.shape[-1]
         return input_features(self.skeleton.entries(x), self.encodings(length), self._positions(length), self.config)

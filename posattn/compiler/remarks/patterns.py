@@ -69,7 +69,7 @@ class PatternsOfAllLengths:
         return attention_weights(p @ self.w_q, p @ self.w_k)
 
 
-def all_lengths(patterns: Sequence[Float[Tensor, "k k"]], epsilon: float) -> PatternsOfAllLengths:
+def all_lengths(patterns: Sequence[Float[Tensor, "_ _"]], epsilon: float) -> PatternsOfAllLengths:
     """Parameters for unique hardmax patterns of lengths 1 to n at once, each met within ``epsilon``."""
     n = len(patterns)
     if not n:

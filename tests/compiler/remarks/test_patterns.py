@@ -22,6 +22,7 @@ def test_any_softmax_pattern_comes_out(n, seed):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("pattern", "encodings", "message"),
     [
@@ -60,7 +61,7 @@ def test_patterns_of_lengths_must_be_unique_hardmax_patterns():
             all_lengths([torch.eye(1), wrong], 0.1)
 
 
-def test_there_must_be_a_pattern_for_each_length():
+def test_there_must_be_a_pattern_for_each_length(unchecked):
     with pytest.raises(UsageError, match="no patterns are given"):
         all_lengths([], 0.1)
     with pytest.raises(UsageError, match="pattern 1 must be 1 by 1"):
