@@ -170,5 +170,5 @@ def test_a_sequence_that_is_too_long_is_counted_in_tokens():
 
 
 def test_networks_of_tokens_are_not_frozen():
-    with pytest.raises(UsageError, match=r"^the positional network reads letters; only positional networks of lists "):
+    with pytest.raises(UsageError, match=r"^the positional network reads letters; only networks trained on lists "):
         posattn.Frozen(letters())
