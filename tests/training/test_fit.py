@@ -133,7 +133,7 @@ def test_a_network_trained_on_up_to_four_numbers_sorts_many():
     table = run.evaluate_lengths([4, 100], scales=[10], samples=20).set_index("n")["relative_square"]
     assert table[100] < 1e-3 and table[4] < 1e-4
     # What is learned are the exchanges: h_1 the partner everywhere, h_2 the partner or oneself.
-    heads = run.model(0).offset_attention().table().argmax(dim=-1).tolist()
+    heads = run.model(0).layer.attention.table().argmax(dim=-1).tolist()
     partner, less, more = [2, 2, 1, 1], [2, 0, 0, 1], [0, 2, 1, 0]
     assert sorted(heads) in (sorted(pair) for pair in ([partner, less], [partner, more], [less, more]))
 

@@ -14,6 +14,7 @@ from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training import Member, Recipe, Trainer
 from posattn.training.parameters import initial_model
+from posattn.training.ways import Folded, Plain
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -108,7 +109,7 @@ def test_the_folded_step_trains_as_the_plain_one(arch):
     config, member = posattn.ModelConfig(5, arch, embed=16), Member("sort", 2, 1e-3)
     recipe = Recipe(samples=37, batch=10, epochs=5, lr=1e-3)
     folded, plain = (ensemble(config, recipe, [member], folded=choice) for choice in (True, False))
-    assert folded.program.folded and not plain.program.folded
+    assert isinstance(folded.way, Folded) and type(plain.way) is Plain
     assert relative_difference(named(folded), named(plain)) < 1e-4
 
 
