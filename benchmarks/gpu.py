@@ -75,7 +75,7 @@ TOKENS = (
 def tokens() -> None:
     """The step of all members of networks of tokens, and the kernels that take most of it."""
     for name, arch, layers, members in TOKENS:
-        config = ModelConfig(**posattn.task(name).NETWORK | {"arch": arch, "layers": layers})
+        config = posattn.TokenConfig(**posattn.task(name).NETWORK | {"arch": arch, "layers": layers})
         team, plan = [Member(name, seed, 5e-4) for seed in range(members)], recipe("paper", samples=10_000, epochs=14)
         with Workers(1) as workers:
             own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision="fp16")

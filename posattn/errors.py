@@ -1,9 +1,8 @@
 """The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted."""
 
 from collections.abc import Iterable
-from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -64,36 +63,3 @@ def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[
         if given.get(name) not in (None, value):
             raise UsageError(f"{name} is {given[name]!r}; for {what} it must be {value!r}.")
     return {name: value for name, value in given.items() if name not in fixed}
-
-
-class Settings:
-    """The base of a frozen dataclass that refuses, in one sentence, a field that it lacks and a field that is missing."""
-
-    _classes: ClassVar[list[type]] = []  # all that have this base
-
-    def __init_subclass__(cls) -> None:
-        Settings._classes.append(cls)
-
-    def __new__(cls, *values: object, **named: object) -> Any:
-        own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-        for name, value in named.items():
-            if name not in own:
-                raise UsageError(f"{name} is {value!r}, {_whose(name)}; {cls.__name__} has {', '.join(own)}.")
-        for name in list(own)[len(values) :]:
-            if name not in named and own[name].default is MISSING:
-                raise UsageError(f"{name} is missing; {cls.__name__} has no default for it.")
-        return super().__new__(cls)
-
-    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
-        """The fields, for copies and pickles, which ``__new__`` makes as well."""
-        return (), {name: getattr(self, name) for name in _names(type(self))}
-
-
-def _whose(field: str) -> str:
-    """Which configurations brought a field in; those that inherit it from them are left out."""
-    kinds = [kind for kind in Settings._classes if field in _names(kind) and field not in _names(kind.__base__)]
-    return f"a field of {', '.join(sorted(kind.__name__ for kind in kinds))}" if kinds else "which is no field"
-
-
-def _names(kind: type | None) -> list[str]:
-    return [field.name for field in fields(kind)] if is_dataclass(kind) else []

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
-from posattn.errors import Settings, UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag, whole
+from posattn.network import NetworkConfig
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ KINDS_BY_ARCH: dict[str, Callable[..., Any]] = {}  # architectures whose configu
 
 
 @dataclass(frozen=True)
-class ModelConfig(Settings):
+class ModelConfig(NetworkConfig):
     """What determines a network up to its weights. A field left out has the published value, which is filled in.
 
     Args:
@@ -91,12 +92,8 @@ class ModelConfig(Settings):
     bias: bool = None  # type: ignore[assignment]
     causal: bool = False
 
-    # What others ask of every kind of network (posattn.network).
     kind: ClassVar[str] = "model"
-    reads: ClassVar[str] = "none"  # the vocabulary of its tokens: none, for numbers
-    any_length: ClassVar[bool] = False
-    recipe: ClassVar[str] = "paper"  # what it trains by, unless told otherwise
-    columns: ClassVar[tuple[str, ...]] = ()  # what result rows say beside the usual
+    architectures: ClassVar[dict[str, Architecture]] = ARCHITECTURES  # those that this kind of network can have
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
@@ -106,7 +103,7 @@ class ModelConfig(Settings):
 
     def __post_init__(self) -> None:
         self._set("n", whole("n", self.n))
-        choice("arch", self.arch, (*self.architectures(), *(KINDS_BY_ARCH if type(self) is ModelConfig else ())))
+        choice("arch", self.arch, (*self.architectures, *(KINDS_BY_ARCH if type(self) is ModelConfig else ())))
         if choice("encoding", self.encoding, ENCODINGS) != "one-hot" and not self.design.reads_encodings:
             raise UsageError(f"encoding is {self.encoding!r}; the {self.arch} architecture takes none.")
         encoding = ENCODINGS[self.encoding]
@@ -128,21 +125,9 @@ class ModelConfig(Settings):
         if self.arch == "positional" and not self.bias:
             self._set("arch", "scale-exact")
 
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
-
-    def _fill(self, field: str, value: object) -> None:
-        if getattr(self, field) is None:
-            self._set(field, value)
-
-    @classmethod
-    def architectures(cls) -> dict[str, Architecture]:
-        """The architectures that this kind of network can have."""
-        return ARCHITECTURES
-
     @property
     def design(self) -> Architecture:
-        return self.architectures()[self.arch]
+        return self.architectures[self.arch]
 
     @property
     def attends(self) -> str:

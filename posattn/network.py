@@ -1,4 +1,4 @@
-"""What a network is to everybody else: what its configuration tells, what it can do, and how a folder names it.
+"""What a network is to everybody else: the base of all configurations, what a network can do, and how a folder names it.
 
 A kind of network is a class of configurations with a ``build``. Each kind lives with what it needs: ``posattn.model`` (lists of
 numbers, the paper's architectures), ``posattn.tokens``, ``posattn.looped``, ``posattn.compiler``, ``posattn.baselines``.
@@ -6,102 +6,108 @@ Whether a network can be folded, frozen, exported and so on is decided by the ta
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
-from posattn.compiler.compiled_model import CompiledConfig
 from posattn.errors import UsageError
-from posattn.looped.any_length import AnyLengthConfig
-from posattn.looped.looped_model import LoopedConfig
-from posattn.model import ModelConfig
-from posattn.tokens.token_model import TokenConfig
+
+KINDS: "dict[str, type[NetworkConfig]]" = {}  # every class of configurations that has a kind of its own
 
 
-class NetworkConfig(Protocol):
-    """A frozen dataclass that determines a network up to its weights: lists (..., k) to (..., k) for k up to ``n``.
+class NetworkConfig:
+    """The base of a frozen dataclass that determines a network up to its weights.
 
-    ``to_dict`` gives its fields and a ``kind`` that :func:`register` knows, so that a run's folder can be read back; the
-    kinds of ``posattn`` itself are told from their fields.
+    The network maps lists (..., k) to (..., k) for k up to ``n``; the class says where it differs. A field that the class
+    lacks, or that is missing, is refused in one sentence. A class with a ``kind`` of its own is known to :func:`from_dict`.
     """
 
-    @property
-    def n(self) -> int: ...
+    kind: ClassVar[str]  # what a run's folder calls it
+    any_length: ClassVar[bool] = False  # whether it takes lists longer than n
+    columns: ClassVar[tuple[str, ...]] = ()  # fields that result rows have beside the usual ones
 
-    @property
-    def arch(self) -> str:
-        """What results call it."""
+    if TYPE_CHECKING:  # fields, or class variables where a kind has one value only
 
-    @property
-    def kind(self) -> str: ...
+        @property
+        def n(self) -> int: ...
+
+        @property
+        def arch(self) -> str:
+            """What results call it."""
 
     @property
     def reads(self) -> str:
         """The vocabulary of the tokens that it reads; ``none`` if it reads numbers."""
-
-    @property
-    def any_length(self) -> bool:
-        """Whether it takes lists longer than ``n``."""
+        return "none"
 
     @property
     def attends(self) -> str:
-        """What its attention depends on: position, input, both or offset; nothing where there is none."""
+        """What its attention depends on: position, input, both or offset; nothing where there is none of ours."""
+        return ""
 
     @property
     def recipe(self) -> str:
         """What it trains by, unless told otherwise."""
+        return "paper"
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Fields that result rows have beside the usual ones."""
+    def build(self) -> nn.Module:
+        raise NotImplementedError
 
-    def build(self) -> nn.Module: ...
+    def to_dict(self) -> dict[str, object]:
+        """Kind and fields, as JSON can hold them; ``from_dict`` reads them back."""
+        return {"kind": self.kind} | asdict(self)  # type: ignore[call-overload]
 
-    def to_dict(self) -> dict[str, object]: ...
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> "NetworkConfig":
+        """The configuration that ``to_dict`` described, without its ``kind``."""
+        return cls(**given)
 
-    def __hash__(self) -> int: ...
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            KINDS[cls.kind] = cls
+
+    def __new__(cls, *values: Any, **named: Any) -> Any:
+        own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+        for name, value in named.items():
+            if name not in own:
+                raise UsageError(f"{name} is {value!r}, {_whose(name)}; {cls.__name__} has {', '.join(own)}.")
+        for name in list(own)[len(values) :]:
+            if name not in named and own[name].default is MISSING:
+                raise UsageError(f"{name} is missing; {cls.__name__} has no default for it.")
+        return super().__new__(cls)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        """The fields, for copies and pickles, which ``__new__`` makes as well."""
+        return (), {name: getattr(self, name) for name in _names(type(self))}
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _fill(self, field: str, value: object) -> Any:
+        """The field's value, which is ``value`` from now on if it was left out."""
+        if getattr(self, field) is None:
+            self._set(field, value)
+        return getattr(self, field)
 
 
-class OtherNetwork:
-    """What a configuration of another kind tells unless it says otherwise: it reads lists of up to n numbers."""
-
-    kind: ClassVar[str]
-    reads: ClassVar[str] = "none"
-    any_length: ClassVar[bool] = False
-    attends: ClassVar[str] = ""
-    recipe: ClassVar[str] = "paper"
-    columns: ClassVar[tuple[str, ...]] = ()
+def _whose(field: str) -> str:
+    """Which configurations brought a field in; those that inherit it are left out."""
+    kinds = [kind for kind in KINDS.values() if field in _names(kind) and field not in _names(kind.__base__)]
+    return f"a field of {', '.join(sorted(kind.__name__ for kind in kinds))}" if kinds else "which is no field"
 
 
-# --- to and from a dictionary ---------------------------------------------------------------------------------------------
-
-KINDS: dict[str, Callable[[dict[str, Any]], NetworkConfig]] = {
-    ModelConfig.kind: lambda fields: ModelConfig(**fields),
-    TokenConfig.kind: lambda fields: TokenConfig(**fields),
-    AnyLengthConfig.kind: AnyLengthConfig.from_dict,
-    LoopedConfig.kind: LoopedConfig.from_dict,
-    CompiledConfig.kind: CompiledConfig.from_dict,
-}
+def _names(kind: type | None) -> list[str]:
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else []
 
 
-def register(kind: str, make: Callable[..., NetworkConfig]) -> None:
-    """Lets run folders whose model has this ``kind`` be read: ``make`` takes the fields of ``to_dict`` but ``kind``."""
-    KINDS[kind] = lambda fields: make(**fields)
-
-
-def from_dict(fields: dict[str, Any]) -> NetworkConfig:
-    """The configuration that ``to_dict`` described."""
-    own = {name: _tuples(value) for name, value in dict(fields).items()}
+def from_dict(given: dict[str, Any]) -> NetworkConfig:
+    """The configuration that ``to_dict`` described; JSON has lists for its tuples."""
+    own = {name: _tuples(value) for name, value in dict(given).items()}
     kind = own.pop("kind", None) or _kind_of(own)
     if kind not in KINDS:
-        raise UsageError(f"the model's kind is {kind!r}; import the module that registers it first.")
-    return KINDS[kind](own)
-
-
-def _tuples(value: Any) -> Any:
-    """JSON has lists for tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        raise UsageError(f"the model's kind is {kind!r}; import the module that defines it first.")
+    return KINDS[kind].from_dict(own)
 
 
 def configuration(**fields: Any) -> NetworkConfig:
@@ -109,15 +115,19 @@ def configuration(**fields: Any) -> NetworkConfig:
     return from_dict(fields)
 
 
-def _kind_of(fields: dict[str, Any]) -> str:
-    """The kind of a network whose dictionary does not name it."""
-    if "tokens" in fields:
-        return TokenConfig.kind
-    if fields.get("arch") == "looped":
-        return LoopedConfig.kind
-    if "any_length" in fields or "looped" in fields:
-        return AnyLengthConfig.kind
-    return CompiledConfig.kind if "bounds" in fields else ModelConfig.kind
+def _kind_of(given: dict[str, Any]) -> str:
+    """The kind of a network whose dictionary does not name it: the kinds of ``posattn`` are told from their fields."""
+    if "tokens" in given:
+        return "tokens"
+    if given.get("arch") == "looped":
+        return "looped"
+    if "any_length" in given or "looped" in given:
+        return "any-length"
+    return "compiled" if "bounds" in given else "model"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 # --- what a network can do ------------------------------------------------------------------------------------------------
@@ -126,10 +136,10 @@ Question = tuple[Callable[[Any], bool], str]  # of a configuration, and what is 
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
 _READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
-_IS_TRAINED: Question = (lambda c: c.kind != CompiledConfig.kind, "is a compiled program")
+_IS_TRAINED: Question = (lambda c: c.kind != "compiled", "is a compiled program")
 _HAS_LENGTH: Question = (lambda c: not c.any_length, "is for lists of every length")
 _TAKES_EVERY: Question = (lambda c: c.any_length, "is for lists of up to {0.n} numbers only")
-_LOOPS: Question = (lambda c: c.kind == LoopedConfig.kind, "has no loops")
+_LOOPS: Question = (lambda c: c.kind == "looped", "has no loops")
 _IS_STATIC: Question = (lambda c: c.attends in ("position", "offset"), "has attention that depends on the input")
 _IS_POSITIONAL: Question = (lambda c: c.attends == "position", "has attention that depends on the input")
 _MULTIPLIES: Question = (
@@ -140,9 +150,10 @@ _IS_COVERED: Question = (
     lambda c: c.attends in ("position", "input") and not c.design.rotary,
     "has queries and keys of a form that the proof does not cover",
 )
-_IS_HOMOGENEOUS: Question = (
-    lambda c: c.attends == "position" and not c.bias and not c.design.encoded_input,
-    "is not positional, or has biases",
+_IS_BIAS_FREE: Question = (lambda c: not c.bias, "has biases")
+_READS_PLAIN: Question = (
+    lambda c: not (c.design.encoded_input or c.design.diagonal_input),
+    "reads more than the numbers at each position",
 )
 _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of random places")
 
@@ -164,7 +175,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     ),
     "certify": (
         "the certificate is for bias-free positional networks (--arch scale-exact) that are trained on lists of numbers",
-        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_HOMOGENEOUS),
+        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_POSITIONAL, _IS_BIAS_FREE, _READS_PLAIN, _MULTIPLIES),
     ),
     "graph": ("only networks whose attention needs no input have a graph", (_IS_OURS, _IS_STATIC)),
     "communicate": (
@@ -200,7 +211,7 @@ def require(config: NetworkConfig, ability: str) -> None:
 
 
 @dataclass(frozen=True)
-class OwnNetwork(OtherNetwork):
+class OwnNetwork(NetworkConfig):
     """Anyone's ``nn.Module`` as an architecture; made by what :func:`own_network` returns."""
 
     n: int
@@ -214,6 +225,13 @@ class OwnNetwork(OtherNetwork):
 
     def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, "n": self.n, "arch": self.arch, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> "OwnNetwork":
+        if given["arch"] not in MAKERS:
+            arch = f"{given['arch']!r}, a network of someone's own"
+            raise UsageError(f"the model's arch is {arch}; run the file that defines it.")
+        return cls(given["n"], given["arch"], tuple(sorted(given["settings"].items())))
 
 
 MAKERS: dict[str, Callable[..., nn.Module]] = {}
@@ -231,12 +249,3 @@ def own_network(arch: str, make: Callable[..., nn.Module]) -> Callable[..., Netw
         return OwnNetwork(n, arch, tuple(sorted(settings.items())))
 
     return config
-
-
-def _own_from_dict(n: int, arch: str, settings: dict[str, Any]) -> OwnNetwork:
-    if arch not in MAKERS:
-        raise UsageError(f"the model's arch is {arch!r}, a network of someone's own; run the file that defines it.")
-    return OwnNetwork(n, arch, tuple(sorted(settings.items())))
-
-
-register("own", _own_from_dict)

@@ -228,7 +228,7 @@ def test_the_kind_is_told_from_the_fields():
         assert type(configuration(n=8, arch="rope-only", **more)) is AnyLengthConfig
     assert type(configuration(n=8, arch="alibi")) is type(ModelConfig(8, "alibi")) is AnyLengthConfig
     assert type(configuration(kind="graph", n=8)) is GraphConfig
-    with pytest.raises(UsageError, match=r"^the model's kind is 'maze'; import the module that registers it first\.$"):
+    with pytest.raises(UsageError, match=r"^the model's kind is 'maze'; import the module that defines it first\.$"):
         configuration(kind="maze", n=8)
 
 

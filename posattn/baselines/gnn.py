@@ -10,7 +10,7 @@ A + I (N, N) the graph with self loops: entry (i, j) says whether node i reads n
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
-from posattn.errors import Settings, UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag, whole
 from posattn.model import ModelConfig, input_features, positions_of
-from posattn.network import OtherNetwork, register
+from posattn.network import NetworkConfig
 
 _SLOPE = 0.2  # of LeakyReLU below 0, as in the GAT paper
 
@@ -97,7 +97,7 @@ ARCHITECTURES = ("gcn", "gat")
 
 
 @dataclass(frozen=True)
-class GraphConfig(Settings, OtherNetwork):
+class GraphConfig(NetworkConfig):
     """What determines a graph network up to its weights. A field left out is filled in.
 
     Args:
@@ -123,14 +123,13 @@ class GraphConfig(Settings, OtherNetwork):
     columns: ClassVar[tuple[str, ...]] = ("graph", "encoded_input")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", whole("n", self.n))
+        self._set("n", whole("n", self.n))
         choice("arch", self.arch, ARCHITECTURES)
         choice("graph", self.graph, GRAPHS)
-        for field, value in (("layers", self.n.bit_length()), ("heads", 2 if self.arch == "gat" else 1)):
-            if getattr(self, field) is None:
-                object.__setattr__(self, field, value)
+        self._fill("layers", self.n.bit_length())
+        self._fill("heads", 2 if self.arch == "gat" else 1)
         for field in ("layers", "width", "heads"):
-            object.__setattr__(self, field, whole(field, getattr(self, field)))
+            self._set(field, whole(field, getattr(self, field)))
         if self.arch == "gcn" and self.heads != 1:
             raise UsageError(f"heads is {self.heads}; it must be 1 for gcn, which has no attention.")
         if self.width % self.heads:
@@ -144,12 +143,6 @@ class GraphConfig(Settings, OtherNetwork):
 
     def build(self) -> "GraphNetwork":
         return GraphNetwork(self)
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind} | asdict(self)
-
-
-register(GraphConfig.kind, GraphConfig)
 
 
 class GraphNetwork(nn.Module):

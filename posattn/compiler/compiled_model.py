@@ -5,7 +5,7 @@ the sink in the scratchpad's place, follow the list. Inputs that the program was
 breaks the rules of its model of computation.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from posattn.attention import Attention, hardmax
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
-from posattn.errors import Settings, UsageError, flag, whole, without
+from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer, check_input
+from posattn.network import NetworkConfig
 
 
 @dataclass(frozen=True)
-class CompiledConfig(Settings):
+class CompiledConfig(NetworkConfig):
     """What determines a compiled network up to its weights.
 
     Args:
@@ -53,10 +54,6 @@ class CompiledConfig(Settings):
 
     kind: ClassVar[str] = "compiled"
     arch: ClassVar[str] = "positional"
-    reads: ClassVar[str] = "none"
-    any_length: ClassVar[bool] = False
-    recipe: ClassVar[str] = "paper"
-    columns: ClassVar[tuple[str, ...]] = ()
     attends: ClassVar[str] = "position"
     encoding: ClassVar[str] = "one-hot"
     bias: ClassVar[bool] = True
@@ -64,9 +61,9 @@ class CompiledConfig(Settings):
 
     def __post_init__(self) -> None:
         for field in ("n", "layers", "heads", "embed", "d_v", "inputs", "outputs"):
-            object.__setattr__(self, field, whole(field, getattr(self, field)))
-        object.__setattr__(self, "spare", whole("spare", self.spare, least=0))
-        object.__setattr__(self, "mlp", hidden_widths(self.mlp, self.layers))
+            self._set(field, whole(field, getattr(self, field)))
+        self._set("spare", whole("spare", self.spare, least=0))
+        self._set("mlp", hidden_widths(self.mlp, self.layers))
         flag("hardmax", self.hardmax)
         if not isinstance(self.bounds, tuple) or not all(map(_is_range, self.bounds)):
             raise UsageError(
@@ -124,15 +121,12 @@ class CompiledConfig(Settings):
     def build(self) -> "CompiledTransformer":
         return CompiledTransformer(self)
 
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind} | asdict(self)
-
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "CompiledConfig":
+    def from_dict(cls, given: dict[str, Any]) -> "CompiledConfig":
         """Older folders also hold what follows from the rest."""
         derived = ("arch", "width", "encoding", "encoding_dim", "d_k", "bias")
-        made = cls(**{name: value for name, value in fields.items() if name not in (*derived, "numbered")})
-        without(fields, {name: getattr(made, name) for name in derived} | {"numbered": True}, "this program")
+        made = cls(**{name: value for name, value in given.items() if name not in (*derived, "numbered")})
+        without(given, {name: getattr(made, name) for name in derived} | {"numbered": True}, "this program")
         return made
 
 

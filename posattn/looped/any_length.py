@@ -43,6 +43,7 @@ class AnyLengthConfig(ModelConfig):
 
     kind: ClassVar[str] = "any-length"
     any_length: ClassVar[bool] = True
+    architectures: ClassVar[dict[str, Architecture]] = _ARCHITECTURES
 
     def __post_init__(self) -> None:
         if flag("looped", self.looped):
@@ -53,10 +54,6 @@ class AnyLengthConfig(ModelConfig):
             self._set("encoding", "sinusoidal" if self.encoding == "one-hot" else self.encoding)
             self._fill("encoding_dim", self.embed)
         super().__post_init__()
-
-    @classmethod
-    def architectures(cls) -> dict[str, Architecture]:
-        return _ARCHITECTURES
 
     @property
     def positions(self) -> int:
@@ -82,8 +79,8 @@ class AnyLengthConfig(ModelConfig):
         return {name: value for name, value in fields.items() if name != "looped" or value}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "AnyLengthConfig":
-        return cls(**without(fields, {"any_length": True}, "this network"))
+    def from_dict(cls, given: dict[str, Any]) -> "AnyLengthConfig":
+        return cls(**without(given, {"any_length": True}, "this network"))
 
 
 KINDS_BY_ARCH["alibi"] = KINDS_BY_ARCH["randomized"] = AnyLengthConfig

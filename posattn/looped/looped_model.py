@@ -14,14 +14,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.devices import check_fits
-from posattn.errors import Settings, UsageError, choice, flag, positive, whole, without
+from posattn.errors import UsageError, choice, flag, positive, whole, without
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
 from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input
+from posattn.network import NetworkConfig
 
 
 @dataclass(frozen=True)
-class LoopedConfig(Settings):
+class LoopedConfig(NetworkConfig):
     """What determines a looped network up to its weights. A field left out is filled in.
 
     Args:
@@ -48,9 +49,7 @@ class LoopedConfig(Settings):
     stay: bool = True
 
     kind: ClassVar[str] = "looped"
-    reads: ClassVar[str] = "none"
     any_length: ClassVar[bool] = True
-    columns: ClassVar[tuple[str, ...]] = ()
     attends: ClassVar[str] = "offset"
     layers: ClassVar[int] = 1
     bias: ClassVar[bool] = False
@@ -58,23 +57,18 @@ class LoopedConfig(Settings):
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
-        object.__setattr__(self, "_given", given)
+        self._set("_given", given)
         choice("arch", self.arch, ["looped"])
         family = FAMILIES[choice("family", self._fill("family", "dilated"), FAMILIES)]
         for field, value in (("heads", family.heads), ("embed", family.words)):
             self._fill(field, value)
         self._fill("d_v", self.embed)
         for field in ("n", "heads", "embed", "width", "d_v"):
-            object.__setattr__(self, field, whole(field, getattr(self, field)))
+            self._set(field, whole(field, getattr(self, field)))
         self._fill("mlp", ((self.width,) * family.hidden,))
-        object.__setattr__(self, "mlp", hidden_widths(self.mlp, 1))
-        object.__setattr__(self, "sharpness", positive("sharpness", self.sharpness))
+        self._set("mlp", hidden_widths(self.mlp, 1))
+        self._set("sharpness", positive("sharpness", self.sharpness))
         flag("stay", self.stay)
-
-    def _fill(self, field: str, value: object) -> Any:
-        if getattr(self, field) is None:
-            object.__setattr__(self, field, value)
-        return getattr(self, field)
 
     def for_task(self, task: str) -> "LoopedConfig":
         """The same of the family that solves the task, where no family was given."""
@@ -131,8 +125,8 @@ class LoopedConfig(Settings):
         return asdict(self) | self._FIXED | {"encoding_dim": self.n, "d_k": self.embed}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "LoopedConfig":
-        own = without(fields, cls._FIXED, "a looped network")
+    def from_dict(cls, given: dict[str, Any]) -> "LoopedConfig":
+        own = without(given, cls._FIXED, "a looped network")
         made = cls(**{name: value for name, value in own.items() if name not in ("encoding_dim", "d_k")})
         without(own, {"encoding_dim": made.n, "d_k": made.embed}, "this looped network")
         return made

@@ -3,8 +3,8 @@
 How a prompt is laid out for a network, which the paper leaves open: a position is an element of the list, and the query at its
 end is the word asked for and its categories, a position each. So n = 2 · 8 + 2 + 1 + 4 = 23 whatever the identifiers and
 their digits, every position has one meaning as far as the prompt allows, and attention by position alone can serve. The
-characters of an element are embedded at places of their own (``posattn/tokens.py``). Find, of and and, which never change, are
-left out.
+characters of an element are embedded at places of their own (``posattn/tokens/vocabulary.py``). Find, of and and, which never
+change, are left out.
 
 ``parse`` is strict: whatever is not such a prompt gets a sentence with the place of the error.
 """

@@ -35,7 +35,7 @@ class TokenConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("reads", choice("tokens", self.tokens, VOCABULARIES))
+        choice("tokens", self.tokens, VOCABULARIES)
         if self.design.diagonal_input:
             raise UsageError(f"tokens is {self.tokens!r}; the {self.arch} architecture reads numbers only.")
         if flag("tied", self.tied) and self.vocabulary.numbers:  # a vocabulary of words alone has single characters
@@ -44,6 +44,10 @@ class TokenConfig(ModelConfig):
             raise UsageError(
                 f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words."
             )
+
+    @property
+    def reads(self) -> str:
+        return self.tokens
 
     @property
     def vocabulary(self) -> Vocabulary:

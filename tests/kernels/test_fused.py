@@ -46,7 +46,7 @@ def by_kernels(config, folded, x, y, p, precision, programs):
 
 
 def by_autograd(config, folded, x, y, p):
-    features = input_features(x, p, positions_of(x.shape[-1], config), config)
+    features = input_features(x[..., None], p, positions_of(x.shape[-1], config), config)
     leaves = {name: value.detach().requires_grad_() for name, value in folded.items()}
     loss = (folded_forward(leaves, features, config) - y).square().mean(dim=(1, 2))
     found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
@@ -96,7 +96,7 @@ def test_short_products_round_and_do_not_cut_off(arch, precision):
 def test_half_precision_holds_errors_beyond_its_range(arch, size):
     """Half precision ends at 65504; gradients are kept in units of the error, so they stay far below."""
     config, folded, x, _, p = problem(arch, 8, 2, 14, members=1)
-    features = input_features(x, p, positions_of(8, config), config)
+    features = input_features(x[..., None], p, positions_of(8, config), config)
     y = folded_forward(folded, features, config) + size * torch.randn(x.shape)
     leaves = {name: value.double() for name, value in folded.items()}
     _, expected = by_autograd(config, leaves, x.double(), y.double(), p.double())

@@ -250,7 +250,7 @@ def test_networks_of_words_and_compiled_programs_are_refused():
             lambda model=model: posattn.generalization_bound(model, samples=100),
             lambda model=model: certify_model(model, "sum"),
         ):
-            with pytest.raises(posattn.UsageError, match=f"^the model {about}.* for networks (that|trained)"):
+            with pytest.raises(posattn.UsageError, match=f"^the positional network {about}; the .* trained on lists"):
                 asked()
 
 

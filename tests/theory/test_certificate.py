@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import posattn
 from posattn.guarantees import certify_model, relu_matrices
+from posattn.model import Architecture
 from posattn.tasks import task
 from posattn.theory.certificate import BREAKS, certify, largest_on_cube, linear_cells, signed_errors, worst_list
 from posattn.theory.cones import bisect, bounds, largest_output, tighten, whole_network
@@ -188,11 +189,21 @@ def test_the_search_finds_what_dense_sampling_does_not_pass():
     assert signed_errors(matrices, target, worst[None]).max() >= signed_errors(matrices, target, x).max()
 
 
-def test_what_cannot_be_certified_is_refused(model):
-    with pytest.raises(posattn.UsageError, match="bias-free positional models"):
-        certify_model(posattn.pretrained("sum"), "sum")
-    with pytest.raises(posattn.UsageError, match="bias-free positional models"):
-        certify_model(posattn.Transformer(posattn.ModelConfig(3, "standard", bias=False)), "sum")
+def test_what_cannot_be_certified_is_refused(model, monkeypatch):
+    diagonal = Architecture("position", diagonal_input=True, biases=False)
+    monkeypatch.setitem(posattn.ARCHITECTURES, "diagonal", diagonal)
+    for arch, why in (
+        ("positional", "has biases"),
+        ("standard", "has attention that depends on the input"),
+        ("misaligned", "reads more than the numbers at each position"),
+        ("diagonal", "reads more than the numbers at each position"),
+    ):
+        config = posattn.ModelConfig(3, arch, bias=arch == "positional")
+        sentence = (
+            rf"^the {arch} network {why}; the certificate is for bias-free positional networks \(--arch scale-exact\)"
+        )
+        with pytest.raises(posattn.UsageError, match=sentence):
+            certify_model(posattn.Transformer(config), "sum")
     with pytest.raises(posattn.UsageError, match=r"^ratio is 1.0; it must be above 1\.$"):
         certify_model(model, "sum", ratio=1.0)
     with pytest.raises(posattn.UsageError, match=r"^n is 8; the certificate is for lists of at most 6 numbers\.$"):

@@ -164,9 +164,7 @@ def test_the_network_of_a_task_is_the_default(monkeypatch):
 
 def test_a_network_of_other_tokens_is_refused():
     member = (Member("khop", 0, 1e-3),)
-    with pytest.raises(
-        UsageError, match=r"^the positional network reads numbers; the task khop has seq"
-    ):
+    with pytest.raises(UsageError, match=r"^the positional network reads numbers; the task khop has seq"):
         RunSpec(posattn.ModelConfig(9), posattn.Recipe(), member)
     with pytest.raises(UsageError, match=r"^variable_length is True; the task khop has one length only\.$"):
         RunSpec(LETTERS, posattn.Recipe(), member, variable_length=True)
