@@ -237,7 +237,7 @@ def test_what_gradients_keep_is_counted(task, monkeypatch):
         ({"arch": "alibi", "looped": 1}, "looped is 1; it must be True or False."),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(unchecked, settings, sentence):
+def test_settings_that_do_not_fit_are_refused(settings, sentence):
     with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
         ModelConfig(n=8, **settings)
 

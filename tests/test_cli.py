@@ -27,7 +27,6 @@ SMALL = [
 
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
-pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def process(*arguments, **options):

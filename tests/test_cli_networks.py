@@ -12,7 +12,6 @@ from posattn.tasks import task
 SMALL = ["--samples", "40", "--epochs", "3", "--batch", "15", "--device=cpu"]
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
-pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def test_the_commands_take_sequences_of_letters(posattn_command, tmp_path):

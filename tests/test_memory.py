@@ -67,7 +67,7 @@ def test_integers_are_checked_to_be_integers():
         within_bounds(x, 2, ((0.0, 2.0), (0.0, 2.0)), (0, 1))
 
 
-def test_a_single_number_is_no_list(unchecked):
+def test_a_single_number_is_no_list():
     with pytest.raises(UsageError, match=r"shape \(\); it must be \(..., 2\)"):
         within_bounds(torch.tensor(1.0), 2, ((0.0, 1.0),))
     with pytest.raises(UsageError, match=r"shape \(\); it must be \(..., 2, 3\)"):
@@ -107,7 +107,7 @@ def test_machines_that_have_their_numbers_pass():
         ({"d_v": None}, "embed is 5; it must be a multiple of heads"),
     ],
 )
-def test_bad_configurations(unchecked, fields, message):
+def test_bad_configurations(fields, message):
     with pytest.raises(UsageError, match=message):
         ModelConfig(**WIDE | fields)
 

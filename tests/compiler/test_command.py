@@ -27,8 +27,6 @@ from posattn.compiler.saved import CompiledRun, save
 from posattn.export import to_torch
 from posattn.training.files import Damaged
 
-pytestmark = pytest.mark.usefixtures("unchecked")
-
 
 @pytest.fixture(scope="module")
 def sorter(tmp_path_factory):
@@ -289,7 +287,7 @@ def test_of_a_network_on_tokens_the_attention_is_drawn(posattn_command):
     assert "a task on tokens" in posattn_command("graph", "prompts", "--by", "effect")[2]
 
 
-def test_vectors_integers_and_small_bounds_are_exported(tmp_path):
+def test_vectors_integers_and_small_bounds_are_exported(tmp_path, unchecked):
     """Machine i ends with the sum of its two inputs and its left neighbour's integer."""
     rounds = (Round(lambda i: [(i, (0, 1)), *([(i - 1, (2,))] if i else [])], lambda m: [m[0] + m[1], m[2], 0]),)
     inputs = (Known(0, 3, True), Known(-0.5, 0.5))
@@ -307,13 +305,13 @@ def test_an_export_is_checked_with_inputs_that_the_program_answers(name):
     assert x.shape == (100, 3, 2)[: 2 + (name == "word-count")]
 
 
-def test_exporting_leaves_a_network_in_float64(tmp_path):
+def test_exporting_leaves_a_network_in_float64(tmp_path, unchecked):
     model = posattn.compile("prefix-sum", 3, bound=10.0)
     assert to_torch(model, tmp_path / "sum.pt2") < 1e-5
     assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
-def test_what_float32_cannot_hold_is_not_exported(tmp_path):
+def test_what_float32_cannot_hold_is_not_exported(tmp_path, unchecked):
     """(x + 1) - x, where x is so large that float32 does not see the 1."""
     rounds = (Round(lambda i: [(i, (0, 1))], lambda m: [m[0] - m[1], 0]),)
     program = PCOC(2, 2, (Known(1e11, 1e12),), rounds, start=lambda m: [m[0] + 1, m[0]])
@@ -321,7 +319,7 @@ def test_what_float32_cannot_hold_is_not_exported(tmp_path):
         to_torch(compile_program(program).model, tmp_path / "one.pt2")
 
 
-def test_lists_that_a_network_refuses_are_no_check(tmp_path):
+def test_lists_that_a_network_refuses_are_no_check(tmp_path, unchecked):
     with pytest.raises(UsageError, match="lists that it refuses, so give others: input 0 has numbers from 2 to 2"):
         to_torch(posattn.compile("prefix-sum", 3, bound=1.0), tmp_path / "sum.pt2", lists=torch.full((4, 3), 2.0))
 
@@ -340,7 +338,7 @@ def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_comma
         posattn.load("hops").evaluate_shifts()
 
 
-def test_a_compiled_program_is_exported(posattn_command):
+def test_a_compiled_program_is_exported(posattn_command, unchecked):
     posattn_command("compile", "prefix-min", "--machines", 3, "--bound", 5, "--save", "least")
     code, shown, _ = posattn_command("export", "least", "--torch", "least.pt2")
     assert code == 0 and "least.pt2" in shown and "within its bounds" in shown

@@ -17,7 +17,6 @@ from posattn.explorer import command, document, of_runs, results
 from posattn.explorer.content import Content
 from posattn.explorer.networks import Packed
 
-pytestmark = pytest.mark.usefixtures("unchecked")
 SHORT = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
 TINY = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
 
