@@ -65,11 +65,8 @@ def unchecked():
 
 
 @pytest.fixture
-def posattn_command(monkeypatch, capfd, tmp_path, unchecked):
-    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error).
-
-    Unchecked, as the command leaves fields of configurations at None, which their types do not say.
-    """
+def posattn_command(monkeypatch, capfd, tmp_path):
+    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments):

@@ -413,7 +413,7 @@ def test_learns_to_copy_the_previous_token_in_a_strangers_network(encoding):
         ({"encoding": "rotary"}, "encoding is 'rotary'; it must be one of one-hot, binary, sinusoidal"),
     ],
 )
-def test_bad_arguments_are_refused(unchecked, options, message):
+def test_bad_arguments_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         PositionalAttention(**{"n_positions": 7, "d_model": 6, "n_heads": 3, **options})
 

@@ -20,7 +20,6 @@ SMALL = [
 
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
-pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def contents(folder):

@@ -240,7 +240,7 @@ def test_defaults():
         ({"encoded_input": 1}, "encoded_input is 1; it must be True or False."),
     ],
 )
-def test_bad_configurations(unchecked, fields, sentence):
+def test_bad_configurations(fields, sentence):
     with pytest.raises(UsageError) as error:
         GraphConfig(**{"n": 8} | fields)
     assert str(error.value) == sentence

@@ -20,7 +20,6 @@ SHORT = ["--samples", "40", "--epochs", "3", "--batch", "15", "--device=cpu"]
 SMALL = ["--n", "3", "--embed", "8", "--width", "8", *SHORT]
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
-pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from posattn.compiler import compile_program
 from posattn.compiler.pcoc import PCOC
 from posattn.explorer import of_runs
 
-pytestmark = pytest.mark.usefixtures("unchecked")
 SHORT = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
 TINY = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
 

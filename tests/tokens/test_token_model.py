@@ -159,7 +159,7 @@ def test_bad_configurations_are_one_sentence(unchecked, changes, sentence):
     assert str(error.value) == sentence
 
 
-def test_causal_is_true_or_false(unchecked):
+def test_causal_is_true_or_false():
     with pytest.raises(UsageError, match=r"^causal is 1; it must be True or False\.$"):
         ModelConfig(8, causal=1)
 

@@ -37,7 +37,6 @@ COMMAND = [
 ]
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
-pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def start(folder, save_every):
