@@ -41,10 +41,10 @@ class AttentionStudy(Measure):
     ``probe``: the share of positions that a linear probe, fitted at scale 1, reads off the state at scale c.
     """
 
-    factors: tuple[float, ...] = tuple(range(1, 9))
+    factors: tuple[float, ...] = tuple(map(float, range(1, 9)))
     samples: int = 500
 
-    KIND, SMOKE = "attention", {"factors": (1, 4), "samples": 40}
+    KIND, SMOKE = "attention", {"factors": (1.0, 4.0), "samples": 40}
 
     def __post_init__(self) -> None:
         self._set_factors()

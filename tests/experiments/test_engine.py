@@ -21,6 +21,7 @@ from posattn.experiments import (
     Series,
     Store,
     View,
+    having,
     report_on,
     reproduce,
     series,
@@ -100,6 +101,11 @@ def test_only_some_series_are_trained_now_and_all_that_is_there_is_drawn(tmp_pat
     assert set(one.rows["series"]) == {"standard"}
     both = reproduce(trial, "paper", tmp_path / "out", store, engine, only=["positional"])
     assert list(dict.fromkeys(both.rows["series"])) == ["positional", "standard"]
+    other = small("other", archs=("scale-exact",))
+    assert having([trial, other], ["standard"], "paper") == [(trial, {"standard"})]
+    assert [each for each, _ in having([trial, other], (), "paper")] == [trial, other]
+    with pytest.raises(UsageError, match=r"^only is 'gpt'; the experiments have 'positional', 'standard', 'scale-exact'\.$"):
+        having([trial, other], ["standard", "gpt"], "paper")
     with pytest.raises(UsageError, match=r"^only is 'gpt'; trial has 'positional', 'standard'\.$"):
         reproduce(trial, "paper", tmp_path / "out", store, engine, only=["gpt"])
     with pytest.raises(UsageError, match=r"^precision is 'fp8'; it must be one of fp32, tf32, fp16\.$"):
