@@ -11,7 +11,7 @@ import tempfile
 import torch
 
 import posattn
-from posattn.theory.models import certify_model
+from posattn.guarantees import certify_model
 
 TASKS = ("sum", "min")
 

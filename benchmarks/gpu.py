@@ -33,9 +33,10 @@ CASES = (("fp16", 50), ("fp16", 100), ("tf32", 50), ("fp32", 50))
 def check() -> None:
     """Errors of the kernels' loss and gradients against autograd in float64, relative, the worst of all tensors."""
     from posattn.kernels import fused  # needs Triton, which comes with PyTorch for GPUs
+    from posattn.kernels.limits import serves
 
     print(f"{'kernels against float64 autograd':40}{'loss':>12}{'gradients':>12}")
-    for arch in (name for name in posattn.ARCHITECTURES if fused.supported(ModelConfig(8, name), "fp16")):
+    for arch in (name for name in posattn.ARCHITECTURES if serves(ModelConfig(8, name), "fp16")):
         torch.manual_seed(0)
         config, named = ModelConfig(8, arch), {}
         models = [Transformer(config) for _ in range(3)]
@@ -52,7 +53,7 @@ def check() -> None:
         truth = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
         single = fold(stack_layers({name: value.float() for name, value in named.items()}), config, p.float())
         encoding = input_encoding(p.float(), positions, config)
-        for precision in (each for each in ("fp16", "tf32", "fp32") if fused.supported(config, each)):
+        for precision in (each for each in ("fp16", "tf32", "fp32") if serves(config, each)):
             ours, gradients = fused.loss_and_gradients(single, x.float(), y.float(), encoding, config, precision)
             worst = max(
                 float((gradients[name].double() - value).norm() / value.norm().clamp_min(1e-12))

@@ -16,15 +16,14 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.errors import UsageError, whole
-from posattn.folding import fold, folded_forward, stack_layers
-from posattn.model import Transformer, input_features, positions_of
+from posattn.folding import Frozen
+from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
-from posattn.training import files
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32
@@ -33,38 +32,7 @@ _SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of
 _INPUT, _OUTPUT = "numbers", "answers"
 
 
-class Folded(nn.Module):
-    """A network folded for lists of one length."""
-
-    def __init__(self, model: Transformer, length: int):
-        super().__init__()
-        self.config = model.config
-        with torch.no_grad():
-            positions = positions_of(length, model.config, model.P.device)
-            named = {name: value[None] for name, value in model.named_parameters()}
-            tensors = fold(stack_layers(named), model.config, model.P[positions])
-        self.register_buffer("P", model.P[positions].clone())
-        self.register_buffer("positions", positions)
-        self.names = list(tensors)
-        for name, value in tensors.items():
-            self.register_buffer(name.replace(".", "_"), value.detach().clone())
-
-    def forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-        tensors = {name: self.get_buffer(name.replace(".", "_")) for name in self.names}
-        s = input_features(x[..., None], self.get_buffer("P"), self.get_buffer("positions"), self.config)
-        if self.config.attends != "position":
-            return folded_forward(tensors, s[None], self.config)[0]
-        # The same as folded_forward with fewer and plainer operations: s, A_1 s, ... side by side times U.
-        for index in range(self.config.layers):
-            u = tensors["U.first"][0] if index == 0 else tensors["U"][index - 1, 0]  # (d, H+1, w)
-            mixed = torch.cat([s, *(a @ s for a in tensors["A"][index, 0])], dim=-1)
-            z = mixed @ u.transpose(0, 1).flatten(0, 1)
-            s = torch.relu(z + tensors["c"][index, 0] if self.config.bias else z)
-        out = s @ tensors["w"][0]
-        return (out + tensors["b"][0] if self.config.bias else out)[:, :-1, 0]
-
-
-def simplest(model: nn.Module, length: int | None = None) -> tuple[Folded | Transformer, int]:
+def simplest(model: nn.Module, length: int | None = None) -> tuple[Frozen | Transformer, int]:
     """What is exported for a network, and the length of its lists."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
@@ -75,7 +43,7 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Folded | Tran
     elif not isinstance(length, int) or not 1 <= length <= model.config.n:
         raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")
     model = copy.deepcopy(model).float().cpu().eval()  # the caller's stays as it is
-    return Folded(model, length) if can(model.config, "fold") else model, length
+    return Frozen(model, length) if can(model.config, "freeze") else model, length
 
 
 def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:

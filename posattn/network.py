@@ -164,8 +164,8 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
         (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
     ),
     "freeze": (
-        "only positional networks of lists of up to n numbers can be frozen",
-        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _IS_POSITIONAL, _MULTIPLIES),
+        "only networks trained on lists of up to n numbers can be frozen",
+        (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
     ),
     "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
     "show": (

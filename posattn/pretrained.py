@@ -11,12 +11,16 @@ from typing import Any
 
 import pandas as pd
 import safetensors.torch
+import torch
 
+from posattn.devices import pick_device
 from posattn.errors import UsageError, choice
 from posattn.model import Transformer
 from posattn.network import from_dict
+from posattn.training import Run
 
 _FOLDER = resources("posattn").joinpath("data/pretrained")
+COMPARED = ("positional", "scale-exact", "standard")  # architectures for lists of 8, in the order of figures and pages
 
 
 def pretrained(task: str, arch: str = "positional") -> Transformer:
@@ -43,9 +47,10 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     return model.eval()
 
 
-def seed_of(task: str, arch: str = "positional") -> int:
-    """The seed of that network, and of the test lists that its stated errors are of."""
-    return int(_describe(arch)["models"][task]["seed"])
+def pretrained_run(task: str, arch: str = "positional", device: str | torch.device | None = "cpu") -> Run:
+    """The same network as a run of one member, whose seed is that of the test lists that its stated errors are of."""
+    model = pretrained(task, arch).to(pick_device(device))
+    return Run.of(model, task, int(_describe(arch)["models"][task]["seed"]))
 
 
 def pretrained_errors() -> pd.DataFrame:

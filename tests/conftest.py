@@ -1,12 +1,13 @@
 """What all tests share: one thread, a seed of their own, and shapes in types checked while they run.
 
-The import hook turns every ``Float[Tensor, "batch n d"]`` of the modules below into a check at each call (beartype), so
-it must be in place before anything imports posattn.
+The import hook turns every ``Float[Tensor, "batch n d"]`` of the package into a check at each call (:mod:`shapes`), so it
+must be in place before anything imports posattn.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -16,23 +17,17 @@ from hypothesis import settings
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# All modules that have shapes but those of kernels, whose source Triton reads without decorators.
+PACKAGE = Path(__file__).parents[1] / "posattn"
 CHECKED = [
-    "posattn.attention",
-    "posattn.baselines.gnn",
-    "posattn.communication",
-    "posattn.encodings",
-    "posattn.folding",
-    "posattn.compiler.compiled_model",
-    "posattn.compiler.machine_memory",
-    "posattn.looped",
-    "posattn.model",
-    "posattn.tokens",
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
+    if "from jaxtyping import" in (source := path.read_text()) and "@triton.jit" not in source
 ]
-CHECKED += [f"posattn.theory.{name}" for name in ("certificate", "cones", "discrepancy", "models", "network")]
 
-with jaxtyping.install_import_hook(CHECKED, "beartype.beartype"):
-    import posattn.cli
-    from posattn.network import configuration
+jaxtyping.install_import_hook(CHECKED, "shapes.checked")
+import posattn.cli  # noqa: E402
+from posattn.network import configuration  # noqa: E402
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,11 +65,8 @@ def unchecked():
 
 
 @pytest.fixture
-def posattn_command(monkeypatch, capfd, tmp_path, unchecked):
-    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error).
-
-    Unchecked, as the command leaves fields of configurations at None, which their types do not say.
-    """
+def posattn_command(monkeypatch, capfd, tmp_path):
+    """Calls the command within this process, in an empty folder: (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
@@ -85,6 +77,15 @@ def posattn_command(monkeypatch, capfd, tmp_path, unchecked):
         return left.value.code or 0, *capfd.readouterr()
 
     return call
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The folder of a finished run: two networks for the minimum of three numbers."""
+    folder = tmp_path_factory.mktemp("runs") / "pair"
+    config = posattn.ModelConfig(3, embed=8, width=8)
+    posattn.train("min", config, members=2, samples=40, epochs=3, batch=15, device="cpu", out=folder)
+    return folder
 
 
 @pytest.fixture

@@ -413,7 +413,7 @@ def test_learns_to_copy_the_previous_token_in_a_strangers_network(encoding):
         ({"encoding": "rotary"}, "encoding is 'rotary'; it must be one of one-hot, binary, sinusoidal"),
     ],
 )
-def test_bad_arguments_are_refused(unchecked, options, message):
+def test_bad_arguments_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         PositionalAttention(**{"n_positions": 7, "d_model": 6, "n_heads": 3, **options})
 
@@ -425,3 +425,15 @@ def test_sequences_of_another_length_are_refused(n):
         layer(torch.zeros(2, n, 6))
     with pytest.raises(UsageError, match=f"the sequence has {n} positions"):
         layer.weights(n)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_masks_and_sequences_of_the_wrong_kind_are_named():
+    layer = PositionalAttention(5, 4, 2)
+    with pytest.raises(UsageError, match=r"key_padding_mask is torch\.float32"):
+        layer.weights(3, torch.zeros(2, 3))
+    with pytest.raises(UsageError, match=r"it must be torch.bool of shape \(\.\.\., 3\)"):
+        layer.weights(3, torch.zeros(2, 4, dtype=torch.bool))
+    for x in (torch.zeros(2, 3, 6), torch.zeros(4)):
+        with pytest.raises(UsageError, match=r"it must be \(\.\.\., n, 4\)"):
+            layer(x)

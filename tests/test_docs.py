@@ -14,12 +14,13 @@ import typer
 
 import posattn
 from posattn import cli, encodings, model
+from posattn.commands import console
 from posattn.compiler import PROGRAMS
-from posattn.experiments import EXPERIMENTS, SCALES
+from posattn.experiments import EXPERIMENTS, SIZES
 from posattn.network import can
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
-from posattn.training.network import network_for
+from posattn.training.suitability import network_for
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -133,21 +134,21 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         network_for(given["name"], **{field: value for field, value in own.items() if value is not None})
         assert given["recipe"] in {None, *RECIPES}, place
     elif command == "evaluate":
-        assert given["scales"] is None or cli.parse_scales(given["scales"]), place
+        assert given["scales"] is None or console.parse_scales(given["scales"]), place
     elif command == "gpt2":
-        assert posattn.task(given["name"]).TOKENS == "prompts" and cli.parse_scales(given["scales"]), place
+        assert posattn.task(given["name"]).TOKENS == "prompts" and console.parse_scales(given["scales"]), place
     elif command == "compile":
         assert given["name"] is None or given["name"] in PROGRAMS, place
     elif command == "graph":
         known = (*PROGRAMS, "benes", None)
         assert given["what"] in known or given["what"].startswith("runs/"), place
     elif command == "predict":
-        readers = (cli.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
+        readers = (console.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
         assert any(reads(reader, given["numbers"] or given["run"]) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
-        own = given["name"].endswith((".py", ".toml"))
+        own = given["name"].endswith(".py")
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
-        assert given["scale"] in SCALES, place
+        assert given["scale"] in SIZES, place
 
 
 def reads(reader: Callable[[str], object], text: str) -> bool:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import posattn
-from posattn import cli
+from posattn.compiler import PCOC, Known, Round, compile_program
 from posattn.export import TOLERANCE, simplest, to_torch
 
 # In a process of its own: the tests' checks of shapes at every call would fix the number of lists in a traced network.
 SCRIPT = """
-import sys, torch, posattn, posattn.cli
+import sys, torch, posattn
 from pathlib import Path
 from posattn.export import to_onnx, to_torch
 folder = Path(sys.argv[1])
@@ -25,10 +25,7 @@ torch.manual_seed(0)
 model = posattn.Transformer(posattn.ModelConfig(8, "rope-only", layers=2))
 torch.save(model.state_dict(), folder / "rope-only.pt")
 print("rope-only", to_onnx(model, folder / "rope-only.onnx"))
-posattn.train("sum", posattn.ModelConfig(3, embed=8, width=8), samples=40, epochs=1, batch=20, device="cpu", out=folder / "run")
-print("short", to_torch(posattn.pretrained("min", arch="scale-exact"), folder / "short.pt2", length=5), flush=True)
-sys.argv = ["posattn", "export", str(folder / "run"), "--torch", str(folder / "sum.pt2")]
-posattn.cli.main()
+print("short", to_torch(posattn.pretrained("min", arch="scale-exact"), folder / "short.pt2", length=5))
 """
 
 
@@ -38,9 +35,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("onnx")
     done = subprocess.run([sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    *lines, told = done.stdout.splitlines()
-    assert "its answers are the network's to" in told
-    return folder, {name: float(off) for name, off in map(str.split, lines)}
+    return folder, {name: float(off) for name, off in map(str.split, done.stdout.splitlines())}
 
 
 def network(arch, folder):
@@ -90,28 +85,6 @@ def test_a_program_of_torch_export_and_shorter_lists(written):
     torch.testing.assert_close(loaded(x), model(x), rtol=1e-5, atol=1e-5)
 
 
-def test_the_command_and_what_it_refuses(written, tmp_path, monkeypatch, capsys):
-    folder, _ = written
-    assert torch.export.load(folder / "sum.pt2").module()(torch.zeros(2, 3)).shape == (2, 3)
-
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["posattn", "export", str(folder / "run"), *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code or 0, *capsys.readouterr()
-
-    assert call()[0] == 2
-    code, _, told = call("--torch", tmp_path / "other.pt2", "--length", 4)
-    assert code == 2 and "length is 4; it must be from 1 to 3" in told
-    code, _, told = call("--torch", tmp_path / "other.pt2", "--member", 1)
-    assert code == 2 and "member is 1" in told
-
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # what importing it would do if it were not installed
-    code, _, told = call("--onnx", tmp_path / "other.onnx")
-    assert code == 2 and "pip install 'posattn[onnx]'" in told
-    assert not (tmp_path / "other.onnx").exists() and not (tmp_path / "other.pt2").exists()
-
-
 def test_a_file_with_other_answers_is_not_written(tmp_path, monkeypatch):
     model = posattn.pretrained("sum", arch="positional")
     other, _ = simplest(posattn.pretrained("min", arch="positional"))
@@ -135,3 +108,37 @@ def test_other_networks_are_refused():
         match=r"^the positional network reads letters; only Transformers of lists ",
     ):
         simplest(tokens)
+
+
+# Compiled programs. Unchecked: checks of shapes would fix the number of lists in a traced network.
+
+
+def test_vectors_integers_and_small_bounds_are_exported(tmp_path, unchecked):
+    """Machine i ends with the sum of its two inputs and its left neighbour's integer."""
+    rounds = (Round(lambda i: [(i, (0, 1)), *([(i - 1, (2,))] if i else [])], lambda m: [m[0] + m[1], m[2], 0]),)
+    inputs = (Known(0, 3, True), Known(-0.5, 0.5))
+    program = PCOC(3, 3, inputs, rounds, (0, 1), start=lambda m: [m[0], m[1], m[0]])
+    assert to_torch(compile_program(program).model, tmp_path / "own.pt2") < 1e-6
+    found = torch.export.load(tmp_path / "own.pt2").module()(torch.tensor([[[1.0, 0.5], [3.0, -0.5], [2.0, 0.25]]]))
+    assert found.tolist() == [[[1.5, 0], [2.5, 1], [2.25, 3]]]
+
+
+def test_exporting_leaves_a_network_in_float64(tmp_path, unchecked):
+    model = posattn.compile("prefix-sum", 3, bound=10.0)
+    assert to_torch(model, tmp_path / "sum.pt2") < 1e-5
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_what_float32_cannot_hold_is_not_exported(tmp_path, unchecked):
+    """(x + 1) - x, where x is so large that float32 does not see the 1."""
+    rounds = (Round(lambda i: [(i, (0, 1))], lambda m: [m[0] - m[1], 0]),)
+    program = PCOC(2, 2, (Known(1e11, 1e12),), rounds, start=lambda m: [m[0] + 1, m[0]])
+    with pytest.raises(posattn.UsageError, match=r"in float32 the compiled program errs by .* smaller bound"):
+        to_torch(compile_program(program).model, tmp_path / "one.pt2")
+
+
+def test_lists_that_a_network_refuses_are_no_check(tmp_path, unchecked):
+    with pytest.raises(
+        posattn.UsageError, match="lists that it refuses, so give others: input 0 has numbers from 2 to 2"
+    ):
+        to_torch(posattn.compile("prefix-sum", 3, bound=1.0), tmp_path / "sum.pt2", lists=torch.full((4, 3), 2.0))

@@ -320,7 +320,7 @@ def test_what_is_no_tensor_of_the_networks_numbers_is_refused_in_a_sentence(unch
         assert model.float()(torch.zeros(2).bfloat16()).shape == (2,)
 
 
-def test_words_are_int64(unchecked):
+def test_words_are_int64():
     model = Transformer(TokenConfig(5, tokens="letters", causal=True, layers=1))
     assert model(torch.zeros(5, dtype=torch.int64)).ndim == 2
     with pytest.raises(UsageError, match=r"^the input is of torch\.float32; this network reads torch\.int64, "):
@@ -448,7 +448,7 @@ def test_counts_below_one_are_refused(field, value):
 
 @pytest.mark.parametrize("field", ["n", "layers", "heads", "embed", "width", "d_k", "encoding_dim"])
 @pytest.mark.parametrize("value", [2.5, "8", True, float("nan"), [8]])
-def test_counts_that_are_no_whole_numbers_are_refused(unchecked, field, value):
+def test_counts_that_are_no_whole_numbers_are_refused(field, value):
     with pytest.raises(UsageError) as caught:
         ModelConfig(**{"n": 8, "encoding": "binary", field: value})
     assert str(caught.value).startswith(f"{field} is {value!r};")

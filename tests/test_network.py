@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import posattn
 from posattn import ARCHITECTURES, Frozen, GraphConfig, LoopedConfig, ModelConfig, Recipe, TokenConfig, UsageError
 from posattn.baselines.gnn import GRAPHS
+from posattn.compiled_run import save as save_program
 from posattn.compiler.compiled_model import CompiledConfig
-from posattn.compiler.saved import save as save_program
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES, AnyLengthConfig
 from posattn.model import KINDS_BY_ARCH, Transformer
@@ -246,13 +246,13 @@ TABLE = """
                           fold  freeze  export  show  bound  certify  graph  communicate  every length  last steps
 positional                 x      x       x      x      x       -       x         x            -            -
 scale-exact                x      x       x      x      x       x       x         x            -            -
-standard                   x      -       x      x      x       -       -         -            -            -
-positional-input           x      -       x      x      x       -       -         -            -            -
+standard                   x      x       x      x      x       -       -         -            -            -
+positional-input           x      x       x      x      x       -       -         -            -            -
 misaligned                 x      x       x      x      x       -       x         x            -            -
-input-regularized          x      -       x      x      -       -       -         -            -            -
-no-encoding                x      -       x      x      x       -       -         -            -            -
-rope-only                  x      -       x      x      -       -       -         -            -            -
-standard-rope              x      -       x      x      -       -       -         -            -            -
+input-regularized          x      x       x      x      -       -       -         -            -            -
+no-encoding                x      x       x      x      x       -       -         -            -            -
+rope-only                  x      x       x      x      -       -       -         -            -            -
+standard-rope              x      x       x      x      -       -       -         -            -            -
 looped                     -      -       x      x      -       -       x         -            x            x
 alibi                      -      -       x      x      -       -       -         -            x            -
 randomized                 -      -       x      -      -       -       -         -            x            -
@@ -294,5 +294,5 @@ def test_refusals_say_what_is_in_the_way_and_what_is_accepted():
         "the positional network reads letters; only Transformers of lists of numbers can be exported.",
         "the standard network is for lists of up to 4 numbers only; other lengths are for networks that take every length.",
         "the gcn network has no loops; only looped networks have last steps (polish).",
-        "the looped network is for lists of every length; only positional networks of lists of up to n numbers can be frozen.",
+        "the looped network is for lists of every length; only networks trained on lists of up to n numbers can be frozen.",
     }

@@ -66,7 +66,8 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "posattn").rglob("*.py")}
     assert modules == {name for name in names if name.endswith(".py")}
-    pages = {str(file.relative_to(ROOT)) for file in (ROOT / "posattn/explorer/page").iterdir()}
+    folders = [ROOT / "posattn" / name for name in ("explorer/page", "experiments/templates")]
+    pages = {str(file.relative_to(ROOT)) for folder in folders for file in folder.iterdir()}
     assert len(pages) > 10 and pages <= set(names)
     assert {name.split("/")[0] for name in names} == {"posattn", f"posattn-{PROJECT['version']}.dist-info"}
 
@@ -90,6 +91,7 @@ def test_pinned_versions_are_allowed_ones() -> None:
     assert [name for name, version in pins.items() if not allowed[name].contains(version)] == []
 
 
-def test_import_leaves_the_extras_alone(tmp_path: Path) -> None:
-    code = f"import sys, posattn.cli, posattn.experiments; print(*[name for name in {OPTIONAL} if name in sys.modules])"
+def test_import_leaves_the_extras_alone_and_the_library_the_terminal(tmp_path: Path) -> None:
+    code = "import sys, posattn.experiments, posattn.explorer, posattn.export; library = set(sys.modules); import posattn.cli; "
+    code += f"print(*library & {{'typer', 'rich', 'posattn.commands'}}, *set({OPTIONAL}) & set(sys.modules))"
     assert run(sys.executable, "-c", code, cwd=tmp_path, path=ROOT).split() == []

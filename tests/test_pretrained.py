@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import posattn
+from posattn import metrics
 from posattn.pretrained import pretrained_errors
-from posattn.training import metrics
 
 ERRORS = pretrained_errors()
 NETWORKS = ERRORS[["arch", "task", "seed"]].drop_duplicates()
@@ -16,7 +16,7 @@ def test_the_stated_errors_are_those_of_the_weights(arch, task, seed):
     model = posattn.pretrained(task, arch=arch)
     stated = ERRORS[(ERRORS["arch"] == arch) & (ERRORS["task"] == task)].sort_values("scale")
     with torch.no_grad():
-        table = metrics.evaluate(lambda x: model(x), [(task, seed)], [8], stated["scale"])
+        table = metrics.Evaluation(lambda x: model(x), [(task, seed)]).by_scale([8], stated["scale"])
     assert len(stated) == 10
     # Errors of looped networks are near those of rounding, which another machine does in another order.
     assert table["mse"].to_numpy() == pytest.approx(stated["mse"].to_numpy(), rel=0.5 if arch == "looped" else 2e-3)

@@ -9,7 +9,7 @@ TUTORIALS = sorted((Path(__file__).resolve().parents[1] / "docs" / "tutorials").
 
 
 @pytest.mark.parametrize("script", TUTORIALS, ids=lambda script: script.stem)
-def test_a_tutorial_runs(script, tmp_path, monkeypatch, capsys, unchecked):
+def test_a_tutorial_runs(script, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(script))
     assert capsys.readouterr().out.count("\n") > 3

@@ -11,8 +11,8 @@ import torch
 
 import posattn
 from posattn.compiler import PCOC, Known, Round, compile_program, maximum, pcoc, select
-from posattn.compiler.graph import network_graph, program_graph, svg
-from posattn.compiler.graph_report import compiled_report
+from posattn.graphs.pictures import network_graph, program_graph, svg
+from posattn.graphs.reports import compiled_report
 
 N = 8
 

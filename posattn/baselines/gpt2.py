@@ -23,11 +23,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.errors import UsageError, choice, positive, whole
+from posattn.metrics import mean_squared_error, percentage_error
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import TASKS, MixedTask, task
 from posattn.tasks.prompts import number_in, write
-from posattn.training.metrics import mean_squared_error
-from posattn.training.scores import percentage_error
 
 TINY = "tiny"  # not a checkpoint: an untrained GPT-2 of 4 layers and width 128, its tokenizer trained on the prompts
 DIGITS = 2  # before the point, of numbers in a prompt

@@ -8,6 +8,7 @@ pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, 
 room.py              how large a network will be, and whether memory holds it; selection.py is one without large matrices
 letters.py           the compiled khop on sequences of tokens
 library.py           the programs by name
+run.py               a compiled program as a run: what it answers, and its folder
 """
 
 from posattn.compiler.analysis import Known
@@ -32,7 +33,7 @@ from posattn.compiler.mpc import MPC, Machine, Message, Received
 from posattn.compiler.pcoc import PCOC, Excess, Round
 
 __all__ = [
-    "MPC", "PCOC", "PROGRAMS", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory", "Message", "Program",
-    "Received", "Round", "absolute", "both", "by_machine", "compile", "compile_program", "either", "equal", "fitted",
+    "MPC", "PCOC", "PROGRAMS", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory", "Message",
+    "Program", "Received", "Round", "absolute", "both", "by_machine", "compile", "compile_program", "either", "equal", "fitted",
     "maximum", "minimum", "relu", "select", "sort_records",
 ]  # fmt: skip

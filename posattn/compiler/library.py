@@ -8,10 +8,10 @@ from statistics import median as middle
 import numpy as np
 
 from posattn.compiler import message_programs, programs
-from posattn.compiler.attention_program import SelfAttention
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
+from posattn.compiler.remarks.attention_program import SelfAttention
 from posattn.errors import UsageError, choice
 
 Rows = list[list[float]]  # a row a machine

@@ -1,31 +1,17 @@
 """The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.declaration import SCALES, Bars, Experiment, Grid, Lines, Series, View, series
-from posattn.experiments.engine import AnyEngine, Engine, NothingStored, Outcome, report_on, reproduce
-from posattn.experiments.measures import Lengths, Scales, Shifts
-from posattn.experiments.ray_engine import RayEngine
-from posattn.experiments.store import Store
+from posattn.experiments.cells import Series, series
+from posattn.experiments.declaration import SIZES, Computation, Experiment, Grid
+from posattn.experiments.engine import Engine, NothingStored, Outcome, having, report_on, reproduce
+from posattn.experiments.figures import Bars, Lines, View
+from posattn.experiments.measures import FineTuned, Lengths, Measure, Scales, Shifts
+from posattn.experiments.ray_engine import RayEngine, engine_named
+from posattn.experiments.store import AnyEngine, Store
+from posattn.experiments.userfile import experiments_named
 
 __all__ = [
-    "EXPERIMENTS",
-    "SCALES",
-    "AnyEngine",
-    "Bars",
-    "Engine",
-    "Experiment",
-    "Grid",
-    "Lengths",
-    "Lines",
-    "NothingStored",
-    "Outcome",
-    "RayEngine",
-    "Scales",
-    "Series",
-    "Shifts",
-    "Store",
-    "View",
-    "report_on",
-    "reproduce",
-    "series",
-]
+    "EXPERIMENTS", "SIZES", "AnyEngine", "Bars", "Computation", "Engine", "Experiment", "FineTuned", "Grid", "Lengths", "Lines",
+    "Measure", "NothingStored", "Outcome", "RayEngine", "Scales", "Series", "Shifts", "Store", "View", "engine_named",
+    "experiments_named", "having", "report_on", "reproduce", "series",
+]  # fmt: skip

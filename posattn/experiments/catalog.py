@@ -1,90 +1,97 @@
 """The experiments by name. A figure's numbers live here and nowhere else."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from posattn.baselines import GraphConfig
-from posattn.experiments.attention import AttentionStudy
-from posattn.experiments.declaration import (
-    BY_DISTRIBUTION,
-    BY_STAGE,
-    Bars,
-    Computed,
-    Contours,
-    Experiment,
-    GapPanels,
-    Grid,
-    Lines,
-    Series,
-    View,
-    series,
-)
-from posattn.experiments.diagrams import diagram_rows, draw_diagrams
-from posattn.experiments.discrepancy import discrepancy_rows
+from posattn.experiments.attention_study import AttentionMaps, AttentionStudy
+from posattn.experiments.cells import Series, series
+from posattn.experiments.declaration import Computation, Experiment, Grid
+from posattn.experiments.diagrams import Diagrams, diagram_rows
+from posattn.experiments.discrepancy_study import discrepancy_rows
+from posattn.experiments.figures import Bars, Lines, View
+from posattn.experiments.gap_study import GapPanels, Gaps
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
-from posattn.experiments.theory import Gaps, ood_probability_rows
-from posattn.tasks import task
+from posattn.experiments.ood_study import Contours, ood_probability_rows
+from posattn.pretrained import COMPARED
+from posattn.tasks import FIVE_TASKS, task
+from posattn.theory.bound import ATTENTION
 from posattn.training.recipe import recipe
 
-FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
-THREE = series("positional", "scale-exact", "standard")
+_TWO = ("positional", "standard")
+THREE = series(*COMPARED)
 EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
-_NO_RUNS = Grid((), ())  # of what is computed without training
 
 
-def _encoded(encoding: str) -> tuple[Series, ...]:
-    """The three architectures with another encoding."""
-    return tuple(Series(f"{line.label}, {encoding}", {**line.settings, "encoding": encoding}) for line in THREE)
+def _variants(lines: Iterable[Series], name: str, **settings: Any) -> tuple[Series, ...]:
+    """The same networks with other settings, and ``name`` after their labels."""
+    return tuple(replace(line, label=f"{line.label}, {name}", settings={**line.settings, **settings}) for line in lines)
 
 
-def _graph(kind: str, graph: str, positions: bool) -> Series:
-    """A graph network; the published table fits those whose nodes do not know their positions."""
-    label = f"{kind.upper()}, {graph}{'' if positions else ', no positions'}"
-    return Series(label, {"arch": kind, "graph": graph, "encoded_input": positions}, GraphConfig)
+# With the other encodings, and Figure 24's two.
+ENCODED = (
+    *_variants(THREE, "binary", encoding="binary"),
+    *_variants(THREE, "sinusoidal", encoding="sinusoidal"),
+    *series("standard-rope", "positional"),
+)
 
 
 def _of_width(width: int, layers: int) -> Series:
-    return Series(f"standard, width {width}, {layers} layer{'s' if layers > 1 else ''}",
-                  {"arch": "standard", "width": width, "layers": layers})  # fmt: skip
+    label = f"standard, width {width}, {layers} layer{'s' if layers > 1 else ''}"
+    return Series(label, {"arch": "standard", "width": width, "layers": layers})
 
 
-FOUR_MIXED = ("mixed-min", "mixed-sum", "mixed-multitask", "mixed-max")
+# Graph networks; the published table fits those whose nodes do not know their positions.
+GRAPHS = tuple(
+    Series(
+        f"{kind.upper()}, {graph}{'' if positions else ', no positions'}",
+        {"arch": kind, "graph": graph, "encoded_input": positions},
+        GraphConfig,
+    )
+    for positions in (False, True)
+    for graph in ("complete", "star")
+    for kind in ("gcn", "gat")
+)
 
 
 def _of_task(name: str, variant: str) -> tuple[Series, ...]:
     """The paper's two networks for a task of tokens, and both again with ``variant`` set."""
-    own = {field: value for field, value in task(name).NETWORK.items() if field != "n"}
-    again = tuple(Series(f"{line.label}, {variant}", {**line.settings, variant: True}) for line in series(*_TWO, **own))
-    return (*series(*_TWO, **own), *again)
+    lines = series(*_TWO, **{field: value for field, value in task(name).NETWORK.items() if field != "n"})
+    return (*lines, *_variants(lines, variant, **{variant: True}))
 
 
-_TWO = ("positional", "standard")
-_SIZES = (5_000, 10_000, 20_000, 50_000)  # of training sets of tokens; the paper says no more than how large they get
 LETTERS = _of_task("khop", "tied")  # tied: can name letters that training never showed
 PROMPTS = _of_task("mixed-min", "relative")  # relative: answers scale with the numbers; see docs/tokens.md
-
-
-def _hops(title: str, hops: str, metric: str, split: str = "test") -> View:
-    return View(title, {"split": split, "hops": hops}, metric)
-
-
-_HOPS = (
-    _hops("training", "all", "cross_entropy", "train"),
-    _hops("test", "all", "cross_entropy"),
-    _hops("without '~'", "all", "accuracy_found"),
-    *(_hops(f"without '~', k = {k}", k, "accuracy_found") for k in "0123"),
+FOUR_MIXED = ("mixed-min", "mixed-sum", "mixed-multitask", "mixed-max")
+_SIZES = (5_000, 10_000, 20_000, 50_000)  # of training sets of tokens; the paper says no more than how large they get
+_HOPS = tuple(
+    View(title, {"split": split, "hops": hops}, metric)
+    for title, split, hops, metric in (
+        ("training", "train", "all", "cross_entropy"),
+        ("test", "test", "all", "cross_entropy"),
+        ("without '~'", "test", "all", "accuracy_found"),
+        *((f"without '~', k = {k}", "test", k, "accuracy_found") for k in "0123"),
+    )
 )
-_SMALLER: dict[str, Any] = {
-    "quick": (5000, 20, 100, 2),
-    "smoke": (60, 2, 30, 1),
-}  # a sequence of 30 costs what ten lists of 8 do
+
+
+def _khop(layers: tuple[int, ...] = (8,), samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
+    """Sequences of 30, each of which costs what ten lists of 8 do: the smaller sizes have fewer."""
+    fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
+    return Grid(("khop",), LETTERS, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
+
+
+def _mixed(samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
+    return Grid(FOUR_MIXED, PROMPTS, (23,), samples, recipe=recipe("paper", batch=1024), **own)
 
 
 def _any_length(label: str, arch: str) -> tuple[Series, ...]:
     """A network with self-attention for lists of every length: with layers of its own, and with one layer, looped."""
-    own = {"arch": arch, "any_length": True, "causal": True}
-    return Series(label, own), Series(f"{label}, looped", {**own, "looped": True})
+    own = Series(label, {"arch": arch, "any_length": True, "causal": True})
+    return own, *_variants((own,), "looped", looped=True)
 
 
 EVERY_LENGTH = (
@@ -98,281 +105,174 @@ EVERY_LENGTH = (
 )
 
 
+# One row per figure: name, place in the paper, title; where its rows come from; how they are shown.
+# fmt: off
 _LIST = (
     Experiment(
-        "fix-scale",
-        "Figure 4",
-        "error against the scale of the numbers",
+        "fix-scale", "Figure 4", "error against the scale of the numbers",
         Grid(FIVE_TASKS, THREE),
-        published="fix-scale",
+        Lines(published="fix-scale"),
     ),
     Experiment(
-        "fix-scale-tuned",
-        "Figure 4, tuned recipe",
-        "error against the scale of the numbers",
+        "fix-scale-tuned", "Figure 4, tuned recipe", "error against the scale of the numbers",
         Grid(FIVE_TASKS, THREE, recipe=recipe("tuned")),
-        published="fix-scale",
+        Lines(published="fix-scale"),
     ),
     Experiment(
-        "compiled-scale",
-        "Figure 4, beyond the paper",
-        "error against scale, with compiled programs",
-        Grid(FIVE_TASKS, THREE),
-        compiled=True,
+        "compiled-scale", "Figure 4, beyond the paper", "error against scale, with compiled programs",
+        Grid(FIVE_TASKS, THREE, programs=True),
     ),
     Experiment(
-        "fix-sample",
-        "Figures 2, 14-18",
-        "error against the number of training lists",
-        Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000))),
-        Scales((1, 3), train=True),
-        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE)),
-        published="fix-sample",
+        "fix-sample", "Figures 2, 14-18", "error against the number of training lists",
+        Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000)), measure=Scales((1, 3), train=True)),
+        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE), published="fix-sample"),
     ),
     Experiment(
-        "length",
-        "Figures 9-13",
-        "error against the length of the lists",
-        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32)),
-        Scales((1, 3)),
+        "length", "Figures 9-13", "error against the length of the lists",
+        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32), measure=Scales((1, 3))),
         Lines("n", (_INSIDE, _OUTSIDE)),
     ),
     Experiment(
-        "variable-length",
-        "Figure 19",
-        "error against scale, lists of 1 to 8 numbers",
-        Grid(FIVE_TASKS, THREE, samples=(500_000,), recipe=recipe("paper", batch=2048, lr=1e-4), variable_length=True),
-        Scales(samples=2000),
-    ),
-    Experiment(
-        "compact",
-        "Figures 20, 21",
-        "compact standard Transformers",
+        "variable-length", "Figure 19", "error against scale, lists of 1 to 8 numbers",
         Grid(
-            ("sum", "min"),
-            (*THREE, *(_of_width(width, layers) for layers in (4, 1) for width in (2, 4, 8, 16))),
+            FIVE_TASKS, THREE, samples=(500_000,), recipe=recipe("paper", batch=2048, lr=1e-4), variable_length=True,
+            measure=Scales(samples=2000),
         ),
     ),
     Experiment(
-        "encodings",
-        "Figures 22-24",
-        "binary, sinusoidal and rotary encodings",
-        Grid(FIVE_TASKS, (*_encoded("binary"), *_encoded("sinusoidal"), *series("standard-rope", "positional"))),
-        shown=Lines(
-            views=(
-                View("binary", {"encoding": "binary", "split": "test"}),
-                View("sinusoidal", {"encoding": "sinusoidal", "split": "test"}),
-                View("rotary", {"encoding": "one-hot", "split": "test"}),
-            )
-        ),
+        "compact", "Figures 20, 21", "compact standard Transformers",
+        Grid(("sum", "min"), (*THREE, *(_of_width(width, layers) for layers in (4, 1) for width in (2, 4, 8, 16)))),
     ),
     Experiment(
-        "ablation",
-        "Figures 25, 26",
-        "seven architectural choices, and the bias-free one",
+        "encodings", "Figures 22-24", "binary, sinusoidal and rotary encodings",
+        Grid(FIVE_TASKS, ENCODED),
+        Lines(views=tuple(
+            View(title, {"encoding": encoding, "split": "test"})
+            for title, encoding in (("binary", "binary"), ("sinusoidal", "sinusoidal"), ("rotary", "one-hot"))
+        )),
+    ),
+    Experiment(
+        "ablation", "Figures 25, 26", "seven architectural choices, and the bias-free one",
         Grid(("sum", "sort"), EIGHT),
     ),
     Experiment(
-        "fine-tune",
-        "Table 1",
-        "V matrices fine-tuned at scale 10, relative errors",
-        Grid(("sum", "min", "sort"), THREE),
-        FineTuned(),
-        BY_STAGE,
-        published="fine-tune",
+        "fine-tune", "Table 1", "V matrices fine-tuned at scale 10, relative errors",
+        Grid(("sum", "min", "sort"), THREE, measure=FineTuned()),
+        Bars("stage", (View("", metric="mse_over_c2"),), published="fine-tune"),
     ),
     Experiment(
-        "gnn",
-        "Table 2",
-        "graph networks on complete and star graphs",
-        Grid(
-            ("sum", "sort"),
-            tuple(
-                _graph(kind, graph, positions)
-                for positions in (False, True)
-                for graph in ("complete", "star")
-                for kind in ("gcn", "gat")
-            ),
-        ),
-        Scales((1, 2, 3, 4, 5, 10)),
-        published="gnn",
+        "gnn", "Table 2", "graph networks on complete and star graphs",
+        Grid(("sum", "sort"), GRAPHS, measure=Scales((1, 2, 3, 4, 5, 10))),
+        Lines(published="gnn"),
     ),
     Experiment(
-        "attention-maps",
-        "Figures 36, 37",
-        "attention against input scale, and what is left of positions",
-        Grid(("sort",), series("positional", "standard")),
-        AttentionStudy(),
-        Lines(
-            views=(
-                View("movement of the attention", {"split": "test"}, "movement"),
-                View("positions read by a probe", {"split": "test"}, "probe"),
-            ),
+        "attention-maps", "Figures 36, 37", "attention against input scale, and what is left of positions",
+        Grid(("sort",), series(*_TWO), measure=AttentionStudy()),
+        AttentionMaps(
+            views=(View("movement of the attention", metric="movement"), View("positions read by a probe", metric="probe")),
             columns=("layer",),
         ),
-        maps=True,
     ),
     Experiment(
-        "accuracy",
-        "Figures 27, 28",
-        "rounding and closeness accuracy against scale",
+        "accuracy", "Figures 27, 28", "rounding and closeness accuracy against scale",
         Grid(FIVE_TASKS, THREE),
-        shown=Lines(
-            views=(View("rounding", {"split": "test"}, "rounding"), View("closeness", {"split": "test"}, "closeness"))
+        Lines(views=(View("rounding", metric="rounding"), View("closeness", metric="closeness"))),
+    ),
+    Experiment(
+        "ood-probability", "Figure 35", "probability that a test list lies inside the training domain",
+        Computation(ood_probability_rows),
+        Contours(
+            views=(View("the paper's bound, corrected for n = 2", metric="bound"), View("exact", metric="exact")),
+            prose="The probability that a list drawn at scale c lies inside the training domain: the closed bound of Eq. 27 "
+            "and 28, with the factor 4 that Eq. 28 lacks, beside the exact value by quadrature. The rows also hold a "
+            "simulation.",
         ),
     ),
     Experiment(
-        "ood-probability",
-        "Figure 35",
-        "probability that a test list lies inside the training domain",
-        _NO_RUNS,
-        shown=Contours(
-            views=(View("the paper's bound, corrected for n = 2", metric="bound"), View("exact", metric="exact"))
-        ),
-        computed=Computed(
-            ood_probability_rows,
-            "The probability that a list drawn at scale c lies inside the training domain: the closed bound of Eq. 27 and 28, "
-            "with the factor 4 that Eq. 28 lacks, beside the exact value by quadrature. The rows also hold a simulation.",
-        ),
-    ),
-    Experiment(
-        "generalization-gap",
-        "Theorem 6.1",
-        "gap of trained networks beside the bound on it",
+        "generalization-gap", "Theorem 6.1", "gap of trained networks beside the bound on it",
         Grid(
-            ("sum", "sort"),
-            series("positional", "standard"),
-            layers=(1, 2, 4),
-            samples=(1000, 3000, 10_000, 30_000),
+            ("sum", "sort"), series(*_TWO), layers=(1, 2, 4), samples=(1000, 3000, 10_000, 30_000), measure=Gaps(),
             quick=(10_000, 50, 100, 3),  # small batches: 500 steps with 1000 lists
         ),
-        Gaps(),
         GapPanels(
             "samples",
             (
                 View("measured gap", metric="gap"),
                 View("risk, cut off at the cap", metric="capped risk"),
-                View("bound, positional", metric="positional bound"),
-                View("bound, self-attention", metric="self-attention bound"),
-                View("power of t, positional", metric="positional power"),
-                View("power of t, self-attention", metric="self-attention power"),
+                *(View(f"bound, {kind}", metric=f"{kind} bound") for kind in ATTENTION),
+                *(View(f"power of t, {kind}", metric=f"{kind} power") for kind in ATTENTION),
             ),
             columns=("task", "layers"),
         ),
     ),
     Experiment(
-        "discrepancy",
-        "Appendix G",
-        "a standard OOD bound stands still while the error falls",
-        _NO_RUNS,
-        shown=Lines("samples", (View("", metric="risk"),), columns=("z",)),
-        computed=Computed(
-            discrepancy_rows,
-            "Networks of the appendix's class learn the minimum of integers on 0..3 from m lists and are tested on integers on "
-            "0..3+z. The bound of "
-            "Theorem G.1 is at least the discrepancy, which two members of the class, min and max, keep near z.",
-        ),
-    ),
-    Experiment(
-        "diagrams",
-        "Figures 1, 7, 8",
-        "the two attentions, communication graphs, a Beneš network",
-        _NO_RUNS,
-        shown=Lines("round", (View("messages between machines", metric="messages"),), columns=()),
-        computed=Computed(
-            diagram_rows,
-            "Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is head 1 "
-            "of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the programs as "
-            "they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that routing uses.",
-        ),
-        pictures=draw_diagrams,
-    ),
-    Experiment(
-        "distribution-shift",
-        "beyond the paper",
-        "error on lists from other distributions",
-        Grid(FIVE_TASKS, EIGHT),
-        Shifts(),
-        BY_DISTRIBUTION,
-    ),
-    Experiment(
-        "length-generalization",
-        "Section 8, beyond the paper",
-        "error on lists longer than those trained on",
-        Grid(
-            ("sum", "min", "maxsub"),
-            EVERY_LENGTH,
-            n=(16,),
-            samples=(40_000,),
-            seeds=5,
-            recipe=recipe("looped", epochs=100, batch=400),  # 10,000 steps
-            variable_length=(2, 4, 8, 16),
-            quick=(4000, 40, 250, 1),
-            smoke=(80, 1, 40, 1),
-        ),
-        Lengths(),
+        "discrepancy", "Appendix G", "a standard OOD bound stands still while the error falls",
+        Computation(discrepancy_rows),
         Lines(
-            "n",
-            tuple(View(f"scale {c}", {"split": "test", "scale": c}, "relative_square") for c in (1, 10)),
+            "samples", (View("", metric="risk"),), columns=("z",),
+            prose="Networks of the appendix's class learn the minimum of integers on 0..3 from m lists and are tested on "
+            "integers on 0..3+z. The bound of Theorem G.1 is at least the discrepancy, which two members of the class, min and "
+            "max, keep near z.",
         ),
     ),
     Experiment(
-        "khop-samples",
-        "Figures 3, 29",
-        "k-hop induction heads against training sequences",
-        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=_SIZES, **_SMALLER),
-        Scales((1, 2), train=True),
+        "diagrams", "Figures 1, 7, 8", "the two attentions, communication graphs, a Beneš network",
+        Computation(diagram_rows),
+        Diagrams(
+            prose="Figure 1: what feeds queries, keys and values, found by asking the networks which input moves them; A is "
+            "head 1 of layer 2 of the packaged sorting networks on one list, and on three times that list. Figure 7: the "
+            "programs as they are written here, whose sort has the round that the paper's lacks. Figure 8: the network that "
+            "routing uses.",
+        ),
+    ),
+    Experiment(
+        "distribution-shift", "beyond the paper", "error on lists from other distributions",
+        Grid(FIVE_TASKS, EIGHT, measure=Shifts()),
+        Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
+    ),
+    Experiment(
+        "length-generalization", "Section 8, beyond the paper", "error on lists longer than those trained on",
+        Grid(
+            ("sum", "min", "maxsub"), EVERY_LENGTH, n=(16,), samples=(40_000,), seeds=5, measure=Lengths(),
+            recipe=recipe("looped", epochs=100, batch=400),  # 10,000 steps
+            variable_length=(2, 4, 8, 16), quick=(4000, 40, 250, 1), smoke=(80, 1, 40, 1),
+        ),
+        Lines("n", tuple(View(f"scale {c}", {"split": "test", "scale": c}, "relative_square") for c in (1, 10))),
+    ),
+    Experiment(
+        "khop-samples", "Figures 3, 29", "k-hop induction heads against training sequences",
+        _khop(samples=_SIZES, measure=Scales((1, 2), train=True)),
         Lines("samples", _HOPS, ("domain",)),
     ),
     Experiment(
-        "khop-layers",
-        "Figures 3, 5, 30",
-        "k-hop induction heads against layers",
-        Grid(("khop",), LETTERS, n=(30,), layers=(1, 2, 3, 4, 6, 8, 12), samples=(50_000,), **_SMALLER),
-        Scales((1, 2), train=True),
+        "khop-layers", "Figures 3, 5, 30", "k-hop induction heads against layers",
+        _khop(layers=(1, 2, 3, 4, 6, 8, 12), measure=Scales((1, 2), train=True)),
         Lines("layers", _HOPS, ("domain",)),
     ),
     Experiment(
-        "compiled-khop",
-        "Figures 3, 5, beyond the paper",
-        "k-hop induction heads, with the compiled program",
-        Grid(("khop",), LETTERS, n=(30,), layers=(8,), samples=(50_000,), **_SMALLER),
-        Scales((1, 2)),
-        Bars("hops", (View("without '~'", {"split": "test"}, "accuracy_found"),), ("domain",)),
-        compiled=True,
+        "compiled-khop", "Figures 3, 5, beyond the paper", "k-hop induction heads, with the compiled program",
+        _khop(measure=Scales((1, 2)), programs=True),
+        Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(
-        "mixed-scale",
-        "Figure 6",
-        "mixed-type prompts against the scale of the values",
-        Grid(FOUR_MIXED, PROMPTS, n=(23,), samples=(50_000,), recipe=recipe("paper", batch=1024)),
-        shown=Lines(views=(View("", {"split": "test"}), View("", {"split": "test"}, "mape"))),
+        "mixed-scale", "Figure 6", "mixed-type prompts against the scale of the values",
+        _mixed(),
+        Lines(views=(View(""), View("", metric="mape"))),
     ),
     Experiment(
-        "mixed-samples",
-        "Figures 31-33",
-        "mixed-type prompts against training prompts",
-        Grid(
-            FOUR_MIXED,
-            PROMPTS,
-            n=(23,),
-            samples=_SIZES,
-            recipe=recipe("paper", batch=1024),
-        ),
-        Scales((1, 10), train=True),
-        Lines(
-            "samples",
-            tuple(
-                View(title, where, metric)
-                for metric in ("mse", "mape")
-                for title, where in (
-                    ("training prompts", {"split": "train"}),
-                    ("in distribution", {"split": "test", "scale": 1}),
-                    ("scale 10", {"split": "test", "scale": 10}),
-                )
-            ),
-        ),
+        "mixed-samples", "Figures 31-33", "mixed-type prompts against training prompts",
+        _mixed(samples=_SIZES, measure=Scales((1, 10), train=True)),
+        Lines("samples", tuple(
+            View(title, where, metric)
+            for metric in ("mse", "mape")
+            for title, where in (
+                ("training prompts", {"split": "train"}),
+                ("in distribution", {"split": "test", "scale": 1}),
+                ("scale 10", {"split": "test", "scale": 10}),
+            )
+        )),
     ),
 )
+# fmt: on
 
 EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in _LIST}

@@ -1,77 +1,67 @@
-"""What an experiment is: a grid of runs, what is measured of each, and how the rows are shown. Nothing here trains or draws.
+"""What an experiment is: a source of rows, which is a grid of runs or a computation, and a figure of them.
 
-Scales: ``smoke`` takes seconds and exists for tests, ``quick`` takes minutes on two cores, ``paper`` is the published recipe.
+Sizes: ``smoke`` takes seconds and exists for tests, ``quick`` takes minutes on two cores, ``paper`` is the published recipe.
 The first two follow from the third by :meth:`Grid.at`: fewer tasks, runs, epochs and points, the same code.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, whole
+from posattn.experiments.cells import Cell, Series
+from posattn.experiments.compiled import compiled_rows
+from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
-from posattn.network import NetworkConfig, configuration
-from posattn.training import Member, Recipe, RunSpec
-from posattn.training.network import suited
+from posattn.experiments.store import Store, digest
+from posattn.runs import ROW_COLUMNS
+from posattn.tasks import TASKS
+from posattn.training import Member, Recipe
 from posattn.training.recipe import recipe
+from posattn.training.suitability import suited
 
-SCALES = ("smoke", "quick", "paper")
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line of a figure: a network for every list length, and what the figure calls it."""
-
-    label: str
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
-    kind: Callable[..., NetworkConfig] = configuration
-
-    def config(self, n: int, layers: int | None = None) -> NetworkConfig:
-        """The network for lists of n; ``layers`` in place of its own."""
-        try:
-            return self.kind(n=n, **(dict(self.settings) if layers is None else {**self.settings, "layers": layers}))
-        except (TypeError, UsageError) as error:
-            told = f"the series {self.label!r} has settings that its network does not take"
-            raise UsageError(f"{told}: {str(error).removesuffix('.')}.") from error
-
-
-def series(*archs: str, **settings: Any) -> tuple[Series, ...]:
-    """Architectures by name, with the same further settings."""
-    return tuple(Series(arch, {"arch": arch, **settings}) for arch in archs)
+SIZES = ("smoke", "quick", "paper")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run of a grid."""
+class Held:
+    """What a store has of a source's rows: any, enough for a figure, how much in words, and how to get them.
 
-    label: str
-    model: NetworkConfig
-    recipe: Recipe
-    member: Member
-    variable_length: bool | tuple[int, ...]
+    ``read`` gives the rows and the descriptions of the ensembles that they are from.
+    """
 
-    def spec(self, precision: str = "fp32") -> RunSpec:
-        """The run alone."""
-        return RunSpec(self.model, self.recipe, (self.member,), self.variable_length, precision)
+    some: bool
+    enough: bool
+    said: str
+    read: Callable[[], tuple[pd.DataFrame, list[dict[str, Any]]]]
 
-    @property
-    def key(self) -> str:
-        """Names the run's numbers up to the precision they were computed in."""
-        return self.spec().identity(0, precision=False)
 
-    @property
-    def point(self) -> str:
-        """Names what runs that differ in their seeds alone share: a point of the figure."""
-        return replace(self, member=replace(self.member, seed=0)).key
+class Source:
+    """Where an experiment's rows come from."""
+
+    def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
+        """What the store has of the experiment of that name."""
+        raise NotImplementedError
+
+    def cells(self, size: str) -> list[Cell]:
+        """The runs to train, if any."""
+        choice("scale", size, SIZES)
+        return []
+
+    def check(self, figure: Lines) -> None:
+        """Raises where the figure shows what is known not to be measured."""
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Every task with every series, list length, number of layers, number of training lists and seed."""
+class Grid(Source):
+    """Every task with every series, list length, number of layers, number of training lists and seed, and what is measured.
+
+    ``programs`` says whether compiled programs are measured and drawn beside the trained networks.
+    """
 
     tasks: tuple[str, ...]
     series: tuple[Series, ...]
@@ -81,21 +71,41 @@ class Grid:
     recipe: Recipe = field(default_factory=Recipe)
     variable_length: bool | tuple[int, ...] = False
     layers: tuple[int, ...] = ()  # none: what the series have
-    quick: tuple[int, int, int, int] = (10_000, 50, 250, 3)  # lists, epochs, batch and seeds of that scale
+    quick: tuple[int, int, int, int] = (10_000, 50, 250, 3)  # lists, epochs, batch and seeds of that size
     smoke: tuple[int, int, int, int] = (200, 3, 100, 2)
+    measure: Measure = field(default_factory=Scales)
+    programs: bool = False
 
-    def at(self, scale: str) -> "Grid":
-        """The grid at a scale; nothing becomes larger than it was declared.
+    def __post_init__(self) -> None:
+        """Finds what would only show after training."""
+        whole("grid.seeds", self.seeds)
+        for name in self.tasks:
+            choice("grid.tasks", name, TASKS)
+        for name, values in (("tasks", self.tasks), ("series", self.series), ("n", self.n), ("samples", self.samples)):
+            if not values:
+                raise UsageError(f"grid.{name} is empty; it must have at least one value.")
+        for name, numbers in (("n", self.n), ("samples", self.samples), ("layers", self.layers)):
+            for number in numbers:
+                whole(f"grid.{name}", number)
+        if self.recipe.only is not None:
+            raise UsageError(f"the recipe trains {self.recipe.only!r} alone, which takes a run to begin with.")
+        if len({line.label for line in self.series}) < len(self.series):
+            raise UsageError("the grid has two series of one label; every label must be its own.")
+        for line in self.series:
+            self.measure.check_network(line.label, line.settings)
+
+    def at(self, size: str) -> "Grid":
+        """The grid at a size; nothing becomes larger than it was declared.
 
         Below ``paper`` the recipe is ``tuned`` with small batches: there the number of steps matters more than how exact
         each gradient is.
         """
-        if choice("scale", scale, SCALES) == "paper":
+        if choice("scale", size, SIZES) == "paper":
             return self
-        samples, epochs, batch, seeds = self.smoke if scale == "smoke" else self.quick
+        samples, epochs, batch, seeds = self.smoke if size == "smoke" else self.quick
         samples, epochs = min(samples, *self.samples[-1:]), min(epochs, self.recipe.epochs)
         batch = min(batch, self.recipe.batch)
-        few = 2 if scale == "smoke" else 3
+        few = 2 if size == "smoke" else 3
         own_samples = self.samples[:few]
         lists = tuple(samples * own // max(own_samples) for own in own_samples)
         for_loops = self.recipe.for_loops | {"polish": min(self.recipe.polish, epochs)}
@@ -107,106 +117,106 @@ class Grid:
             samples=lists,
             seeds=min(seeds, self.seeds),
             recipe=recipe("tuned", epochs=epochs, batch=batch, **for_loops),
+            measure=self.measure.at(size),
         )
 
-    def cells(self) -> list[Cell]:
-        points = product(self.series, self.n, self.layers or (None,), self.samples, self.tasks, range(self.seeds))
+    def cells(self, size: str = "paper") -> list[Cell]:
+        own = self.at(size)
+        points = product(own.series, own.n, own.layers or (None,), own.samples, own.tasks, range(own.seeds))
         return [
             Cell(
                 line.label,
-                suited(line.config(n, layers), task),
-                recipe(self.recipe, samples=samples),
-                Member(task, seed, self.recipe.lr),
-                self.variable_length,
+                suited(line.config(n, layers), name),
+                recipe(own.recipe, samples=samples),
+                Member(name, seed, own.recipe.lr),
+                own.variable_length,
+                own.measure,
             )
-            for line, n, layers, samples, task, seed in points
+            for line, n, layers, samples, name, seed in points
         ]
 
+    def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
+        """Enough is half of what is drawn: tasks, series and settings, of each one run at least."""
+        own, cells = self.at(size), self.cells(size)
+        found = store.find(cells, own.measure, precision)
+        there = {cell.point for cell in cells if cell.key in found}
+        enough = 2 * len(there) >= len({cell.point for cell in cells})
 
-@dataclass(frozen=True)
-class View:
-    """One row of a figure's panels: the rows that match ``where``, and what they are called.
+        def read() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+            rows, ensembles = store.rows(found, own.measure)
+            rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}) if found else rows
+            if found and self.programs:
+                # With what determines them, as an experiment of one's own may change.
+                called = f"{name}-{size}-compiled-{digest([own.tasks, own.n, own.measure.key()])}"
+                compiled = store.computed(called, lambda: _of(compiled_rows(own.tasks, own.n, own.measure), name))
+                rows = pd.concat([rows, compiled], ignore_index=True)
+            return _of(rows, name), ensembles
 
-    Published medians match ``published`` instead, where the published record has another split.
-    """
+        return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)
 
-    title: str
-    where: Mapping[str, Any] = field(default_factory=dict)
-    metric: str = "mse"
-    published: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Panels of lines, median and band over runs: columns by ``columns``, one row of panels a view."""
-
-    x: str = "scale"
-    views: tuple[View, ...] = (View("", {"split": "test"}),)
-    columns: tuple[str, ...] = ("task",)
-
-
-@dataclass(frozen=True)
-class Bars(Lines):
-    """The same where x is a name: for each name the series side by side, marker and bar, in the order of the rows.
-
-    Wider panels, so ``columns`` go down and views across.
-    """
-
-    x: str = "distribution"
-
-
-BY_STAGE = Bars("stage", (View("", {"split": "test"}, "mse_over_c2"),))
-BY_DISTRIBUTION = Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness")))
+    def check(self, figure: Lines) -> None:
+        networks = (suited(line.config(self.n[0]), self.tasks[0]) for line in self.series)
+        own = (column for network in networks for column in network.columns)
+        self.measure.check_figure(figure, self.tasks[0], (*ROW_COLUMNS, *dict.fromkeys(own)))
 
 
 @dataclass(frozen=True)
-class Contours(Lines):
-    """Level lines over x and the number in each series' column ``y``: one panel a view, both axes logarithmic."""
-
-    y: str = "n"
-    columns: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class GapPanels(Lines):
-    """Drawn by :mod:`posattn.experiments.gap_figure`; views and columns are those of the tables."""
-
-
-@dataclass(frozen=True)
-class Computed:
-    """Rows that come from no run of the store: a function of the scale, and what the page says of them."""
+class Computation(Source):
+    """Rows that come from no run: a function of the size."""
 
     rows: Callable[[str], pd.DataFrame]
-    explained: str
+
+    def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
+        there = store.has_computed(f"{name}-{size}")
+
+        def read() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+            return store.computed(f"{name}-{size}", lambda: _of(self.rows(size), name)), []
+
+        return Held(there, there, "computed", read)
+
+
+def _of(rows: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    return rows.assign(experiment=experiment)
+
+
+def _labelled(rows: pd.DataFrame, cells: Iterable[Cell], keys: dict[str, str]) -> pd.DataFrame:
+    """The rows in the order of the cells, under the names that the grid has for them; ``keys`` are those of the runs."""
+    order = {cell.key: (position, cell.label) for position, cell in enumerate(cells)}
+    own = [order[keys[run]] for run in rows["run"]]
+    rows = rows.assign(series=[label for _, label in own], order=[place for place, _ in own])
+    return rows.sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper, or one of your own."""
+    """One figure or table of the paper, or one of your own.
+
+    Args:
+        name: what its files are called.
+        reference: its number in the paper, or that it has none.
+        title: what it shows, in a line.
+        source: a :class:`Grid` of runs, or a :class:`Computation`.
+        figure: how its rows are shown.
+    """
 
     name: str
-    reference: str  # its number in the paper, or that it has none
+    reference: str
     title: str
-    grid: Grid
-    measure: Measure = field(default_factory=Scales)
-    shown: Lines = field(default_factory=Lines)
-    published: str = ""  # the name under which published medians are known, if they are
-    maps: bool = False  # whether rows hold attention weights, to be drawn too
-    compiled: bool = False  # whether compiled programs are measured and drawn beside the trained networks
-    computed: Computed | None = None  # in place of runs, whose grid is then empty
-    pictures: Callable[[pd.DataFrame], dict[str, Figure]] | None = None  # from rows, by file name, in place of lines
+    source: Source
+    figure: Lines = field(default_factory=Lines)
 
     def __post_init__(self) -> None:
-        """Raises for a panel of what is not measured."""
-        measure = self.measure
-        if not isinstance(measure, Scales):
-            return
-        for where in (view.where for view in self.shown.views):
-            if where.get("split") == "train" and not measure.train:
-                raise UsageError(f"{self.name} has a panel of training lists; it must measure them, with train = true.")
-            if measure.factors and where.get("scale", measure.factors[0]) not in measure.factors:
-                known = ", ".join(f"{factor:g}" for factor in measure.factors)
-                raise UsageError(f"{self.name} has a panel of scale {where['scale']}; it measures {known}.")
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", self.name):
+            raise UsageError(f"name is {self.name!r}; it must be letters, digits, dots and dashes.")
+        if isinstance(self.figure, Measure):
+            kind = type(self.figure).__name__
+            raise UsageError(f"figure is {kind}, a measure, which goes into the grid: Grid(..., measure={kind}(...)).")
+        self.source.check(self.figure)
 
-    def cells(self, scale: str) -> list[Cell]:
-        return self.grid.at(scale).cells()
+    def cells(self, size: str) -> list[Cell]:
+        """Its runs at one of the sizes."""
+        return self.source.cells(size)
+
+    def held(self, size: str, store: Store, precision: str | None = None) -> Held:
+        """What the store has of it."""
+        return self.source.held(self.name, size, store, precision)

@@ -5,6 +5,7 @@ layer (its derivatives), the attention of trained networks, who hears whom in a 
 uses. Pictures are drawn from the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,9 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from posattn.compiler.graph import Graph, graph_of
-from posattn.experiments.attention import LISTS
-from posattn.experiments.theory import computed_rows
+from posattn.experiments.attention_study import LISTS, entries, show_weights
+from posattn.experiments.figures import Lines, View
+from posattn.experiments.rows import result_rows
+from posattn.graphs.pictures import Graph, graph_of
 from posattn.model import Layer, ModelConfig, Transformer, input_features
 from posattn.pretrained import pretrained
 
@@ -31,8 +33,8 @@ GRAPHS = {
 }
 
 
-def diagram_rows(scale: str) -> pd.DataFrame:
-    """Edges of the three figures, attention weights for the first, and messages a round for the others."""
+def diagram_rows(size: str) -> pd.DataFrame:
+    """Edges of the three figures, attention weights for the first, and messages per round for the others."""
     rows = []
     for arch, title in ATTENTIONS.items():
         rows += [_edge("1", title, 0, *ends) for ends in [*depends(arch), *_FLOW]]
@@ -40,7 +42,7 @@ def diagram_rows(scale: str) -> pd.DataFrame:
     for number, panels in GRAPHS.items():
         for title, name, machines in panels:
             rows += _of_graph(number, title, graph_of(name, machines))
-    return computed_rows(rows)
+    return result_rows(rows)
 
 
 # --- Figure 1 ------------------------------------------------------------------------------------------------------------
@@ -94,35 +96,23 @@ def _maps(arch: str, title: str) -> list[Row]:
     for factor in _FACTORS:
         with torch.no_grad():
             weights = model.attention(factor * numbers)[_LAYER, 0]
-        for i, row in enumerate(weights.tolist()):
-            place = {"figure": "1", "series": title, "scale": factor, "query": i + 1, "metric": "attention"}
-            rows += [place | {"key": j + 1, "value": value} for j, value in enumerate(row)]
+        rows += entries(weights, figure="1", series=title, scale=factor)
     return rows
 
 
-_PLACES = {
-    "P": (0.6, 0.0),
-    "X": (3.0, 0.0),
-    "Q": (0.0, 1.2),
-    "K": (1.2, 1.2),
-    "V": (3.0, 1.2),
-    "Mul": (0.6, 2.4),
-    "softmax": (0.6, 3.4),
-    "A": (0.6, 5.2),
-    "Mul ": (2.0, 6.8),
-    "O": (2.0, 7.8),
-    "MLP": (2.0, 8.8),
-}
-_TEXTS = {
-    "P": "P",
-    "X": r"$X^{(\ell-1)}$",
-    "Q": r"$Q^{(\ell)}$",
-    "K": r"$K^{(\ell)}$",
-    "V": r"$V^{(\ell)}$",
-    "Mul": "Mul",
-    "Mul ": "Mul",
-    "A": r"$A^{(\ell)}$",
-    "O": r"$O^{(\ell)}$",
+# What the diagram shows, where, and what it calls it.
+_NODES = {
+    "P": ((0.6, 0.0), "P"),
+    "X": ((3.0, 0.0), r"$X^{(\ell-1)}$"),
+    "Q": ((0.0, 1.2), r"$Q^{(\ell)}$"),
+    "K": ((1.2, 1.2), r"$K^{(\ell)}$"),
+    "V": ((3.0, 1.2), r"$V^{(\ell)}$"),
+    "Mul": ((0.6, 2.4), "Mul"),
+    "softmax": ((0.6, 3.4), "softmax"),
+    "A": ((0.6, 5.2), r"$A^{(\ell)}$"),
+    "Mul ": ((2.0, 6.8), "Mul"),
+    "O": ((2.0, 7.8), r"$O^{(\ell)}$"),
+    "MLP": ((2.0, 8.8), "MLP"),
 }
 
 
@@ -134,16 +124,16 @@ def _draw_attentions(rows: pd.DataFrame) -> Figure:
         axes.axis("off")
         for sender, receiver in own[own["metric"] == "edge"][["from", "to"]].itertuples(index=False):
             _flow(axes, str(sender), str(receiver))
-        for name, place in _PLACES.items():
+        for name, ((x, y), text) in _NODES.items():
             if name != "A":
                 box = {"boxstyle": "round,pad=0.35", "facecolor": "#e8f1fa" if name in "PX" else "white"}
-                axes.text(*place, _TEXTS.get(name, name), ha="center", va="center", bbox=box)
+                axes.text(x, y, text, ha="center", va="center", bbox=box)
         _inset_maps(axes, own[own["metric"] == "attention"])
     return figure
 
 
 def _flow(axes: Axes, sender: str, receiver: str) -> None:
-    (x0, y0), (x1, y1) = _PLACES[sender], _PLACES[receiver]
+    (x0, y0), (x1, y1) = _NODES[sender][0], _NODES[receiver][0]
     style = {"arrowstyle": "-|>", "color": "#0072B2" if receiver in "QKVX" else "#555", "shrinkA": 12, "shrinkB": 12}
     if (sender, receiver) == ("X", "MLP"):  # around the others
         style["connectionstyle"] = "arc3,rad=0.35"
@@ -157,11 +147,10 @@ def _flow(axes: Axes, sender: str, receiver: str) -> None:
 
 def _inset_maps(axes: Axes, weights: pd.DataFrame) -> None:
     """A for the list and for its multiple, where the diagram says A."""
-    x, y = _PLACES["A"]
+    x, y = _NODES["A"][0]
     for place, (factor, own) in enumerate(weights.groupby("scale")):
         inset = axes.inset_axes((x - 1.45 + 1.55 * place, y - 0.7, 1.35, 1.35), transform=axes.transData)
-        inset.imshow(own.pivot(index="query", columns="key", values="value"), vmin=0, cmap="Blues")
-        inset.set(xticks=[], yticks=[])
+        show_weights(inset, own, vmin=0, cmap="Blues")
         inset.set_title(rf"$A^{{(\ell)}}$ of {'' if factor == 1 else f'{factor:g}'}X", fontsize="small", pad=2)
 
 
@@ -213,9 +202,14 @@ def _graph_panel(axes: Axes, rows: pd.DataFrame, title: str) -> None:
             axes.text(r, name, text, ha="center", va="center", fontsize="small", bbox=circle)
 
 
-def draw_diagrams(rows: pd.DataFrame) -> dict[str, Figure]:
-    """``diagrams`` is Figure 1, ``diagrams-7`` and ``diagrams-8`` the others."""
-    of = dict(list(rows.astype({"figure": str}).groupby("figure")))
-    return {"diagrams": _draw_attentions(of["1"])} | {
-        f"diagrams-{number}": _draw_graphs(of[number]) for number in GRAPHS
-    }
+@dataclass(frozen=True)
+class Diagrams(Lines):
+    """Figure 1, and with ``-7`` and ``-8`` at the end of their names the others; tables hold messages per round."""
+
+    x: str = "round"
+    views: tuple[View, ...] = (View("messages between machines", metric="messages"),)
+    columns: tuple[str, ...] = ()
+
+    def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
+        of = dict(list(rows.astype({"figure": str}).groupby("figure")))
+        return {"": _draw_attentions(of["1"])} | {f"-{number}": _draw_graphs(of[number]) for number in GRAPHS}

@@ -7,21 +7,21 @@ from functools import cache
 
 import torch
 
-from posattn.experiments.declaration import Cell
+from posattn.experiments.cells import Cell
+from posattn.folding.queries_and_keys import apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
-from posattn.queries import apart
 from posattn.tasks import TASKS
 from posattn.training import Member, Trainer
 from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
 _ENTRIES = 1800  # timed at once: 200 lists of 8 numbers
-# Seconds a list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
+# Seconds per list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
-# Operations a second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-scale, 12 members.
+# Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-scale, 12 members.
 _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
@@ -37,7 +37,7 @@ def seconds(cells: Iterable[Cell], device: torch.device) -> float:
 
 @cache
 def _on_cpu(model: NetworkConfig) -> float:
-    """Seconds a list, with as many members as keep all cores busy, on any task that the network can read."""
+    """Seconds per list, with as many members as keep all cores busy, on any task that the network can read."""
     task = next(name for name, row in TASKS.items() if model.reads == row.TOKENS)
     lists = max(20, _ENTRIES // (model.n + 1))
     with Workers() as workers:
@@ -62,7 +62,7 @@ def _on_gpu(model: NetworkConfig) -> float:
 
 
 def operations(model: ModelConfig) -> float:
-    """Floating-point operations of one list in training: two a multiplication, backwards twice what forwards takes."""
+    """Floating-point operations of one list in training: two per multiplication, backwards twice what forwards takes."""
     d, d_k, heads, positions = model.embed, model.d_k, model.heads, model.positions
     # A of P is computed once for all lists.
     features = {"position": 0, "input": d, "both": d + model.encoding_dim}[model.design.attends]

@@ -1,92 +1,132 @@
 """What is measured of a trained ensemble: a function from the run to result rows, with a name for its settings."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from posattn.errors import choice
+from posattn.errors import UsageError, choice, positive, several, whole
+from posattn.experiments.figures import Lines
+from posattn.metrics import row_metrics, scores_of
+from posattn.runs import AnyRun
 from posattn.tasks import SHIFTS
-from posattn.training import Run
 from posattn.training.finetune import fine_tune
-
-
-class Measure(Protocol):
-    def at(self, scale: str) -> "Measure":
-        """The measure at one of the scales of experiments."""
-        ...
-
-    def key(self) -> dict[str, Any]:
-        """What determines the rows beside the run."""
-        ...
-
-    def rows(self, run: Run) -> pd.DataFrame:
-        """One row a member, condition and metric, with the columns of ``Run.rows``."""
-        ...
+from posattn.training.run import trained
 
 
 @dataclass(frozen=True)
-class Scales:
+class Measure:
+    """The fields of a measure, with its ``KIND``, determine the rows beside the run."""
+
+    KIND: ClassVar[str]
+    SMOKE: ClassVar[dict[str, Any]] = {}  # what is less at that size
+
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        """One row per member, condition and metric, with the columns of ``Run.rows``."""
+        raise NotImplementedError
+
+    def at(self, size: str) -> "Measure":
+        """The measure at one of the sizes of experiments."""
+        return replace(self, **self.SMOKE) if size == "smoke" else self
+
+    def key(self) -> dict[str, Any]:
+        """The settings, as stores keep them."""
+        return {"kind": self.KIND} | {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    def held_by(self, key: dict[str, Any]) -> bool:
+        """Whether rows measured with the settings ``key`` have all that this measure asks for."""
+        return key == self.key()
+
+    def own(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Of rows that hold this measure, those that it asks for."""
+        return rows
+
+    def _set_factors(self) -> None:
+        """Makes the scale factors floats, as which stores keep them; raises unless there are some, all above 0."""
+        given = several("measure.factors", vars(self)["factors"])
+        if not given:
+            raise UsageError("measure.factors is empty; it must have at least one number.")
+        object.__setattr__(self, "factors", tuple(positive("measure.factors", factor) for factor in given))
+
+    def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
+        """Raises where a figure of networks for ``task``, whose rows have these columns, shows what is not measured."""
+
+    def check_network(self, label: str, settings: Mapping[str, Any]) -> None:
+        """Raises where a series of networks with these settings cannot be measured."""
+
+
+@dataclass(frozen=True)
+class Scales(Measure):
     """Errors and accuracies on fresh test lists at every scale of the numbers, and on training lists if ``train``."""
 
     factors: tuple[float, ...] = tuple(range(1, 11))
     samples: int = 1000
     train: bool = False
 
-    def at(self, scale: str) -> "Scales":
-        if scale == "smoke":
-            ends = (self.factors[0], self.factors[min(2, len(self.factors) - 1)])
-            return replace(self, factors=tuple(dict.fromkeys(ends)), samples=50)
-        return self
+    KIND = "scales"
 
-    def key(self) -> dict[str, Any]:
-        return {"kind": "scales"} | asdict(self) | {"factors": [float(factor) for factor in self.factors]}
+    def __post_init__(self) -> None:
+        self._set_factors()
+        whole("measure.samples", self.samples)
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def at(self, size: str) -> "Scales":
+        if size != "smoke":
+            return self
+        ends = (self.factors[0], self.factors[min(2, len(self.factors) - 1)])
+        return replace(self, factors=tuple(dict.fromkeys(ends)), samples=50)
+
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         tables = [run.rows(run.evaluate(self.factors, self.samples))]
         if self.train:
-            seen = min(self.samples, run.spec.recipe.samples)
+            seen = min(self.samples, trained(run).spec.recipe.samples)
             tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
         return pd.concat(tables, ignore_index=True)
 
+    def held_by(self, key: dict[str, Any]) -> bool:
+        """Rows of more scales have those of fewer."""
+        own = self.key()
+        if key.keys() != own.keys() or key["kind"] != self.KIND:
+            return False
+        same = key["samples"] == own["samples"] and key["train"] >= own["train"]
+        return bool(same and set(own["factors"]) <= set(key["factors"]))
 
-def holds(key: dict[str, Any], measure: Measure) -> bool:
-    """Whether rows measured with the settings ``key`` have all that ``measure`` asks for: scales have those of fewer scales."""
-    own = measure.key()
-    if key == own or not key.get("kind") == own.get("kind") == "scales":
-        return key == own
-    if key.keys() != own.keys():
-        return False
-    same = key["samples"] == own["samples"] and key["train"] >= own["train"]
-    return bool(same and set(own["factors"]) <= set(key["factors"]))
+    def own(self, rows: pd.DataFrame) -> pd.DataFrame:
+        training = rows["split"] == "train"
+        return rows[training & self.train | ~training & rows["scale"].isin(self.factors)]
 
-
-def asked_for(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """Of rows that hold a measure, its own."""
-    if not isinstance(measure, Scales):
-        return rows
-    training = rows["split"] == "train"
-    return rows[training & measure.train | ~training & rows["scale"].isin(measure.factors)]
+    def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
+        known = (*columns, *scores_of(task).by)
+        for view in figure.views:
+            if view.where.get("split") == "train" and not self.train:
+                raise UsageError("the figure has a panel of training lists; it must measure them, with train = True.")
+            if (scale := view.where.get("scale", self.factors[0])) not in self.factors:
+                measured = ", ".join(f"{factor:g}" for factor in self.factors)
+                raise UsageError(f"the figure has a panel of scale {scale}; the experiment measures {measured}.")
+            choice("figure.views.metric", view.metric, row_metrics(task))
+            for column in view.where:
+                choice("figure.views.where", column, known)
+        for field, column in (("x", figure.x), *(("columns", column) for column in figure.columns)):
+            choice(f"figure.{field}", column, known)
 
 
 @dataclass(frozen=True)
-class Shifts:
+class Shifts(Measure):
     """Errors and closeness on fresh lists from each distribution, the training one for reference."""
 
     names: tuple[str, ...] = tuple(SHIFTS)
     samples: int = 1000
 
+    KIND, SMOKE = "shifts", {"samples": 50}
+
     def __post_init__(self) -> None:
+        if not self.names:
+            raise UsageError("measure.names is empty; it must have at least one distribution.")
         for name in self.names:
             choice("distribution", name, SHIFTS)
+        whole("measure.samples", self.samples)
 
-    def at(self, scale: str) -> "Shifts":
-        return replace(self, samples=50) if scale == "smoke" else self
-
-    def key(self) -> dict[str, Any]:
-        return {"kind": "shifts"} | asdict(self) | {"names": list(self.names)}
-
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         table = run.evaluate_shifts(self.names, self.samples)
         domain = ["id" if name == "training" else "ood" for name in table["distribution"]]
         about, metrics = ["member", "scale", "distribution", "domain"], ["mse", "relative", "closeness"]
@@ -94,7 +134,7 @@ class Shifts:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class Lengths(Measure):
     """Squared errors relative to the mean square of the answers, on fresh lists of every length and scale.
 
     ``samples`` lists of up to 64 numbers; of longer ones as many numbers, and ``least`` lists at least. Column n is the length
@@ -106,31 +146,29 @@ class Lengths:
     samples: int = 1000
     least: int = 100
 
+    KIND = "lengths"
     _SHORT = 64
 
-    def at(self, scale: str) -> "Lengths":
-        if scale == "smoke":
+    def at(self, size: str) -> "Lengths":
+        if size == "smoke":
             return replace(self, lengths=self.lengths[:3], samples=20, least=5)
-        return replace(self, lengths=self.lengths[:8]) if scale == "quick" else self
-
-    def key(self) -> dict[str, Any]:
-        return {"kind": "lengths"} | {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+        return replace(self, lengths=self.lengths[:8]) if size == "quick" else self
 
     def count(self, n: int) -> int:
-        """Lists of n."""
+        """How many lists of n numbers there are."""
         return max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
 
-    def rows(self, run: Run) -> pd.DataFrame:
+    def rows(self, run: AnyRun) -> pd.DataFrame:
         parts = [run.evaluate_lengths([n], self.scales, self.count(n)) for n in self.lengths]
-        table, trained = pd.concat(parts, ignore_index=True), run.spec.model.n
-        domain = ["id" if c <= 1 and n <= trained else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
-        values = table.assign(domain=domain, trained_n=trained)
+        table, longest = pd.concat(parts, ignore_index=True), run.config.n
+        domain = ["id" if c <= 1 and n <= longest else "ood" for c, n in zip(table["scale"], table["n"], strict=True)]
+        values = table.assign(domain=domain, trained_n=longest)
         about = ["member", "n", "scale", "domain", "trained_n"]
         return run.described(values.melt(about, ["mse", "relative_square"], "metric", "value"))
 
 
 @dataclass(frozen=True)
-class FineTuned:
+class FineTuned(Measure):
     """Table 1: relative errors in distribution, at another scale, and there after fine-tuning the V matrices on it.
 
     The column ``stage`` says which; values are squared errors over scale squared.
@@ -140,18 +178,22 @@ class FineTuned:
     epochs: int = 20
     samples: int = 1000
 
+    KIND, SMOKE = "fine-tuned", {"epochs": 2, "samples": 50}
     STAGES = ("in distribution", "out of it", "after fine-tuning")
 
-    def at(self, scale: str) -> "FineTuned":
-        return replace(self, epochs=2, samples=50) if scale == "smoke" else self
+    def __post_init__(self) -> None:
+        positive("measure.scale", self.scale)
+        whole("measure.epochs", self.epochs)
+        whole("measure.samples", self.samples)
 
-    def key(self) -> dict[str, Any]:
-        return {"kind": "fine-tuned"} | asdict(self)
+    def check_network(self, label: str, settings: Mapping[str, Any]) -> None:
+        if settings.get("arch") in ("gcn", "gat"):
+            raise UsageError(f"the series {label!r} is a graph network, which has no V matrices to fine-tune.")
 
-    def rows(self, run: Run) -> pd.DataFrame:
-        tuned = fine_tune(run, self.scale, self.epochs)
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        tuned = fine_tune(trained(run), self.scale, self.epochs)
         tables = []
-        for stage, trained, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
-            table = trained.rows(trained.evaluate([scale], self.samples))
+        for stage, tested, scale in zip(self.STAGES, (run, run, tuned), (1.0, self.scale, self.scale), strict=True):
+            table = tested.rows(tested.evaluate([scale], self.samples))
             tables.append(table[table["metric"] == "mse_over_c2"].assign(stage=stage))
         return pd.concat(tables, ignore_index=True)

@@ -14,23 +14,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import pandas as pd
 import torch
 
-from posattn.errors import UsageError, positive, whole
-from posattn.experiments.declaration import Cell
-from posattn.experiments.engine import called, plan
+from posattn import files
+from posattn.devices import pick_device
+from posattn.errors import UsageError, choice, positive, whole
+from posattn.experiments.cells import Cell
+from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
-from posattn.experiments.ray_task import Group, Report, Trained, load_ray, task_function
-from posattn.experiments.store import Store
-from posattn.training import RunSpec, checkpoints, files, load
-from posattn.training.fit import check_precision
-from posattn.training.run import save
+from posattn.experiments.ray_task import Group, load_ray, task_function
+from posattn.experiments.store import AnyEngine, Store
+from posattn.run_folder import RunFolder
+from posattn.training import RunSpec
+from posattn.training.run import trained
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ class RayEngine:
         load_ray()
         _check_reachable(self.address)
         if not self.gpus:
-            for model in dict.fromkeys(cell.model for cell in cells):
-                check_precision(model, precision, torch.device("cpu"))
+            Engine(torch.device("cpu")).check(cells, precision)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         """Trains and measures the ensembles; returns those that another process is at.
@@ -83,7 +83,7 @@ class RayEngine:
             for spec in specs:
                 folder = held.enter_context(ExitStack())
                 with contextlib.suppress(files.InUse):
-                    folder.enter_context(_held(store.folder(spec), spec))
+                    folder.enter_context(RunFolder(store.folder(spec)).claim(spec))
                     own[spec.digest] = Ensemble(spec, folder)
             elsewhere = [spec for spec in specs if spec.digest not in own]
             self._announce(own, elsewhere)
@@ -114,6 +114,26 @@ class RayEngine:
         if self.address is None:
             raise UsageError(f"a task is to have {lack}; this machine has fewer.")
         self.announce(f"No node of the cluster has {lack}, which a task is to have; waiting for one that does.")
+
+
+def engine_named(
+    name: str,
+    announce: Callable[[str], None] = lambda message: None,
+    device: str | None = None,
+    address: str | None = None,
+    gpus_per_task: float = 0,
+    cpus_per_task: float = 1,
+) -> AnyEngine:
+    """``local``, which is this machine, or ``ray``; raises for a setting that only the other one has."""
+    if choice("engine", name, ("local", "ray")) == "ray":
+        if device is not None:
+            raise UsageError(f"device is {device!r}; with engine ray it follows from gpus-per-task.")
+        return RayEngine(address, gpus_per_task, cpus_per_task, announce)
+    given = {"address": (address, None), "gpus-per-task": (gpus_per_task, 0), "cpus-per-task": (cpus_per_task, 1)}
+    for option, (value, default) in given.items():
+        if value != default:
+            raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
+    return Engine(pick_device(device), announce)
 
 
 @dataclass
@@ -161,20 +181,19 @@ class Tasks:
 
     def _hand_out(self, ensemble: Ensemble) -> None:
         spec, engine = ensemble.spec, self.engine
-        folder, threads = self.store.folder(spec), max(1, int(engine.cpus))
-        group = Group(
-            spec, self.measure, None, {}, threads, engine.gpus > 0, every=engine.every, save_every=engine.save_every
-        )
-        if (folder / "weights.json").exists():
-            group = replace(group, trained=Trained.of(load(folder)))
-        elif checkpoints.load(folder, spec.digest) is not None:
-            group = replace(group, checkpoint=checkpoints.pack(folder))
+        folder, threads = RunFolder(self.store.folder(spec)), max(1, int(engine.cpus))
+        begun: dict[str, bytes] = {}
+        if folder.finished:
+            begun = folder.pack()
+        elif folder.load_checkpoint(spec) is not None:
+            begun = folder.pack_checkpoint()
+        group = Group(spec, self.measure, begun, threads, engine.gpus > 0, engine.every, engine.save_every)
         self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
 
     def _end(self, task: Any) -> None:
         ensemble, failed = self.waiting.pop(task), self.ray.exceptions
         try:
-            trained, rows = self.ray.get(task)
+            finished, rows = self.ray.get(task)
         except (
             failed.WorkerCrashedError,
             failed.NodeDiedError,
@@ -187,15 +206,13 @@ class Tasks:
             cause = getattr(error, "cause", None)
             self._fail(ensemble, UsageError(str(cause)) if isinstance(cause, (UsageError, ImportError)) else error)
         else:
-            self._write(ensemble, trained, rows)
+            self._write(ensemble, finished, rows)
 
-    def _write(self, ensemble: Ensemble, trained: Trained | None, rows: pd.DataFrame) -> None:
-        spec = ensemble.spec
-        folder = self.store.folder(spec)
-        if trained is not None:
-            save(folder, trained.run(spec, torch.device("cpu")))
-        result = load(folder).result if trained is None else trained.result
-        self.store.write(spec, self.measure, rows, result)
+    def _write(self, ensemble: Ensemble, finished: dict[str, bytes], rows: pd.DataFrame) -> None:
+        folder = RunFolder(self.store.folder(ensemble.spec))
+        if not folder.finished:
+            folder.unpack(finished)
+        self.store.write(ensemble.spec, self.measure, rows, trained(folder.path).result)
         self._let_go(ensemble)
         self.engine.announce(f"{ensemble.name}: done")
 
@@ -207,8 +224,8 @@ class Tasks:
             self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
             return
         self._follow()
-        begun = any(self.store.folder(ensemble.spec).glob("checkpoint-*.json"))
-        way = "goes on from its last checkpoint" if begun else "starts again"
+        saved = RunFolder(self.store.folder(ensemble.spec)).checkpoints()
+        way = "goes on from its last checkpoint" if saved else "starts again"
         self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
         self._hand_out(ensemble)
 
@@ -220,16 +237,14 @@ class Tasks:
 
     def _follow(self, tell: bool = True) -> None:
         """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
-        newest: dict[str, Report] = {}
-        for content in self.reports.get_nowait_batch(self.reports.qsize()):
-            report = Report(*content)
-            if report.digest in self.unfinished:
-                checkpoints.unpack(self.store.folder(self.unfinished[report.digest].spec), report.checkpoint)
-                newest[report.digest] = report
-        for report in newest.values() if tell else ():
-            ensemble = self.unfinished[report.digest]
-            epochs = ensemble.spec.recipe.epochs
-            self.engine.announce(f"{ensemble.name}: epoch {report.epoch} of {epochs} on {report.place}")
+        newest: dict[str, str] = {}
+        for digest, epoch, place, checkpoint in self.reports.get_nowait_batch(self.reports.qsize()):
+            if digest in self.unfinished:
+                ensemble = self.unfinished[digest]
+                RunFolder(self.store.folder(ensemble.spec)).unpack_checkpoint(checkpoint)
+                newest[ensemble.name] = f"epoch {epoch} of {ensemble.spec.recipe.epochs} on {place}"
+        for name, said in newest.items() if tell else ():
+            self.engine.announce(f"{name}: {said}")
 
     def _let_go(self, ensemble: Ensemble) -> None:
         del self.unfinished[ensemble.spec.digest]
@@ -247,32 +262,19 @@ class Tasks:
 
 
 @contextlib.contextmanager
-def _held(folder: Path, spec: RunSpec) -> Iterator[None]:
-    """Holds an ensemble's folder for this process, as training there would."""
-    if not (folder / "run.json").exists():
-        files.write_json(folder / "run.json", spec.to_dict())
-    with files.sole_user(folder / "run.json"):
-        files.sweep(folder)
-        yield
-
-
-@contextlib.contextmanager
 def _joined(address: str | None) -> Iterator[None]:
     """While open, this process is part of the cluster. One that is part of a cluster already stays in it."""
     ray = load_ray()
     if ray.is_initialized():
         yield
         return
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        settings |= {"address": "local", "include_dashboard": False}
-    else:
-        settings["address"] = address
+    own = {"address": "local", "include_dashboard": False} if address is None else {"address": address}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.init(**settings)
+            ray.init(**own, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
         raise UsageError(f"address is {address!r}, {_SILENT}") from error
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

@@ -11,11 +11,10 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -25,9 +24,9 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
 from posattn.model import ARCHITECTURES
+from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS
-from posattn.training import Run, RunSpec, checkpoints, files, train_spec
-from posattn.training.program import Parameters
+from posattn.training import RunSpec, train_spec
 
 # A program may have added rows of its own, which a worker is to know too.
 TABLES: tuple[dict[str, Any], ...] = (TASKS, SHIFTS, ENCODINGS, ARCHITECTURES, network.KINDS, network.MAKERS)
@@ -46,39 +45,15 @@ def load_ray() -> Any:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A finished run on its way between processes."""
-
-    weights: np.ndarray[Any, Any]  # (M, P), a row for each member
-    result: dict[str, Any]
-    history: pd.DataFrame
-
-    @classmethod
-    def of(cls, run: Run) -> "Trained":
-        return cls(run.parameters.flat.detach().cpu().numpy(), run.result, run.history)
-
-    def run(self, spec: RunSpec, device: torch.device) -> Run:
-        flat = torch.tensor(self.weights, device=device)
-        return Run(spec, Parameters(spec.model, flat), self.result, self.history)
-
-
-class Report(NamedTuple):
-    """What a worker tells the driver of an ensemble; a plain tuple on its way, so that the queue imports nothing."""
-
-    digest: str
-    epoch: int
-    place: str
-    checkpoint: dict[str, bytes]  # empty where there is none newer than the last
-
-
-@dataclass(frozen=True)
 class Group:
-    """What a task does: trains an ensemble, unless it is ``trained``, and measures it."""
+    """What a task does: trains an ensemble, or goes on from ``begun``, and measures it.
+
+    ``begun`` are the files of its folder, by name: those of a finished run, of a checkpoint, or none.
+    """
 
     spec: RunSpec
     measure: Measure
-    trained: Trained | None = None
-    checkpoint: dict[str, bytes] = field(default_factory=dict)
+    begun: dict[str, bytes]
     threads: int = 1
     cuda: bool = False
     every: float = 5.0
@@ -95,25 +70,19 @@ class Group:
             table.update(rows)
         return group
 
-    def work(self, reports: Any) -> tuple[Trained | None, pd.DataFrame]:
-        """The run, if this trained it, and its rows."""
+    def work(self, reports: Any) -> tuple[dict[str, bytes], pd.DataFrame]:
+        """The files of the finished run, and its rows."""
         torch.set_num_threads(self.threads)
         device = torch.device("cuda" if self.cuda else "cpu")
         if self.cuda and not torch.cuda.is_available():
             raise UsageError(f"the task has a GPU of {platform.node()}, where PyTorch finds none; give it 0 GPUs.")
-        if self.trained is not None:
-            return None, self.measure.rows(self.trained.run(self.spec, device))
-        run = self._train(reports, device)
-        return Trained.of(run), self.measure.rows(run)
-
-    def _train(self, reports: Any, device: torch.device) -> Run:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            files.write_json(folder / "run.json", self.spec.to_dict())
-            checkpoints.unpack(folder, self.checkpoint)
+            folder = RunFolder(temporary)
+            folder.describe(self.spec)
+            folder.unpack(self.begun)
             report = Reporter(reports, self.spec.digest, device, folder, self.every)
             try:
-                return train_spec(self.spec, device, folder, self.save_every, progress=False, report=report)
+                run = train_spec(self.spec, device, folder.path, self.save_every, progress=False, report=report)
             except SystemExit as stopped:  # asked to, after a checkpoint
                 ray = load_ray()
                 with contextlib.suppress(ray.exceptions.RayError):
@@ -121,17 +90,18 @@ class Group:
                 if stopped.code == 128 + signal.SIGINT:
                     raise KeyboardInterrupt from None  # by the driver, and the worker may live on
                 raise
+            return folder.pack(), self.measure.rows(run)
 
 
 class Reporter:
     """Tells the driver, now and then, how many epochs a task has done, and hands it each new checkpoint."""
 
-    def __init__(self, reports: Any, digest: str, device: torch.device, folder: Path, every: float):
+    def __init__(self, reports: Any, digest: str, device: torch.device, folder: RunFolder, every: float):
         node = load_ray().get_runtime_context().get_node_id()
         self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
         self.place = f"{platform.node()} ({node[:6]}, {device.type})"
         self.epoch, self.sent = 0, -float("inf")
-        self.known = next(iter(checkpoints.pack(folder)), "")  # the driver's newest checkpoint
+        self.known = next(iter(folder.pack_checkpoint()), "")  # the driver's newest checkpoint
 
     def __call__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -140,10 +110,13 @@ class Reporter:
             self.send()
 
     def send(self) -> Any:
-        """Reports now; the answer comes when the driver's queue has it."""
-        checkpoint = checkpoints.pack(self.folder, after=self.known)
+        """Reports now, with a checkpoint if there is a newer one; the answer comes when the driver's queue has it.
+
+        As a plain tuple, so that the queue's process imports nothing.
+        """
+        checkpoint = self.folder.pack_checkpoint(after=self.known)
         self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
-        return self.reports.put_nowait.remote(tuple(Report(self.digest, self.epoch, self.place, checkpoint)))
+        return self.reports.put_nowait.remote((self.digest, self.epoch, self.place, checkpoint))
 
 
 def code() -> str:

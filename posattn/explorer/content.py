@@ -13,21 +13,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.compiling import BOUND
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.compiler.saved import CompiledRun, load
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.network import can
-from posattn.pretrained import pretrained
-from posattn.tasks import TASKS
-from posattn.training import Run
+from posattn.pretrained import COMPARED, pretrained
+from posattn.runs import AnyRun, load
+from posattn.tasks import FIVE_TASKS, TASKS
 
-FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")
-THREE = ("positional", "scale-exact", "standard")
 _EXAMPLES = 12  # inputs of a program to try
 _LARGEST_EXAMPLE = 8.0
 LONGEST = 64  # numbers of a list, where networks of every length are shown
@@ -116,7 +114,7 @@ def of_package() -> Content:
     """The networks that come with the package, and the programs of the library."""
     content = Content()
     for name in FIVE_TASKS:
-        for arch in THREE:
+        for arch in COMPARED:
             model = pretrained(name, arch)
             choices = [{"network": content.add(model), "name": "median of ten runs"}]
             subject = content.subject(name, [model.config.n])
@@ -149,33 +147,33 @@ def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
     return content
 
 
-def _add_trained_run(content: Content, run: Run, label: str, most: int | None) -> None:
+def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None) -> None:
     if run.reads_tokens:
         raise UsageError(f"{label} reads tokens ({run.task.name}); the explorer shows networks of lists of numbers.")
-    model = run.spec.model
+    model = run.config
     arch = model.arch if can(model, "show") else "other"
     by_task: dict[str, list[int]] = {}
-    for number, member in enumerate(run.spec.members):
+    for number, member in enumerate(run.members):
         by_task.setdefault(member.task, []).append(number)
     for task, numbers in by_task.items():
         choices = []
         for number in numbers[:most]:
-            seed, status = run.spec.members[number].seed, run.status[number]
+            seed, status = run.members[number].seed, run.status[number]
             name = f"member {number}, seed {seed}" + ("" if status == "ok" else f", {status}")
             choices.append({"network": content.add(run.model(number)), "name": name})
         if model.any_length:
             detail = f"{arch}, trained on lists up to {model.n}"
             content.every_length.setdefault(task, []).append(_model(label, arch, detail, choices, None))
         else:
-            subject = content.subject(task, list(run.spec.lengths))
+            subject = content.subject(task, list(run.lengths))
             subject["models"].append(_model(label, arch, f"{arch}, n = {model.n}", choices, subject["lengths"]))
 
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
-    config, name = run.network.config, run.spec.program
-    number = content.add(run.network)
+    config, name = run.config, run.program
+    number = content.add(run.model())
     content.programs.append(_described(name, config.n, number, label, config))
-    task = run.spec.members[0].task
+    task = run.members[0].task
     if task in TASKS and config.inputs == config.outputs == 1:
         subject = content.subject(task, [config.n])
         choices = [{"network": number, "name": name}]

@@ -7,13 +7,18 @@ scripts write text as text. A content security policy allows the page's own scri
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib.resources import files as resources
+from pathlib import Path
 from typing import Any
 
+from posattn import files
 from posattn.errors import UsageError
-from posattn.explorer.content import Content
+from posattn.explorer.content import Content, of_package, of_runs
 
 LARGEST = 8_000_000  # bytes of a page
+_FOR_WEIGHTS = 0.9  # of the page
+_STORES = (Path("results/store"), Path("out/store"))  # where results are looked for, in this order
 _FOLDER = resources("posattn").joinpath("explorer/page")
 # In the order in which one uses the other.
 SCRIPTS = (
@@ -32,6 +37,49 @@ SCRIPTS = (
     "main.js",
 )
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def explore(
+    out: Path, runs: Sequence[str | Path] = (), store: Path | None = None, members: int | None = None
+) -> tuple[Content, Path | None]:
+    """Writes the page of ``runs``, or of the package's own networks; returns what is on it, and the store whose results are.
+
+    Args:
+        store: folder of result rows; by default ``results/store`` or ``out/store``, if there is one.
+        members: how many networks of each run; by default all, or as many as the page has room for.
+    """
+    from posattn.experiments import Store  # drawing is slow to import
+    from posattn.explorer.results import figures_of
+
+    if out.suffix not in (".html", ".htm"):
+        raise UsageError(f"out is {str(out)!r}; it must end in .html.")
+    if store is not None and not (store / "rows").is_dir():
+        raise UsageError(f"store is {str(store)!r}, which holds no rows of results.")
+    if members is not None and not runs:
+        raise UsageError(f"members is {members}; only runs of your own have several networks to choose from.")
+    content = fitting(runs, members) if runs else of_package()
+    found = store if store is not None else next((path for path in _STORES if (path / "rows").is_dir()), None)
+    results = figures_of(None if found is None else Store(found))
+    source = "your runs" if runs else "the networks and programs that come with the package"
+    files.write(out, document(content, results, source).encode())
+    return content, found
+
+
+def fitting(runs: Sequence[str | Path], members: int | None) -> Content:
+    """The runs with as many of their networks as the page has room for, if nobody says how many."""
+    content = of_runs(runs, members)
+    # For every choice on the page its place among the choices of its model, and its size.
+    models = [model for subject in content.subjects for model in subject["models"]]
+    sizes = [len(packed.weights) for packed in content.networks]
+    places = [(k, sizes[choice["network"]]) for model in models for k, choice in enumerate(model["choices"])]
+    room = LARGEST * _FOR_WEIGHTS - (sum(sizes) - sum(size for _, size in places))
+    most = max((k + 1 for k, _ in places), default=1)
+    fit = next((count for count in range(most, 1, -1) if sum(size for k, size in places if k < count) <= room), 1)
+    if members is None and fit < most:
+        content = of_runs(runs, fit)
+        word = "network" if fit == 1 else f"{fit} networks"
+        content.note = f"The page has room for the first {word} of each run; --members chooses how many."
+    return content
 
 
 def document(content: Content, results: list[dict[str, Any]], source: str) -> str:

@@ -22,9 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.kernels import layers
+from posattn.kernels.limits import ROWS
 from posattn.model import ModelConfig
-from posattn.queries import apart
 
 _NARROWEST = 16  # rows and columns that tl.dot needs
 _WARPS = 4
@@ -380,12 +379,6 @@ def unfold_rest(
     tl.store(squares_pointer + member * 2 * LAYERS + LAYERS + layer, squares)
 
 
-def serves(config: ModelConfig) -> bool:
-    """Whether the kernels fold the architecture, given that those of ``layers`` run it; larger ones do not fit on chip."""
-    sizes = config.embed in (32, 64) and config.width in (16, 32, 64)
-    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal and not apart(config)
-
-
 class RowsFold:
     """``posattn.folding.Fold`` through the kernels: from and to rows of parameters.
 
@@ -423,7 +416,7 @@ class RowsFold:
 
         ``parts`` are what ``fused.loss_and_parts`` gives.
         """
-        members, count, widest = len(self.rows), self.config.layers, layers.ROWS
+        members, count, widest = len(self.rows), self.config.layers, ROWS
         gradient, squares = torch.empty_like(self.rows), self.rows.new_empty(members, 2 * count)
         sizes = self.sizes | {"PARTS": parts["U.first"].shape[1]}
         given = self._pointers(parts, ("U.first", "U", "c", "M.first", "M", "m.first", "m"))

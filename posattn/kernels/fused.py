@@ -14,11 +14,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.folding import Tensors
+from posattn.folding.queries_and_keys import apart
 from posattn.kernels import layers, queries, words
+from posattn.kernels.limits import ROWS
 from posattn.kernels.shapes import narrowed, padded, short, turns, widened
 from posattn.model import ModelConfig
-from posattn.network import can
-from posattn.queries import apart
 
 _WARPS = 4
 _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely divided less evenly
@@ -44,25 +44,6 @@ _HALF = {
 }
 _SINGLE = _Tuning(2, 1)
 _READERS = 4  # programs a multiprocessor that read letters
-
-
-def supported(config: ModelConfig, precision: str) -> bool:
-    """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
-
-    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens. Queries and
-    keys that do not multiply out may have 64 entries.
-    """
-    if config.reads != "none" and precision == "fp32":
-        return False
-    return (
-        (precision in ("fp16", "tf32") or (precision == "fp32" and config.design.attends == "position"))
-        and can(config, "fold")
-        and config.heads == 2
-        and config.positions <= layers.ROWS
-        and config.width <= 64
-        and config.input_dim <= 64
-        and (config.d_k <= 64 or not apart(config))
-    )
 
 
 def loss_and_gradients(
@@ -108,13 +89,13 @@ def _summed(parts: Tensors, n: int) -> Tensors:
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
     if "K" in parts:
-        k, step, count = parts["K"], layers.ROWS, layers.ROWS // n
+        k, step, count = parts["K"], ROWS, ROWS // n
         blocks = k.as_strided(
             (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
         )
         gradients["A"] = blocks.sum(dim=(2, 4))
     if "B" in gradients and gradients["B"].shape[2] > 1:  # rows of a tile; a position has as many as there are lists
-        lists = gradients["B"][:, :, : layers.ROWS // n * n]
+        lists = gradients["B"][:, :, : ROWS // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
     return gradients
 
@@ -172,10 +153,10 @@ class _Step:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
         tuning = _HALF[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
         programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
-        tiles = math.ceil(self.lists / (layers.ROWS // self.n))
+        tiles = math.ceil(self.lists / (ROWS // self.n))
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
-        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": layers.ROWS, "PRECISION": self.precision}
+        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
         return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
 
     def _width_in(self, index: int) -> dict[str, int]:
@@ -301,7 +282,7 @@ class _Step:
 
     def _parts(self, parts: int) -> Tensors:
         """Room for the parts of every gradient but the readout's."""
-        count, width, rows, d_in = self.config.layers, self.config.width, layers.ROWS, self.d_in
+        count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
         if self.positional:
@@ -368,7 +349,7 @@ class _TokenStep(_Step):
     def letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
         """From the states at all positions, by a kernel."""
         rows, (_, width, count) = self.lists * self.n, self.w.shape
-        tiles = math.ceil(rows / layers.ROWS)
+        tiles = math.ceil(rows / ROWS)
         each = math.ceil(tiles / max(1, _MULTIPROCESSORS * _READERS // self.members))
         parts, y = math.ceil(tiles / each), y if y.stride()[1:] == (y.shape[2], 1) else y.contiguous()
         new, dz = self.w.new_empty, torch.empty_like(h)
@@ -378,7 +359,7 @@ class _TokenStep(_Step):
             words.read_letters[(parts, self.members)](
                 h, self.w, self.folded["b"].contiguous() if self.bias else self.none, y, y.stride(0),
                 summed[0], summed[1] if measure else self.loss, dw, db, dz,
-                rows, TILES=each, N=self.n, W=width, V=count, C=padded(count), R=layers.ROWS,
+                rows, TILES=each, N=self.n, W=width, V=count, C=padded(count), R=ROWS,
                 BIAS=self.bias, MEASURE=measure, PRECISION=self.precision, num_warps=_WARPS,
             )  # fmt: skip
             if measure:

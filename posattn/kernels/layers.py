@@ -42,8 +42,6 @@ from posattn.kernels.tiles import (
     zeros,
 )
 
-ROWS = 64
-
 
 @triton.jit
 def _bilinear_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, P: tl.constexpr):

@@ -1,4 +1,4 @@
-"""Self-attention whose queries and keys do not multiply out (posattn.queries): what the kernels of ``layers`` do in that case.
+"""What the kernels of ``layers`` do where queries and keys do not multiply out (posattn.folding.queries_and_keys).
 
 Of a head, q = R (s Q + B_q) and k = R (s K + B_k), and the logits are q k^T. R turns pairs of entries by an angle that the
 position determines, so a vector is kept in halves of K columns, each with one of every pair: (l, r) becomes

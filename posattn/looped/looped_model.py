@@ -4,6 +4,7 @@ Its attention looks at a few offsets (posattn.looped.offsets), so that the same 
 scratchpad and no bias, and f(c x) = c f(x) for c > 0. See docs/any-length.md.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -12,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, flag, positive, whole, without
-from posattn.free_memory import check_fits
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
 from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input
@@ -87,6 +88,14 @@ class LoopedConfig(NetworkConfig):
     @property
     def positions(self) -> int:
         return self.n
+
+    def sharpening(self, done: Float[Tensor, "*steps"], start: float, stop: float) -> Float[Tensor, "*steps"]:
+        """The factor on the attention logits after a share ``done`` of training, in units of S: from 1/S to 1.
+
+        It grows geometrically between the shares ``start`` and ``stop``.
+        """
+        grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
+        return torch.exp((grown - 1) * math.log(self.sharpness))
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
         """What a position of a list of n needs, about: its state four times over, and its rows of the attention.

@@ -153,6 +153,7 @@ TASKS: dict[str, Task] = {
         Task("maxsub-total", "maximum sum subarray of the whole list", partial(_total, cumulative_maxsub)),
     )
 }
+FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")  # those of the paper's figures
 
 
 def register(row: Task) -> Task:

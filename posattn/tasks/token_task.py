@@ -1,6 +1,7 @@
 """What tasks of tokens share: a sampler in and out of distribution, and texts that can be read and written."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class TokenTask(Task):
     def spell(self, tokens: Shaped[Tensor, " n"]) -> str:
         """The text of a sequence of tokens."""
 
-    def decode(self, tokens: Shaped[Tensor, "*batch n"]) -> Any:
+    def decode(self, tokens: Shaped[Tensor, "*batch n"] | Sequence[Any]) -> Any:
         """The characters: a text for one sequence, a list of texts for several. Plain Python lists will do."""
         x = torch.as_tensor(tokens)
         return self.spell(x) if x.ndim == 1 else [self.decode(row) for row in x]

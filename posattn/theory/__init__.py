@@ -1,7 +1,6 @@
 """Section 6 and Appendices C, E and G as functions: norms and the bound, OOD probability, discrepancy, law and certificate."""
 
 from posattn.theory.bound import GeneralizationBound
-from posattn.theory.models import generalization_bound
 from posattn.theory.ood import OODProbability, ood_probability
 
-__all__ = ["GeneralizationBound", "OODProbability", "generalization_bound", "ood_probability"]
+__all__ = ["GeneralizationBound", "OODProbability", "ood_probability"]

@@ -13,11 +13,12 @@ because they grow exponentially with depth. What differs from the printed proof,
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from posattn.errors import UsageError, choice, positive, whole, within
-from posattn.theory.network import ClassNorms
+from posattn.theory.matrices import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
 FROM, TO = 1e-100, 1e100  # between which caps and limits lie: squares of them are numbers that a float holds
@@ -140,6 +141,12 @@ class GeneralizationBound:
             logs = {f"log10 {letter}": getattr(own, name) / math.log(10) for name, letter in letters.items()}
             rows.append({"layer": index} | logs)
         return pd.DataFrame(rows)
+
+    def to_dict(self, gap: float) -> dict[str, Any]:
+        """All of it, with ``samples_for`` a wanted ``gap``."""
+        named = ("samples", "delta", "cap", "outputs", "layer_norm", "gap", "complexity", "confidence", "log10_gap")
+        found = {name: getattr(self, name) for name in (*named, "vacuous")} | {"samples_for_gap": self.samples_for(gap)}
+        return found | {"layers": self.constants().to_dict("records"), "terms": self.table().to_dict("records")}
 
     def samples_for(self, gap: float) -> float:
         """How many samples make the bound at most ``gap``: a float, as it may be astronomic."""

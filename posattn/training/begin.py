@@ -15,37 +15,34 @@ from torch import Tensor
 from posattn.errors import UsageError
 from posattn.looped.families import FAMILIES
 from posattn.network import NetworkConfig
-from posattn.training.program import LOGITS, Parameters
+from posattn.training.parameters import Parameters
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Trainer
+from posattn.training.ways import LOGITS
 
 
-def begins(spec: RunSpec, run: Run) -> RunSpec:
+def with_begin(spec: RunSpec, run: Run) -> RunSpec:
     """``spec`` with members that begin with those of ``run``."""
     _check_networks(spec.model, run.spec.model)
-    _check_count(spec, run)
-    known = [fingerprint(row) for row in run.parameters.flat]
-    team = tuple(replace(member, begin=name) for member, name in zip(spec.members, known, strict=False))
-    return replace(spec, members=team)
+    known = _fingerprints(spec, run)
+    return replace(spec, members=tuple(replace(member, begin=known[k]) for k, member in enumerate(spec.members)))
 
 
-def check_given(spec: RunSpec, run: Run | None) -> None:
+def check_begin(spec: RunSpec, run: Run | None) -> None:
     """Raises unless the run that the members begin with is there, if they begin with one."""
     if run is None and spec.recipe.only is not None:
         raise UsageError(
             f"the recipe {spec.recipe.name} trains {spec.recipe.only!r} alone; give a run to begin with (begin, or --from), "
             "which has the rest."
         )
-    given = [None] * len(spec.members) if run is None else [fingerprint(row) for row in run.parameters.flat]
-    if run is not None:
-        _check_count(spec, run)
+    given = [None] * len(spec.members) if run is None else _fingerprints(spec, run)
     for number, (member, name) in enumerate(zip(spec.members, given, strict=False)):
         if member.begin != name:
             raise UsageError(f"begin of member {number} is {member.begin}; the weights given for it are {name}.")
 
 
-def begun(trainer: Trainer, run: Run, starts: int) -> Parameters:
+def initial_parameters(trainer: Trainer, run: Run, starts: int) -> Parameters:
     """A new trainer's parameters with the weights of ``run``: every member's for all of its starts.
 
     For classes of positions that the run's networks do not have, the logits are the trainer's own.
@@ -62,6 +59,13 @@ def begun(trainer: Trainer, run: Run, starts: int) -> Parameters:
     return Parameters(trainer.config, flat)
 
 
+def _fingerprints(spec: RunSpec, run: Run) -> list[str]:
+    """The names of the run's networks; raises if there are fewer than members."""
+    if len(spec.members) > len(run):
+        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
+    return [fingerprint(row) for row in run.parameters.flat]
+
+
 def fingerprint(weights: Tensor) -> str:
     """A name for one network's weights."""
     return hashlib.sha256(weights.detach().to("cpu", torch.float32).numpy().tobytes()).hexdigest()[:16]
@@ -71,9 +75,8 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
     """Raises unless networks of ``new`` can begin with weights of ``old``."""
     wanted, given = new.to_dict(), old.to_dict()
     alike: tuple[str, ...] = ()  # what says nothing of the weights
-    if new.any_length and old.any_length:
-        # Encodings of random places are part of what an encoder reads; other networks of every length have none.
-        alike = ("n",) if "randomized" in (new.arch, old.arch) else ("n", "encoding_dim")
+    if wanted.get("any_length") and given.get("any_length"):
+        alike = ("n", "encoding_dim") if _features(new) == _features(old) else ("n",)
     family = FAMILIES.get(str(wanted.get("family")))
     if family is not None and family.extends == given.get("family"):
         alike = (*alike, "family")
@@ -84,6 +87,6 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
             )
 
 
-def _check_count(spec: RunSpec, run: Run) -> None:
-    if len(spec.members) > len(run):
-        raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
+def _features(config: NetworkConfig) -> int | None:
+    """How many features a network's encoder reads per entry."""
+    return getattr(config, "input_dim", None)

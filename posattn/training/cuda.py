@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError
 from posattn.training.trainer import Trainer
+from posattn.training.ways import Fused
 
 
 class CudaTrainer(Trainer):
@@ -31,15 +32,15 @@ class CudaTrainer(Trainer):
             yield
 
     def _step(self, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"]) -> None:
-        if self.program.kernels is None:
+        if not isinstance(self.way, Fused):
             super()._step(x, y)
             return
         self.step += 1
         for group in self.groups:
-            self._update(group, *self.program.fused_gradient(self.parameters, group, x[group], y[group]))
+            self._update(group, *self.way.step(self.parameters, group, x[group], y[group]))
 
     def _adam(self, group: slice, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
-        if self.program.kernels is None:
+        if not isinstance(self.way, Fused):
             super()._adam(group, gradient, norm)
             return
         from posattn.kernels.adam import adam  # needs Triton, which is there if the kernels are

@@ -5,9 +5,10 @@ from dataclasses import replace
 import torch
 
 from posattn.training.fit import trainer_for
-from posattn.training.program import Parameters, Precision
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
-from posattn.training.run import Run
+from posattn.training.run import Run, trained
+from posattn.training.ways import Precision
 from posattn.training.workers import Workers
 
 VALUES = "attention.W_V.weight"
@@ -21,11 +22,11 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     Args:
         lr: constant; the first one of the run's recipe by default.
     """
-    spec, before = run.spec, run.parameters.flat
+    spec, before = trained(run).spec, run.parameters.flat
     frozen = ~run.parameters.mask(only).to(before.device)
     # The rate stays, and so does the sharpness of a looped network.
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
-    members = [replace(member, lr=spec.recipe.lr if lr is None else lr) for member in run.kept]
+    members = [replace(member, lr=spec.recipe.lr if lr is None else lr) for member in run.best_starts]
     with Workers() as workers, Precision("fp32", before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
         trainer.parameters = Parameters(spec.model, before.clone())

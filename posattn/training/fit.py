@@ -1,32 +1,33 @@
 """``train``: from settings to a finished run, resuming what a folder holds."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from posattn import metrics
+from posattn.devices import hardware, pick_device
 from posattn.errors import UsageError, whole
 from posattn.network import NetworkConfig, can, require
-from posattn.tasks import task
-from posattn.training import checkpoints, files, metrics
-from posattn.training.begin import begins, begun, check_given
+from posattn.run_folder import RunFolder
+from posattn.tasks import task as find_task
+from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
-from posattn.training.losses import surprise
-from posattn.training.network import doubt_family, network_for, suited
 from posattn.training.polish import polish
-from posattn.training.program import Precision, has_kernels
 from posattn.training.progress import Progress, Stop, event_writer
-from posattn.training.recipe import Recipe, recipe
-from posattn.training.run import Run, hardware, load, pick_device, predictor, save
-from posattn.training.scores import scores_of
+from posattn.training.recipe import Recipe
+from posattn.training.recipe import recipe as find_recipe
+from posattn.training.run import Run, predictor, read_run, save, trained
 from posattn.training.spec import RunSpec
+from posattn.training.suitability import doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
+from posattn.training.ways import Fused, Precision, has_kernels
 from posattn.training.workers import Workers
 
 
@@ -76,52 +77,32 @@ def train(
         progress: show a progress bar; by default if standard error is a terminal.
     """
     place = pick_device(device)
-    if begin is not None and not isinstance(begin, (Run, str, Path)):
-        raise UsageError(f"begin is a {type(begin).__name__}; it must be a run, or the folder of one.")
-    before = load(begin) if isinstance(begin, (str, Path)) else begin
-    if before is not None and config is None:
-        config = before.spec.model
-    spec = _spec(task, config, members, samples, epochs, batch, lr, polish, recipe, seed, variable_length, precision)
-    if before is not None:
-        spec = begins(spec, before)
-    doubt_family(spec.model, [member.task for member in spec.members], spec.lengths)
-    if tensorboard and out is None:
-        raise UsageError("tensorboard is on and out is not given; events need a folder.")
-    folder = None if out is None else Path(out)
-    return train_spec(spec, place, folder, save_every, tensorboard, progress, begin=before)
-
-
-def _spec(
-    names: str | Sequence[str],
-    config: NetworkConfig | None,
-    members: int,
-    samples: int | None,
-    epochs: int | None,
-    batch: int | None,
-    lr: float | Sequence[float] | None,
-    polish: int | None,
-    base: str | Recipe | None,
-    seed: int,
-    variable_length: bool | Sequence[int],
-    precision: str,
-) -> RunSpec:
     whole("members", members)
     whole("seed", seed, least=0)
-    tasks = [names] * members if isinstance(names, str) else list(names)
+    tasks = [task] * members if isinstance(task, str) else list(task)
     _check_count("task", tasks, members)
-    if config is not None and not callable(getattr(config, "build", None)):
+    before = None if begin is None else trained(begin, "begin")
+    if config is None:
+        config = network_for(tasks[0]) if before is None else before.spec.model
+    if not callable(getattr(config, "build", None)):
         raise UsageError(f"config is {config!r}; it must be a ModelConfig.")
-    model = network_for(tasks[0]) if config is None else suited(config, tasks[0])
-    base = model.recipe if base is None else base
+    model = suited(config, tasks[0])
+    recipe = model.recipe if recipe is None else recipe
     one_rate = None if isinstance(lr, Sequence) else lr
-    own = recipe(base, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
-    rates = [recipe(own, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [own.lr] * members
+    plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
+    rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [plan.lr] * members
     _check_count("lr", rates, members)
     if polish:
         require(model, "last steps")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
     lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
-    return RunSpec(model, own, team, lengths, precision)
+    spec = RunSpec(model, plan, team, lengths, precision)
+    if before is not None:
+        spec = with_begin(spec, before)
+    doubt_family(spec.model, tasks, spec.lengths)
+    if tensorboard and out is None:
+        raise UsageError("tensorboard is on and out is not given; events need a folder.")
+    return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before)
 
 
 def _check_count(field: str, values: Sequence[object], members: int) -> None:
@@ -132,7 +113,7 @@ def _check_count(field: str, values: Sequence[object], members: int) -> None:
 def train_spec(
     spec: RunSpec,
     device: torch.device,
-    folder: Path | None = None,
+    out: str | Path | None = None,
     save_every: float = 60.0,
     tensorboard: bool = False,
     progress: bool | None = None,
@@ -147,37 +128,34 @@ def train_spec(
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if tensorboard:
         event_writer()
-    if folder is not None and _finished(folder, spec):
-        return load(folder, device)
+    folder = None if out is None else RunFolder(out)
+    if folder is not None and folder.holds(spec):
+        return read_run(folder, device)
     check_precision(spec.model, spec.precision, device)
-    check_given(spec, begin)
+    check_begin(spec, begin)
     started = time.monotonic()
     with ExitStack() as held:
-        state = None
-        if folder is not None and (folder / "run.json").exists():
-            held.enter_context(files.sole_user(folder / "run.json"))
-            if _finished(folder, spec):  # by another process, a moment ago
-                return load(folder, device)
+        # A new run is described when the trainer is there, so that one that does not fit in memory leaves nothing.
+        new = folder is not None and folder.kind is None
+        if folder is not None and not new and held.enter_context(folder.claim(spec)):
+            return read_run(folder, device)  # another process finished it a moment ago
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
             trainer = trainer_for(
                 spec, spec.recipe, team, device, stack.enter_context(Workers()), only=spec.recipe.only
             )
             if begin is not None:
-                trainer.parameters = begun(trainer, begin, spec.recipe.starts)
+                trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
             # The kernels take the precision themselves, and what is around them stays exact.
-            stack.enter_context(Precision("fp32" if trainer.program.kernels else spec.precision, device))
-            if folder is not None:
-                if not (folder / "run.json").exists():
-                    files.write_json(folder / "run.json", spec.to_dict())
-                    held.enter_context(files.sole_user(folder / "run.json"))
-                files.sweep(folder)
-                state = checkpoints.load(folder, spec.digest)
+            stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
+            if folder is not None and new and held.enter_context(folder.claim(spec)):
+                return read_run(folder, device)
             stop = stack.enter_context(Stop(active=folder is not None))
-            if state is not None:
+            if folder is not None and (state := folder.load_checkpoint(spec)) is not None:
                 trainer.load_state_dict(state)
                 started -= float(state["seconds"])
-            shown = stack.enter_context(Progress(trainer, progress, folder if tensorboard else None, report))
+            events = folder.path if folder is not None and tensorboard else None
+            shown = stack.enter_context(Progress(trainer, progress, events, report))
             saved = time.monotonic()
             for _ in trainer.steps():
                 shown.update()
@@ -198,6 +176,11 @@ def train_spec(
         if folder is not None:
             save(folder, run)
     return run
+
+
+def _checkpoint(folder: RunFolder, spec: RunSpec, trainer: Trainer, started: float) -> None:
+    spent = {"seconds": torch.tensor(time.monotonic() - started)}
+    folder.save_checkpoint(spec, trainer.steps_done, trainer.state_dict() | spent)
 
 
 def check_precision(model: NetworkConfig, precision: str, device: torch.device) -> None:
@@ -227,55 +210,12 @@ def trainer_for(
         raise
 
 
-def _finished(folder: Path, spec: RunSpec) -> bool:
-    """Whether the run is in ``folder``, finished. Anything that is not this run's is refused and left alone."""
-    described = folder / "run.json"
-    if not described.exists():
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"out is {str(folder)!r}, which is not a folder.")
-        if folder.exists() and set(folder.iterdir()) - set(files.leftovers(folder)):
-            raise UsageError(f"out is {str(folder)!r}, which holds other files; give an empty or a new folder.")
-        return False
-    before, now = files.read_json(described), json.loads(json.dumps(spec.to_dict()))
-    if not isinstance(before, dict):
-        raise files.Damaged(f"{described} does not describe a run: it is not an object.")
-    if before != now:
-        raise UsageError(
-            f"out is {str(folder)!r}, which holds another run ({_difference(before, now)}); give another folder."
-        )
-    return (folder / "weights.json").exists()
-
-
-def _difference(before: Any, now: Any, path: str = "") -> str:
-    """The first place where two descriptions differ, in words."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in now | before:
-            if before.get(key) != now.get(key):
-                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-    if isinstance(before, list) and isinstance(now, list):
-        if len(before) != len(now):
-            return f"it has {len(before)} {path}, not {len(now)}"
-        for index, (one, other) in enumerate(zip(before, now, strict=True)):
-            if one != other:
-                return _difference(one, other, f"{path}[{index}]")
-    return f"its {path} is {before}, not {now}"
-
-
-def _checkpoint(folder: Path, spec: RunSpec, trainer: Trainer, started: float) -> None:
-    spent = {"seconds": torch.tensor(time.monotonic() - started)}
-    checkpoints.save(folder, spec.digest, trainer.steps_done, trainer.state_dict() | spent)
-
-
 def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
     if starts == 1:
         return {}
-    losses = (
-        trainer.history[-1, 0]
-        .nan_to_num(math.inf, math.inf)
-        .masked_fill(~trainer.alive.cpu(), math.inf)
-        .view(-1, starts)
-    )
+    losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~trainer.alive.cpu(), math.inf)
+    losses = losses.view(-1, starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
     return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
@@ -286,7 +226,7 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     if not steps or not can(trainer.config, "last steps"):
         return {}
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
-    tasks = [task(member.task) for member in trainer.members]
+    tasks = [find_task(member.task) for member in trainer.members]
     advance = shown.last_steps(steps * len(tasks))
     shorter = [block.x.shape[-1] for block in trainer.blocks[:-1]]
     trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance, shorter)
@@ -296,21 +236,18 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
 
 def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, Any]) -> Run:
     """The run from a trainer that is done, with the fate of every member."""
-    own, predict = [(member.task, member.seed) for member in spec.members], predictor(trainer.parameters)
-    x, y = metrics.draw(own, 1000, spec.model.n, 1.0, "validation", device=trainer.device)
-    out = predict(x)
+    own, samples = [(member.task, member.seed) for member in spec.members], max(1000, len(spec.lengths))
+    test = metrics.Evaluation(predictor(trainer.parameters), own, samples, "validation", trainer.device)
+    x = replace(test, samples=1000).draw(spec.model.n)
+    out, y = test.predict(x), test.targets(x)
     words = out.ndim > y.ndim  # a logit for every word
     # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
     moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
     dead = moved <= 1e-6 * (1 if words else y.std(dim=(1, 2)))
-    samples = max(1000, len(spec.lengths))
     if words:
-        errors = surprise(out, y).double().mean(dim=(1, 2)).tolist()
+        errors = metrics.cross_entropies(out, y).double().mean(dim=(1, 2)).tolist()
     else:
-        score = scores_of(spec.members[0].task)
-        errors = score.evaluate(predict, own, spec.lengths, [1.0], samples, "validation", trainer.device)[
-            "mse"
-        ].tolist()
+        errors = metrics.scores_of(own[0][0]).evaluate(test, spec.lengths, [1.0])["mse"].tolist()
     status = [
         "diverged" if not alive or not math.isfinite(loss) else "dead" if gone else "ok"
         for alive, loss, gone in zip(trainer.alive.tolist(), errors, dead.tolist(), strict=True)
@@ -324,16 +261,9 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
         "seconds": round(seconds, 1),
     } | about
     epochs, _, count = trainer.history.shape
-    loss, rate = trainer.history[:, 0], trainer.history[:, 1]
-    history = pd.DataFrame(
-        {
-            "epoch": torch.arange(epochs).repeat_interleave(count).numpy(),
-            "member": torch.arange(count).repeat(epochs).numpy(),
-            "loss": loss.flatten().numpy(),
-            "lr": rate.flatten().numpy(),
-        }
-    )
-    return Run(spec, trainer.parameters, result, history)
+    places = pd.MultiIndex.from_product([range(epochs), range(count)], names=["epoch", "member"])
+    history = pd.DataFrame(trainer.history.transpose(1, 2).flatten(0, 1).numpy(), places, ["loss", "lr"])
+    return Run(spec, trainer.parameters, result, history.reset_index())
 
 
 def _finite(values: list[float]) -> list[float | None]:

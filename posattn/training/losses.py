@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.errors import UsageError
+from posattn.metrics import cross_entropies
 from posattn.tasks import task
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets, each with a leading member axis
@@ -20,12 +21,7 @@ def squared_error(out: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> Flo
 
 def cross_entropy(out: Float[Tensor, "M b k V"], y: Int64[Tensor, "M b k"]) -> Float[Tensor, " M"]:
     """-log softmax(out) at the target, of logits for every word."""
-    return surprise(out, y).sum(dim=(1, 2))
-
-
-def surprise(out: Float[Tensor, "*lead V"], y: Int64[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
-    """The cross-entropy of every output. Plain operations, which neither wait for the host nor depend on an order of sums."""
-    return out.logsumexp(dim=-1) - out.gather(-1, y[..., None])[..., 0]
+    return cross_entropies(out, y).sum(dim=(1, 2))
 
 
 LOSSES: dict[str, Loss] = {"squared-error": squared_error, "cross-entropy": cross_entropy}

@@ -31,8 +31,9 @@ from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 from posattn.streams import stream
 from posattn.tasks import Task
 from posattn.training.joins import Joins, Order, random_order
-from posattn.training.program import LOGITS, Parameters
+from posattn.training.parameters import Parameters
 from posattn.training.varied import varied
+from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 _LISTS = 200  # of a move: of 16 numbers, more equations than there are weights

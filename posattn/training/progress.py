@@ -8,9 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-import rich.progress
-from rich.console import Console
-
 from posattn.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,23 +71,29 @@ class Progress:
         self.epoch = trainer.epoch
 
     def __enter__(self) -> Self:
-        self.bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description} {task.fields[done]}"),
-            rich.progress.BarColumn(),
-            rich.progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}  {task.fields[speed]} steps/s"),
-            rich.progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not self.shown,
+        if self.shown:
+            self._show()
+        return self
+
+    def _show(self) -> None:
+        from rich import console, progress  # only here: whoever sees no bar needs no rich
+
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description} {task.fields[done]}"),
+            progress.BarColumn(),
+            progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}  {task.fields[speed]} steps/s"),
+            progress.TimeRemainingColumn(),
+            console=console.Console(stderr=True),
         )
         trainer = self.trainer
         total = trainer.recipe.epochs * len(trainer.batches())
         fields = _UNKNOWN | {"done": f"{trainer.epoch}/{trainer.recipe.epochs}"}
         self.job = self.bar.add_task("epoch", total=total, completed=trainer.steps_done, **fields)
         self.bar.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        if self.shown:
+            self.bar.stop()
         if self.writer is not None:
             self.writer.close()
 
@@ -106,39 +109,38 @@ class Progress:
 
         Several threads may call it.
         """
+        if not self.shown:
+            return lambda steps, loss: None
         job = self.bar.add_task("last step", total=total, visible=False, done="", **_UNKNOWN)
 
         def advance(steps: int, loss: float) -> None:
-            if self.shown:
-                self.bar.advance(job, steps)
-                task = self.bar.tasks[-1]
-                speed = "-" if task.speed is None else f"{task.speed:.1f}"
-                done = f"{task.completed:.0f}/{total}"
-                self.bar.update(job, visible=True, done=done, loss=f"{loss:.2e}", speed=speed)
+            self.bar.advance(job, steps)
+            task = self.bar.tasks[-1]
+            done = f"{task.completed:.0f}/{total}"
+            self.bar.update(job, visible=True, done=done, loss=f"{loss:.2e}", speed=_speed(task))
 
         return advance
 
     def _end_epoch(self) -> None:
-        done, trainer = range(self.epoch, self.trainer.epoch), self.trainer
+        ended, trainer = range(self.epoch, self.trainer.epoch), self.trainer
         self.epoch = trainer.epoch
         if self.report is not None:
             self.report(self.epoch)
-        loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
-        speed = self.bar.tasks[0].speed
-        self.bar.update(
-            self.job,
-            done=f"{trainer.epoch}/{trainer.recipe.epochs}",
-            loss=f"{loss:.2e}",
-            lr=f"{rate:.1e}",
-            speed="-" if speed is None else f"{speed:.1f}",
-        )
+        if self.shown:
+            loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
+            done, speed = f"{trainer.epoch}/{trainer.recipe.epochs}", _speed(self.bar.tasks[0])
+            self.bar.update(self.job, done=done, loss=f"{loss:.2e}", lr=f"{rate:.1e}", speed=speed)
         if self.writer is None:
             return
-        for epoch in done:
+        for epoch in ended:
             for index, member in enumerate(trainer.members):
                 name = f"{member.task}/seed {member.seed}"
                 self.writer.add_scalar(f"loss/{name}", float(trainer.history[epoch, 0, index]), epoch)
                 self.writer.add_scalar(f"lr/{name}", float(trainer.history[epoch, 1, index]), epoch)
+
+
+def _speed(task: Any) -> str:
+    return "-" if task.speed is None else f"{task.speed:.1f}"
 
 
 def event_writer() -> Any:

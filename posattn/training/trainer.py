@@ -21,8 +21,9 @@ from posattn.network import NetworkConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training.losses import loss_of
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
+from posattn.training.ways import way_for
 from posattn.training.workers import Workers
 
 _TILE = 500  # lists at most: the state of a tile fits a core's cache
@@ -85,7 +86,7 @@ class Trainer:
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
-        self.program = Program(config, device, folded, precision, loss_of([member.task for member in members]))
+        self.way = way_for(config, device, loss_of([member.task for member in members]), precision, folded)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)
         self.first_moment = torch.zeros_like(self.parameters.flat)
@@ -102,13 +103,16 @@ class Trainer:
         steps = torch.arange(recipe.epochs * len(self.batches()) + 1).double()
         self.rates = (self._schedule(steps) / (1 - recipe.beta_1**steps)).float().to(device)
         self.spreads = (1 - recipe.beta_2**steps).sqrt().float().to(device)
-        self.sharpness = self._sharpening(steps).float().to(device) if recipe.sharpen_to else None
+        self.sharpness = None
+        if recipe.sharpen_to and isinstance(config, LoopedConfig):
+            done = steps / (recipe.epochs * len(self.batches()))
+            self.sharpness = config.sharpening(done, recipe.sharpen_from, recipe.sharpen_to).float().to(device)
         self.groups = self._units()
         # Half a batch at most, so that two cores can share an odd number of members; a function of the recipe alone.
         self.tile = min(_TILE, math.ceil(recipe.batch / 2)) if device.type == "cpu" else recipe.batch
 
     def _units(self) -> list[slice]:
-        """One a member on a CPU; one for all of them on a GPU."""
+        """Which members step together: each alone on a CPU, all at once on a GPU."""
         count = len(self.members)
         return [slice(k, k + 1) for k in range(count)] if self.device.type == "cpu" else [slice(0, count)]
 
@@ -147,18 +151,17 @@ class Trainer:
         def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
             index, start = unit
             group, piece = self.groups[index], slice(start, start + self.tile)
-            return self.program.gradient(prepared[index].tensors, x[group, piece], y[group, piece], lists)
+            return self.way.gradient(prepared[index].tensors, x[group, piece], y[group, piece], lists)
 
         def update(index: int) -> None:
             losses, gradients = zip(*(results[unit] for unit in units if unit[0] == index), strict=True)
-            found = prepared[index].adjoint([_total(parts) for parts in zip(*gradients, strict=True)])
-            gradient = self.parameters.flatten(found, self.program.folded)
+            gradient = prepared[index].adjoint([_total(parts) for parts in zip(*gradients, strict=True)])
             self._update(self.groups[index], _total(losses), gradient, torch.linalg.vector_norm(gradient, dim=1))
 
         self.step += 1
         factor = None if self.sharpness is None else self.sharpness.take(self.step)
         prepared = self.workers.map(
-            lambda group: self.program.prepare(self.parameters, group, length, factor), self.groups
+            lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups
         )
         units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
         results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
@@ -193,14 +196,6 @@ class Trainer:
         warm = self.recipe.warmup * total
         falling = 0.5 * (1 + torch.cos(math.pi * (step - 1 - warm) / (total - warm)))
         return torch.where(step <= warm, step / max(warm, 1), falling)
-
-    def _sharpening(self, step: Float[Tensor, "*steps"]) -> Float[Tensor, "*steps"]:
-        """The factor on a looped network's logits at a step, in units of its sharpness S: from 1/S to 1."""
-        sharpness = self.config.sharpness if isinstance(self.config, LoopedConfig) else 1.0
-        done = step / (self.recipe.epochs * len(self.batches()))
-        start, stop = self.recipe.sharpen_from, self.recipe.sharpen_to
-        grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
-        return torch.exp((grown - 1) * math.log(sharpness))
 
     def _end_epoch(self) -> None:
         self.history[self.epoch] = torch.stack(

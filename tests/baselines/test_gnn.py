@@ -10,8 +10,9 @@ import posattn
 from posattn import GraphConfig, UsageError
 from posattn.baselines.gnn import GRAPHS, GraphAttention, GraphConvolution, GraphNetwork
 from posattn.training import Member, RunSpec, train_spec
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
+from posattn.training.ways import way_for
 
 CPU = torch.device("cpu")
 NETWORKS = [(arch, graph) for arch in ("gcn", "gat") for graph in ("complete", "star")]
@@ -239,7 +240,7 @@ def test_defaults():
         ({"encoded_input": 1}, "encoded_input is 1; it must be True or False."),
     ],
 )
-def test_bad_configurations(unchecked, fields, sentence):
+def test_bad_configurations(fields, sentence):
     with pytest.raises(UsageError) as error:
         GraphConfig(**{"n": 8} | fields)
     assert str(error.value) == sentence
@@ -271,7 +272,7 @@ def test_members_do_not_notice_each_other(arch, graph, variable_length):
 def test_one_batched_unit_computes_what_single_members_do(arch, graph):
     """All members through vmap, as on a GPU, against each module by itself."""
     config = GraphConfig(5, arch, graph, width=8)
-    parameters, program = Parameters.initial(config, [0, 1, 2], CPU), Program(config, CPU)
+    parameters, program = Parameters.initial(config, [0, 1, 2], CPU), way_for(config, CPU)
     x, y = torch.randn(3, 11, 5), torch.randn(3, 11, 5)
     tensors = program.prepare(parameters, slice(0, 3), 5).tensors
     losses, found = program.gradient(tensors, x, y, 11)

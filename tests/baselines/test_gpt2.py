@@ -2,7 +2,6 @@
 
 import sys
 
-import pandas as pd
 import pytest
 import tokenizers
 import torch
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 import transformers
 
 import posattn
-from posattn import cli
 from posattn.baselines import gpt2
 from posattn.errors import UsageError
 from posattn.tasks.prompts import parse
@@ -41,19 +39,6 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def pair(folder):
     return gpt2.checkpoint(gpt2.FineTuning("mixed-min", str(folder)))
-
-
-@pytest.fixture
-def command(monkeypatch, capfd, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["posattn", "gpt2", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code or 0, *capfd.readouterr()
-
-    return call
 
 
 def test_texts_have_the_papers_digits():
@@ -109,51 +94,6 @@ def test_unreadable_answers_are_counted_and_left_out(monkeypatch, pair):
     table = gpt2.evaluate(settings, *pair, seed=3, scales=[2], samples=4)
     assert table["unparsed"].tolist() == [2] and table["mse"].item() == pytest.approx(4 / 2, rel=1e-3)
     assert table["mape"].item() == pytest.approx(2 / y[2].item() / 2, rel=1e-3)
-
-
-def test_the_command_from_checkpoint_to_figure(folder, command, tmp_path):
-    run = posattn.train("mixed-min", posattn.ModelConfig(23, layers=1, embed=8, width=8), samples=40, epochs=1, batch=20,
-                        device="cpu", out=tmp_path / "run")  # fmt: skip
-    options = ["mixed-min", "--checkpoint", folder, "--samples", 16, "--epochs", 1, "--batch", 8, "--scales", "1,10"]
-    options += ["--test-samples", 6, "--device", "cpu", "--out", "out"]
-    code, shown, said = command(*options, "--runs", 2, "--against", tmp_path / "run")
-    assert code == 0, said
-    rows = pd.read_csv(tmp_path / "out" / "rows.csv")
-    own = rows[rows["series"] == f"GPT-2 ({folder.name})"]
-    assert len(own) == 2 * 2 * 3 and set(own["metric"]) == {"mse", "mape", "unparsed"} and set(own["seed"]) == {0, 1}
-    table = run.evaluate([1, 10], 6)
-    beside = rows.query("series == 'positional' and metric == 'mse'")
-    assert beside["value"].tolist() == pytest.approx(table["mse"].tolist(), rel=1e-5)
-    assert (
-        "trial 2 of 2" in shown
-        and "mixed-min, mse" in shown
-        and (tmp_path / "out" / "gpt2.png").stat().st_size > 10_000
-    )
-    assert "| scale |" in (tmp_path / "out" / "gpt2.md").read_text()
-    kept = (tmp_path / "out" / "trial-1.csv").stat().st_mtime_ns
-    code, shown, _ = command(*options, "--runs", 2)
-    assert code == 0 and "fine-tuning" not in shown and (tmp_path / "out" / "trial-1.csv").stat().st_mtime_ns == kept
-    code, _, said = command(*options, "--lr", 1)
-    assert code == 2 and said.endswith("which holds a comparison with other settings; give another folder.\n")
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["sum"], "task is 'sum'; it must be one of mixed-min, mixed-max, mixed-sum, mixed-multitask."),
-        (["mixed-min", "--epochs", "0"], "epochs is 0; it must be a whole number of at least 1."),
-        (["mixed-min", "--lr", "-1"], "lr is -1.0; it must be a finite number above 0."),
-        (
-            ["mixed-min", "--checkpoint", "."],
-            "checkpoint is '.'; the folder must hold a GPT-2 as save_pretrained leaves it",
-        ),
-        (["mixed-min", "--against", "nothing"], "there is no folder nothing; give that of a run."),
-    ],
-)
-def test_bad_input_is_one_sentence_and_writes_nothing(command, tmp_path, options, sentence):
-    code, _, said = command(*options, "--device", "cpu")
-    assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_that_cannot_be_had_says_how_to_get_it(monkeypatch):

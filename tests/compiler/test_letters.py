@@ -5,10 +5,10 @@ import torch
 
 import posattn
 from posattn import UsageError
+from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS
 from posattn.compiler.letters import as_logits, machine_inputs
 from posattn.compiler.mpc_to_pcoc import fixed_communication
-from posattn.compiler.saved import CompiledRun
 from posattn.compiler.selection import SelectionNetwork
 
 KHOP = posattn.task("khop")
@@ -32,7 +32,7 @@ def test_it_answers_letters_in_and_out_of_distribution():
         run.model()
 
 
-def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
+def test_a_sequence_of_another_length_is_counted_with_its_hop_count():
     run = CompiledRun("khop", SelectionNetwork(fixed_communication(PROGRAMS["khop"].build(4, 1.0), direct=True)))
     for tokens, said in (([2, 5, 6], "3"), (2, "no")):
         with pytest.raises(UsageError, match=f"^the sequence has {said} tokens; this compiled program takes 5\\.$"):

@@ -7,7 +7,7 @@ import pytest
 from posattn import UsageError
 from posattn.compiler import PROGRAMS, compile_program, room
 from posattn.compiler.mpc_to_pcoc import CELLS, layout
-from posattn.compiler.room import attention_parameters, free_memory, mlp_parameters, parameters
+from posattn.compiler.room import attention_parameters, mlp_parameters, parameters
 
 
 @pytest.mark.parametrize("values", ["proved", "lean"])
@@ -54,19 +54,8 @@ def test_what_does_not_fit_is_refused_as_soon_as_that_is_known(monkeypatch):
         (attention - 1, "median would hold at least "),
         (every - 1, f"median would hold {every:.3g} numbers"),
     ):
-        monkeypatch.setattr(room, "free_memory", lambda free=free: 8 * free / 0.95)
+        monkeypatch.setattr(room, "free_bytes", lambda _, free=free: 8 * free / 0.95)
         with pytest.raises(UsageError, match="^" + re.escape(told)):
             compile_program("median", 4)
-    monkeypatch.setattr(room, "free_memory", lambda: 8 * (every + 1) / 0.95)
+    monkeypatch.setattr(room, "free_bytes", lambda _: 8 * (every + 1) / 0.95)
     assert compile_program("median", 4).model.config == config
-
-
-def test_a_limit_on_the_process_counts(monkeypatch):
-    free = free_memory()
-    assert 0 < free < float("inf")
-    for reader in ("_machine", "_address_space"):
-        with monkeypatch.context() as patch:
-            patch.setattr(room, reader, lambda: 1234.0)
-            assert free_memory() == 1234
-    monkeypatch.setattr(room, "_read", lambda path: 5000.0 if path.endswith(("max", "in_bytes")) else 1000.0)
-    assert free_memory() <= 4000

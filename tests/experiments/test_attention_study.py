@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import posattn
-from posattn.experiments.attention import LISTS, AttentionStudy, _distance, _probe, _share_read
+from posattn.experiments.attention_study import LISTS, AttentionStudy, _distance, _probe, _share_read
 from posattn.training import RunSpec, train_spec
 from posattn.training.recipe import recipe
 
-STUDY = AttentionStudy((1, 4), samples=60)
+STUDY = AttentionStudy((1.0, 4.0), samples=60)
 
 
 @pytest.fixture(scope="module", params=["positional", "standard"])

@@ -1,16 +1,20 @@
-"""Figures from rows alone: medians and percentiles by hand, and the published numbers beside ours."""
+"""Figures from rows alone: medians and percentiles by hand, tables, and the published numbers beside ours."""
 
 import itertools
+import math
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 
-from posattn.experiments import EXPERIMENTS, figures
-from posattn.experiments.figures import STYLES, against_published, dash, draw, medians, published, style
+from posattn.errors import UsageError
+from posattn.experiments import EXPERIMENTS, Bars, Lines, View, figures
+from posattn.experiments.figures import published
+from posattn.experiments.report import _cells
+from posattn.experiments.styles import STYLES
 
-FIX_SCALE = EXPERIMENTS["fix-scale"]
+FIX_SCALE = EXPERIMENTS["fix-scale"].figure
 
 
 def rows(values, metric="mse", series="positional", status="ok"):
@@ -22,7 +26,7 @@ def test_medians_are_midpoints_and_percentiles_by_hand():
     four = rows([4.0, 1.0, 2.0, 10.0])
     five = rows([5.0, 1.0, 2.0, 9.0, 30.0], series="standard")
     four.loc[3, "status"] = "diverged"
-    table = medians(pd.concat([four, five, rows([99.0], metric="rounding")]), FIX_SCALE.shown).set_index("series")
+    table = FIX_SCALE.medians(pd.concat([four, five, rows([99.0], metric="rounding")])).set_index("series")
     # 1 2 4 10: (2 + 4) / 2; the 10th percentile lies 0.3 of the way from 1 to 2, the 90th 0.7 of it from 4 to 10.
     assert table.loc["positional", ["median", "p10", "p90"]].tolist() == pytest.approx([3.0, 1.3, 8.2])
     # 1 2 5 9 30: 0.4 of the way from 1 to 2, 0.6 from 9 to 30.
@@ -31,51 +35,48 @@ def test_medians_are_midpoints_and_percentiles_by_hand():
 
 
 def test_published_medians_come_with_the_package():
-    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    known = published("fix-scale").query("split == 'test'")
     assert set(known["task"]) == {"sum", "min", "median", "sort", "maxsub"}
     assert (known["p10"] <= known["median"]).all() and (known["median"] <= known["p90"]).all()
 
 
 def test_ours_against_the_published_medians():
     """Rows made up of the published medians themselves, one of them three times the 90th percentile."""
-    known = published().query("experiment == 'fix-scale' and split == 'test'")
+    known = published("fix-scale").query("split == 'test'")
     made = known.rename(columns={"median": "value"}).assign(status="ok")
     first = (made["task"] == "sum") & (made["scale"] == 10) & (made["series"] == "positional")
     made.loc[first, "value"] = 3 * made.loc[first, "p90"]
-    both = against_published(medians(made, FIX_SCALE.shown), FIX_SCALE)
+    both = FIX_SCALE.against_published(FIX_SCALE.medians(made))
     assert len(both) == 100 and both["inside"].sum() == 99 and not both[both["inside"]]["ratio"].ne(1).any()
-    assert against_published(medians(made, FIX_SCALE.shown), EXPERIMENTS["compact"]).empty
+    assert EXPERIMENTS["compact"].figure.against_published(FIX_SCALE.medians(made)).empty
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("fine-tune", 18), ("gnn", 48)])
 def test_published_tables_belong_to_the_series_and_conditions_of_their_experiments(name, numbers):
     experiment = EXPERIMENTS[name]
-    known = published().query("experiment == @name")
+    known = published(name)
     assert set(known["series"]) <= {cell.label for cell in experiment.cells("paper")}
     made = known.rename(columns={"median": "value"}).assign(status="ok")
-    both = against_published(medians(made, experiment.shown), experiment)
+    both = experiment.figure.against_published(experiment.figure.medians(made))
     assert len(both) == numbers and both["ratio"].eq(1).all()
-    assert name != "fine-tune" or tuple(dict.fromkeys(known["stage"])) == experiment.measure.STAGES
+    assert name != "fine-tune" or tuple(dict.fromkeys(known["stage"])) == experiment.source.measure.STAGES
 
 
-def drawn(experiment, made, monkeypatch, tmp_path):
-    """The figure, before it is closed."""
-    figures = []
-    monkeypatch.setattr("posattn.experiments.figures.save", lambda figure, path: figures.append(figure) or path)
-    draw(made, experiment, tmp_path)
-    return figures[0]
+def drawn(name, made):
+    """The figure of an experiment."""
+    figure = EXPERIMENTS[name].figure
+    return figure.draw(made, figure.medians(made))[""]
 
 
-def test_published_numbers_are_drawn_hollow_and_columns_of_numbers_in_order(monkeypatch, tmp_path):
-    known = published().query("experiment == 'fine-tune'")
+def test_published_numbers_are_drawn_hollow_and_columns_of_numbers_in_order():
+    known = published("fine-tune")
     made = known.rename(columns={"median": "value"}).assign(status="ok")
-    panel = drawn(EXPERIMENTS["fine-tune"], made, monkeypatch, tmp_path).axes[0]
+    panel = drawn("fine-tune", made).axes[0]
     lines = {line.get_label(): line for line in panel.get_lines()}
     hollow = lines["standard, published (full recipe)"]
     assert hollow.get_markerfacecolor() == "none" and hollow.get_linestyle() == "None"
     assert sorted(hollow.get_ydata()) == sorted(lines["standard"].get_ydata())
 
-    study = EXPERIMENTS["attention-maps"]
     rows = [
         {
             "series": "standard",
@@ -88,19 +89,17 @@ def test_published_numbers_are_drawn_hollow_and_columns_of_numbers_in_order(monk
         }
         for layer in (2, 0, 1)
     ]
-    titles = [
-        axes.get_title() for axes in drawn(study, pd.DataFrame(rows), monkeypatch, tmp_path).axes if axes.get_visible()
-    ]
+    titles = [axes.get_title() for axes in drawn("attention-maps", pd.DataFrame(rows)).axes if axes.get_visible()]
     assert [title.split(":")[0] for title in titles] == ["layer 0", "layer 1", "layer 2"]
 
 
 def test_runs_without_a_number_make_a_median_infinite_and_not_undefined():
-    table = medians(rows([float("nan")] * 6 + [1.0, 2.0, 3.0, 4.0]), FIX_SCALE.shown)
+    table = FIX_SCALE.medians(rows([float("nan")] * 6 + [1.0, 2.0, 3.0, 4.0]))
     assert table["p10"].tolist() == pytest.approx([1.9]) and table["median"].tolist() == [float("inf")]
     assert table["p90"].tolist() == [float("inf")]
 
 
-def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypatch, tmp_path):
+def test_architectures_keep_their_colours_where_a_panel_shows_each_once():
     """Binary and sinusoidal networks have panels of their own, so six lines have the colours of three architectures."""
     labels = [f"{arch}, {encoding}" for encoding in ("binary", "sinusoidal") for arch in STYLES]
     rows = pd.DataFrame(
@@ -109,52 +108,31 @@ def test_architectures_keep_their_colours_where_a_panel_shows_each_once(monkeypa
         for label in labels
         for scale in (1, 2)
     )
-    panels = drawn(EXPERIMENTS["encodings"], rows, monkeypatch, tmp_path).axes[:2]
+    panels = drawn("encodings", rows).axes[:2]
     colours = [line.get_color() for panel in panels for line in panel.get_lines()]
     assert colours == 2 * [colour for colour, _ in STYLES.values()]
-
-
-def test_a_variant_has_the_colour_of_what_it_varies_and_another_line():
-    labels = ["RoPE", "RoPE, looped", "ALiBi", "ALiBi, looped", "ALiBi, wide", "positional"]
-    looks = [(style(label, labels)[0], dash(label, labels)) for label in labels]
-    assert len(set(looks)) == len(labels) and [line for _, line in looks] == ["-", "--", "-", "--", "-.", "-"]
-    assert looks[0][0] == looks[1][0] != looks[2][0] == looks[3][0] == looks[4][0]
-    assert len({style(label, labels)[1] for label in labels}) == len(labels)
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
-def test_no_two_lines_of_a_panel_look_alike(experiment):
-    encodings = {line.label: getattr(line.config(8), "encoding", None) for line in experiment.grid.series}
-    for view in experiment.shown.views:
-        labels = [label for label, own in encodings.items() if view.where.get("encoding", own) == own]
-        assert len({(style(label, labels)[0], dash(label, labels)) for label in labels}) == len(labels)
-        assert len({style(label, labels) for label in labels}) == len(labels)
 
 
 @pytest.mark.parametrize(
     ("name", "inputs"), [("fix-sample", "lists"), ("khop-samples", "sequences"), ("mixed-samples", "prompts")]
 )
-def test_a_figure_calls_what_a_network_was_trained_on_by_its_name(name, inputs, monkeypatch, tmp_path):
+def test_a_figure_calls_what_a_network_was_trained_on_by_its_name(name, inputs):
     experiment = EXPERIMENTS[name]
     made = pd.DataFrame(
-        {**view.where, "task": experiment.grid.tasks[0], "domain": "id", "series": "positional", "samples": samples}
+        {**view.where, "task": experiment.source.tasks[0], "domain": "id", "series": "positional", "samples": samples}
         | {"metric": view.metric, "value": 1.0, "status": "ok"}
-        for view in experiment.shown.views
+        for view in experiment.figure.views
         for samples in (5000, 10_000)
     )
-    panels = drawn(experiment, made, monkeypatch, tmp_path).axes
+    panels = drawn(name, made).axes
     assert {panel.get_xlabel() for panel in panels} == {f"training {inputs}"}
     assert all("lists" not in panel.get_title() for panel in panels) or inputs == "lists"
 
 
-def test_an_architecture_of_which_only_the_published_line_is_drawn_has_its_own_look():
-    assert style("standard", ["positional"]) == STYLES["standard"]
-
-
-def test_a_legend_of_long_names_stays_within_the_figure(monkeypatch, tmp_path):
-    known = published().query("experiment == 'gnn'")
+def test_a_legend_of_long_names_stays_within_the_figure():
+    known = published("gnn")
     made = known.rename(columns={"median": "value"}).assign(status="ok")
-    figure = drawn(EXPERIMENTS["gnn"], made, monkeypatch, tmp_path)
+    figure = drawn("gnn", made)
     figure.canvas.draw()
     (legend,) = figure.legends
     box = legend.get_window_extent()
@@ -177,7 +155,7 @@ def test_names_along_a_logarithmic_axis_do_not_overlap_and_the_ends_are_named(va
     plt.close(figure)
 
 
-def test_shares_are_drawn_from_0_to_1_and_a_series_of_one_point_shows_its_spread(monkeypatch, tmp_path):
+def test_shares_are_drawn_from_0_to_1_and_a_series_of_one_point_shows_its_spread():
     """A panel of zeros is not stretched to what differs from 0, and errors within a decade have names along y."""
     made = pd.DataFrame(
         {"series": series, "samples": samples, "domain": "ood", "split": "test", "hops": "all", "status": "ok"}
@@ -187,7 +165,7 @@ def test_shares_are_drawn_from_0_to_1_and_a_series_of_one_point_shows_its_spread
         for samples in sizes
         for value in values
     )
-    figure = drawn(EXPERIMENTS["khop-samples"], made, monkeypatch, tmp_path)
+    figure = drawn("khop-samples", made)
     figure.draw_without_rendering()
     loss, share = [axes for axes in figure.axes if axes.get_visible()][:2]
     assert share.get_ylim()[0] < 0 < 1 < share.get_ylim()[1] and loss.get_ylim()[0] > 10
@@ -205,3 +183,38 @@ def test_an_axis_without_values_or_with_0_is_left_as_it_is(values):
     figures._mark(axes, values)
     assert axes.get_xticks().tolist() == before
     plt.close(figure)
+
+
+def test_a_dash_stands_where_nothing_was_trained_and_nan_where_runs_failed():
+    rows = [(1, "a", 0.5), (2, "a", float("nan")), (1, "b", 0.25)]
+    medians = pd.DataFrame(rows, columns=["scale", "series", "median"]).assign(metric="mse", view="", task="sum")
+    ((_, table),) = Lines().tables(medians)
+    assert table.loc[1].tolist() == [0.5, 0.25]
+    assert math.isnan(table.loc[2, "a"]) and table.loc[2, "b"] == "-"
+    assert _cells(table)[1:] == [["1", "5.00e-01", "2.50e-01"], ["2", "nan", "-"]]
+
+
+def test_runs_without_a_number_do_not_stop_a_figure_of_bars():
+    """Nor does a series that one of two tasks lacks."""
+    made = pd.DataFrame(
+        {"task": task, "series": series, "distribution": name, "metric": metric, "split": "test", "status": "ok"}
+        | {"value": 0.5 if series == "positional" else math.nan}
+        for task, series in (("sum", "positional"), ("sum", "standard"), ("min", "positional"))
+        for name, metric in itertools.product(("training", "sparse"), ("relative", "closeness"))
+    )
+    figure = drawn("distribution-shift", made)
+    figure.draw_without_rendering()
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["training", "sparse"]
+
+
+def test_a_figure_of_nothing_is_one_sentence():
+    with pytest.raises(UsageError, match=r"^none of the 2 rows is one that the figure shows; its views must pick some\.$"):
+        Lines(views=(View("", {"split": "moon"}),)).medians(rows([1.0, 2.0]))
+
+
+def test_pages_have_panels_of_what_was_published_alone():
+    figure = EXPERIMENTS["fine-tune"].figure
+    assert isinstance(figure, Bars)
+    page = figure.page(pd.DataFrame(), figure.medians(pd.DataFrame()))
+    assert page["bars"] and len(page["panels"]) == 3  # tasks
+    assert all(line["published"] and not line["points"] for panel in page["panels"] for line in panel["series"])

@@ -14,10 +14,12 @@ from torch import nn
 
 from posattn import cli
 from posattn.errors import UsageError
-from posattn.experiments import Engine, RayEngine, Scales, Store, ray_task
+from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_task
 from posattn.model import ModelConfig
 from posattn.network import own_network
-from posattn.training import Member, Recipe, RunSpec, checkpoints, files, load, train_spec
+from posattn.run_folder import RunFolder
+from posattn.runs import load
+from posattn.training import Member, Recipe, RunSpec, train_spec
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
 
@@ -162,19 +164,24 @@ def test_bad_settings_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("settings", "message"),
     [
-        (["--engine", "slurm"], "engine is 'slurm'; it must be one of local, ray."),
-        (["--engine", "ray", "--device", "cpu"], "device is 'cpu'; with engine ray it follows from gpus-per-task."),
-        (["--address", "auto"], "address is 'auto'; only engine ray takes one."),
-        (["--gpus-per-task", "0.5"], "gpus-per-task is 0.5; only engine ray takes one."),
-        (["--cpus-per-task", "2"], "cpus-per-task is 2.0; only engine ray takes one."),
+        ({"name": "slurm"}, "engine is 'slurm'; it must be one of local, ray."),
+        ({"name": "ray", "device": "cpu"}, "device is 'cpu'; with engine ray it follows from gpus-per-task."),
+        ({"name": "local", "address": "auto"}, "address is 'auto'; only engine ray takes one."),
+        ({"name": "local", "gpus_per_task": 0.5}, "gpus-per-task is 0.5; only engine ray takes one."),
+        ({"name": "local", "cpus_per_task": 2.0}, "cpus-per-task is 2.0; only engine ray takes one."),
     ],
 )
-def test_the_command_refuses_what_does_not_go_together(options, message):
+def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(UsageError) as error:
-        cli.app(["reproduce", "fix-scale", *options], standalone_mode=False)
+        engine_named(**settings)
     assert str(error.value) == message
+
+
+def test_engines_by_name():
+    ray = engine_named("ray", address="auto", gpus_per_task=0.5)
+    assert (ray.address, ray.gpus, ray.cpus) == ("auto", 0.5, 1) and engine_named("local", device="cpu").device == CPU
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
@@ -187,19 +194,10 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_node_without_the_package_says_so(monkeypatch):
-    work = ray_task.task_function()
-    monkeypatch.setitem(sys.modules, "posattn.experiments.ray_task", None)
-    monkeypatch.delattr("posattn.experiments.ray_task")
-    with pytest.raises(ImportError, match=r" cannot import .*; every node needs the driver's posattn, which is \d"):
-        work(b"", None)
-
-
 def test_what_others_train_is_waited_for_in_one_line_and_without_a_cluster(store):
     said, spec = [], ensemble()
     engine = RayEngine(announce=said.append)
-    files.write_json(store.folder(spec) / "run.json", spec.to_dict())
-    with files.sole_user(store.folder(spec) / "run.json"):
+    with RunFolder(store.folder(spec)).claim(spec):
         for _ in range(2):
             assert engine.run([spec], MEASURE, store) == [spec]
     assert said == [
@@ -231,17 +229,17 @@ def leave_a_checkpoint(spec, folder):
 
     with pytest.raises(InterruptedError):
         train_spec(spec, CPU, folder, save_every=0, report=stop)
-    state = checkpoints.load(folder, spec.digest)
-    checkpoints.clear(folder)
-    checkpoints.save(folder, spec.digest, 1, state | {"seconds": torch.tensor(1000.0)})
+    own = RunFolder(folder)
+    state = own.load_checkpoint(spec)
+    own.clear_checkpoints()
+    own.save_checkpoint(spec, 1, state | {"seconds": torch.tensor(1000.0)})
 
 
 def test_runs_and_rows_are_the_local_engines(joined, store, local):
     """With one thread against two, from a checkpoint of the local engine, and beside another process."""
     said, specs = [], [ensemble(), ensemble("standard", task="min"), ensemble("scale-exact")]
     leave_a_checkpoint(specs[1], store.folder(specs[1]))
-    files.write_json(store.folder(specs[2]) / "run.json", specs[2].to_dict())
-    with files.sole_user(store.folder(specs[2]) / "run.json"):
+    with RunFolder(store.folder(specs[2])).claim(specs[2]):
         elsewhere = RayEngine(joined.address, announce=said.append).run(specs, MEASURE, store)
     assert elsewhere == specs[2:] and not list(store.folder(specs[2]).glob("weights*"))
     assert numbers(store) == local(specs[:2])
@@ -268,7 +266,7 @@ def test_an_error_in_a_task_comes_back_after_the_others_are_done(joined, store):
         RayEngine(joined.address, announce=said.append).run([bad, good], Choosy(), store)
     assert "1/2 standard, n = 2: 2 models: failed: arch is 'standard'; it must be another." in said
     assert [path.name.split("-")[0] for path in store.root.glob("rows/*.csv.gz")] == ["positional"]
-    with files.sole_user(store.folder(bad) / "run.json"):
+    with RunFolder(store.folder(bad)).claim(bad):
         pass  # nothing is held any longer
 
 
@@ -307,7 +305,7 @@ def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, ga
         with pytest.raises(end):
             RayEngine(joined.address, announce=stop, every=0.1).run([spec], MEASURE, store)
         assert "the same command goes on from the last checkpoints" in capsys.readouterr().err
-        assert checkpoints.load(store.folder(spec), spec.digest) is not None
+        assert RunFolder(store.folder(spec)).load_checkpoint(spec) is not None
         newest = max(path.name for path in store.folder(spec).glob("checkpoint-*.json"))
         assert all(newest > name for name in kept)
         kept.add(newest)

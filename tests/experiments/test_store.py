@@ -8,18 +8,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from trials import files_of, small
+from trials import MEASURE, files_of, grid_changed, small
 
+from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
     Engine,
-    Experiment,
     Scales,
     Store,
     reproduce,
 )
-from posattn.training import RunSpec, files, fit, train_spec
+from posattn.run_folder import RunFolder
+from posattn.training import RunSpec, fit, train_spec
 from posattn.training.run import save
 
 CPU = torch.device("cpu")
@@ -69,7 +70,7 @@ def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monke
     store, first = Store(tmp_path / "store"), small()
     reproduce(first, "paper", tmp_path / "first", store, engine)
     weights = {path: data for path, data in files_of(store.root / "runs").items()}
-    wider = Experiment("wider", "nowhere", "a trial", first.grid, Scales((1, 5), samples=30, train=True))
+    wider = grid_changed(first, measure=Scales((1, 5), samples=30, train=True))
     outcome = reproduce(wider, "paper", tmp_path / "wider", store, engine)
     assert files_of(store.root / "runs") == weights
     assert set(outcome.rows["split"]) == {"train", "test"} and set(outcome.rows["scale"]) == {1, 5}
@@ -77,20 +78,19 @@ def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monke
 
 def test_rows_of_more_scales_serve_for_fewer(tmp_path):
     asked = {train: Scales((1, 3), 20, train) for train in (False, True)}
-    more = replace(small(), measure=Scales((1, 2, 3), 20))
-    for elsewhere, train in ((more, False), (replace(more, measure=replace(more.measure, train=True)), True)):
+    for train in asked:
+        elsewhere = small(measure=Scales((1, 2, 3), 20, train))
         here, there = Store(tmp_path / f"here-{train}"), Store(tmp_path / f"there-{train}")
         reproduce(elsewhere, "paper", tmp_path / f"more-{train}", here, Engine(CPU))
         for folder in (here.root / "runs").iterdir():
             shutil.rmtree(folder)  # only rows are left
-        fewer = replace(small(), measure=asked[train])
+        fewer = small(measure=asked[train])
         found = reproduce(fewer, "paper", tmp_path / f"few-{train}", here, Nowhere()).rows
         measured = reproduce(fewer, "paper", tmp_path / f"few-there-{train}", there, Engine(CPU)).rows
         pd.testing.assert_frame_equal(found, measured)
     for other in (Scales((1, 4), 20), Scales((1, 3), 21), asked[True]):
         with pytest.raises(RuntimeError, match="nothing trains here"):
-            beyond = replace(small(), measure=other)
-            reproduce(beyond, "paper", tmp_path / "beyond", Store(tmp_path / "here-False"), Nowhere())
+            reproduce(small(measure=other), "paper", tmp_path / "beyond", Store(tmp_path / "here-False"), Nowhere())
 
 
 def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(tmp_path):
@@ -98,13 +98,13 @@ def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(t
     store, asked = Store(tmp_path / "store"), small()
     for seeds, measure in ((2, Scales((1, 2, 3), 20)), (1, Scales((1, 2), 20, train=True))):
         elsewhere = Store(tmp_path / f"elsewhere-{seeds}")
-        own = replace(small(seeds=seeds), measure=measure)
+        own = small(seeds=seeds, measure=measure)
         reproduce(own, "paper", tmp_path / f"out-{seeds}", elsewhere, Engine(CPU))
         for path in (elsewhere.root / "rows").iterdir():
             (store.root / "rows").mkdir(parents=True, exist_ok=True)
             path.rename(store.root / "rows" / path.name)
     cells = asked.cells("paper")
-    for measure, seeds in ((asked.measure, [2]), (Scales((1, 2), 20, train=True), [1])):
+    for measure, seeds in ((asked.source.measure, [2]), (Scales((1, 2), 20, train=True), [1])):
         found = store.find(cells, measure, None)
         _, described = store.rows(found, measure)
         assert [len(about["runs"]) for about in described] == seeds
@@ -146,7 +146,7 @@ def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engin
     (cell,) = trial.cells("paper")
     run = train_spec(cell.spec(), CPU)
     run.spec = cell.spec("fp16")
-    store.write(run.spec, trial.measure, trial.measure.rows(run), run.result)
+    store.write(run.spec, MEASURE, MEASURE.rows(run), run.result)
     outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
     assert set(outcome.rows["precision"]) == {"fp16"} and not (store.root / "runs").exists()
     exact = reproduce(trial, "paper", tmp_path / "exact", store, engine, precision="fp32")
@@ -161,8 +161,8 @@ def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engi
         reproduce(trial, "paper", tmp_path / "out", store, engine, precision="fp16")
     assert not store.root.exists()
     (cell, *_) = trial.cells("paper")
-    begun = store.folder(cell.spec("fp16"))  # what a GPU began and did not finish
-    files.write_json(begun / "run.json", cell.spec("fp16").to_dict())
+    begun = RunFolder(store.folder(cell.spec("fp16")))  # what a GPU began and did not finish
+    begun.describe(cell.spec("fp16"))
     outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
     assert set(outcome.rows["precision"]) == {"fp32"}
 
@@ -172,8 +172,9 @@ def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
     (cell,) = trial.cells("paper")
     run = train_spec(cell.spec(), CPU)
     run.spec = cell.spec("fp16")
-    files.write_json(store.folder(run.spec) / "run.json", run.spec.to_dict())
-    save(store.folder(run.spec), run)
+    folder = RunFolder(store.folder(run.spec))
+    folder.describe(run.spec)
+    save(folder, run)
     outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
     assert set(outcome.rows["precision"]) == {"fp16"}
 
@@ -194,11 +195,11 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_trained_again(tmp_
     train_spec(spec, CPU, folder)
     before, looks = files_of(folder), []
 
-    def finished(*given, really=fit._finished):
+    def holds(*given, really=RunFolder.holds):
         looks.append(None)
         return really(*given) if len(looks) > 1 else False  # the first look came too early
 
-    monkeypatch.setattr(fit, "_finished", finished)
+    monkeypatch.setattr(RunFolder, "holds", holds)
     monkeypatch.setattr(fit, "trainer_for", None)  # would fail if it were called
     train_spec(spec, CPU, folder)
     assert files_of(folder) == before
@@ -208,11 +209,38 @@ def test_runs_whose_names_look_like_numbers_keep_their_rows(tmp_path):
     store, trial = Store(tmp_path / "store"), small(seeds=1)
     (cell,) = trial.cells("paper")
     run = train_spec(cell.spec(), CPU)
-    rows = trial.measure.rows(run).assign(run="0265015269064711")
-    store.write(run.spec, trial.measure, rows, run.result)
-    (stored,) = store.find([cell], trial.measure, None).values()
-    found, _ = store.rows({"any": replace(stored, run="0265015269064711")}, trial.measure)
+    rows = MEASURE.rows(run).assign(run="0265015269064711")
+    store.write(run.spec, MEASURE, rows, run.result)
+    (stored,) = store.find([cell], MEASURE, None).values()
+    found, _ = store.rows({"any": replace(stored, run="0265015269064711")}, MEASURE)
     assert len(found) == len(rows)
+
+
+def test_descriptions_are_read_once_and_again_when_another_process_writes(tmp_path, engine, monkeypatch):
+    """Two stores in one folder stand for two processes."""
+    here, there, trial = Store(tmp_path / "store"), Store(tmp_path / "store"), small(seeds=2)
+    (first, second), read = trial.cells("paper"), []
+    monkeypatch.setattr(files, "read_json", lambda path, really=files.read_json: read.append(path) or really(path))
+
+    def found():
+        return len(here.find(trial.cells("paper"), MEASURE, None)), len(read)
+
+    there.complete([first], engine)
+    read.clear()
+    assert [found(), found()] == [(1, 1), (1, 1)]
+    there.complete([second], engine)
+    read.clear()
+    assert [found(), found()] == [(2, 1), (2, 1)]  # the new one alone
+    described = next(here.root.glob("rows/*.json"))
+    files.write_json(described, files.read_json(described) | {"runs": {}})
+    read.clear()
+    assert [found(), found()] == [(1, 1), (1, 1)]
+    for path in here.root.glob("rows/*.json"):
+        path.unlink()
+    assert found() == (0, 1)
+    files.write_json(described, {"spec": 1})
+    with pytest.raises(files.Damaged, match=r"\.json does not describe rows"):
+        found()
 
 
 def test_damaged_rows_are_named(tmp_path, engine):

@@ -1,14 +1,22 @@
 """An experiment that takes seconds, and what a folder holds."""
 
-from posattn.experiments import Experiment, Grid, Scales, series
+from dataclasses import replace
+
+from posattn.experiments import Experiment, Grid, Lines, Scales, series
 from posattn.training import Recipe
 
 SMALL = Recipe(samples=40, epochs=2, batch=20)
+MEASURE, FIGURE = Scales((1, 2), samples=20), Lines()
 
 
-def small(name="trial", archs=("positional",), tasks=("sum",), seeds=2, recipe=SMALL, **changes):
-    grid = Grid(tasks, series(*archs), n=(2,), samples=(recipe.samples,), seeds=seeds, recipe=recipe)
-    return Experiment(name, "nowhere", "a trial", grid, Scales((1, 2), samples=20), **changes)
+def small(name="trial", archs=("positional",), tasks=("sum",), seeds=2, recipe=SMALL, measure=MEASURE, figure=FIGURE, n=2):
+    grid = Grid(tasks, series(*archs), n=(n,), samples=(recipe.samples,), seeds=seeds, recipe=recipe, measure=measure)
+    return Experiment(name, "nowhere", "a trial", grid, figure)
+
+
+def grid_changed(experiment, **changes):
+    """The experiment with another grid."""
+    return replace(experiment, source=replace(experiment.source, **changes))
 
 
 def files_of(folder):

@@ -11,9 +11,11 @@ import torch
 from posattn import ARCHITECTURES, ModelConfig, Transformer, UsageError, compile, pretrained, task
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS
-from posattn.explorer.content import FIVE_TASKS, STEPPED, THREE, Content
+from posattn.explorer.content import STEPPED, Content
 from posattn.explorer.networks import pack
 from posattn.looped import FAMILIES
+from posattn.pretrained import COMPARED
+from posattn.tasks import FIVE_TASKS
 from posattn.tasks.sampling import sample_lists
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -46,7 +48,7 @@ def number_of(content, task, label):
     return model["choices"][0]["network"]
 
 
-@pytest.mark.parametrize("arch", THREE)
+@pytest.mark.parametrize("arch", COMPARED)
 @pytest.mark.parametrize("name", FIVE_TASKS)
 def test_pretrained_networks_on_a_thousand_lists(package_page, package, name, arch):
     x = thousand_lists(8)

@@ -122,7 +122,7 @@ def test_the_median_of_the_whole_list_has_networks_of_every_length_alone(page):
         assert trained < 0.01 and exact < 1e-12
 
 
-def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path, unchecked):
+def test_own_looped_runs_beside_one_of_a_fixed_length(visit, tmp_path):
     small = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
     fixed = posattn.ModelConfig(n=6, **SMALL)
     posattn.train("min", fixed, variable_length=(2, 3, 6), out=tmp_path / "fixed", **small)
@@ -312,7 +312,7 @@ def hostile_task():
     del TASKS[name]
 
 
-def test_names_are_text_and_nothing_else(visit, tmp_path, hostile_task, unchecked):
+def test_names_are_text_and_nothing_else(visit, tmp_path, hostile_task):
     """A run whose folder and task are called like markup: they are shown as they are, and nothing runs or loads."""
     folder = tmp_path / HOSTILE.replace("/", "\\")
     config = posattn.ModelConfig(n=3, **SMALL)
@@ -327,7 +327,7 @@ def test_names_are_text_and_nothing_else(visit, tmp_path, hostile_task, unchecke
     assert len(shown.locator("#answer-table td").all()) > 8
 
 
-def test_own_runs_of_several_lengths_and_members(visit, tmp_path, unchecked):
+def test_own_runs_of_several_lengths_and_members(visit, tmp_path):
     config = posattn.ModelConfig(n=5, arch="rope-only", **SMALL)
     small = {"samples": 50, "epochs": 1, "batch": 10, "progress": False}
     run = posattn.train("sum", config, members=3, variable_length=True, out=tmp_path / "own", **small)

@@ -11,9 +11,10 @@ from posattn.model import ModelConfig, Transformer, positions_of
 if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
-from posattn.kernels import fused, layers
-from posattn.kernels.folds import RowsFold, serves
-from posattn.training.program import Parameters
+from posattn.kernels import fused
+from posattn.kernels.folds import RowsFold
+from posattn.kernels.limits import ROWS, folds_rows
+from posattn.training.parameters import Parameters
 
 MEMBERS = slice(1, 3)  # of three
 
@@ -30,7 +31,7 @@ def random_parts(folded, config, parts, read_parts):
     made = {}
     for name, value in folded.items():
         lead = 1 if name in ("U.first", "M.first", "m.first", "w", "b") else 2
-        shape = {"c": value.shape[3:], "A": (2, layers.ROWS, layers.ROWS), "w": value.shape[1:2], "b": (1,)}
+        shape = {"c": value.shape[3:], "A": (2, ROWS, ROWS), "w": value.shape[1:2], "b": (1,)}
         count = read_parts if name in ("w", "b") else parts
         of_part = shape.get(name, value.shape[lead:])
         made["K" if name == "A" else name] = torch.randn(*value.shape[:lead], count, *of_part)
@@ -96,8 +97,8 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
 
 
 def test_what_the_kernels_serve():
-    assert serves(ModelConfig(8)) and serves(ModelConfig(8, "standard")) and serves(ModelConfig(8, embed=32))
-    assert not serves(ModelConfig(8, embed=16))
-    assert not serves(ModelConfig(8, width=48))
-    assert not serves(ModelConfig(8, "standard", d_k=65))
-    assert not serves(ModelConfig(8, embed=128))
+    assert folds_rows(ModelConfig(8)) and folds_rows(ModelConfig(8, "standard")) and folds_rows(ModelConfig(8, embed=32))
+    assert not folds_rows(ModelConfig(8, embed=16))
+    assert not folds_rows(ModelConfig(8, width=48))
+    assert not folds_rows(ModelConfig(8, "standard", d_k=65))
+    assert not folds_rows(ModelConfig(8, embed=128))

@@ -11,11 +11,13 @@ from posattn.model import ModelConfig, Transformer, input_features, positions_of
 if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
-from posattn.kernels import fused, layers
+from posattn.kernels import fused
 from posattn.kernels.adam import adam
+from posattn.kernels.limits import ROWS, serves
 from posattn.training import Member, Trainer
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
+from posattn.training.ways import Fused
 from posattn.training.workers import Workers
 
 ARCHS = ["positional", "scale-exact", "misaligned", "standard", "no-encoding", "positional-input"]
@@ -147,29 +149,27 @@ def test_the_fused_optimiser_is_the_trainer_s(clip):
 
 @pytest.mark.parametrize("embed", [16, 32])  # without and with the kernels that fold
 @pytest.mark.parametrize("arch", ["positional", "scale-exact", "standard"])
-def test_the_whole_fused_step_is_the_plain_one(arch, embed, monkeypatch):
+def test_the_whole_fused_step_is_the_plain_one(arch, embed):
     """From the parameters' rows to their gradients' rows, for some of the members."""
-    monkeypatch.setattr(fused, "supported", lambda *_: True)
     config, cpu = ModelConfig(5, arch, layers=2, embed=embed, width=16), torch.device("cpu")
     parameters = Parameters.initial(config, [0, 1, 2], cpu)
     x, y = torch.randn(2, 2, 11, 5)
     members = slice(1, 3)
-    program = Program(config, cpu)
+    program = Fused(config, cpu)
     prepared = program.prepare(parameters, members, 5)
     loss, found = program.gradient(prepared.tensors, x, y, 11)
-    expected = parameters.flatten(prepared.adjoint(found), stacked=True)
-    program.kernels, program.precision = fused, "fp32"
-    ours, gradient, norm = program.fused_gradient(parameters, members, x, y)
+    expected = prepared.adjoint(found)
+    ours, gradient, norm = program.step(parameters, members, x, y)
     torch.testing.assert_close(ours, loss, rtol=1e-5, atol=0)
     torch.testing.assert_close(norm, torch.linalg.vector_norm(expected, dim=1), rtol=1e-4, atol=0)
     assert (gradient - expected).norm() / expected.norm() < 1e-4
 
 
 def test_what_the_kernels_serve():
-    assert fused.supported(ModelConfig(8), "tf32") and fused.supported(ModelConfig(8, "standard"), "tf32")
-    assert fused.supported(ModelConfig(8), "fp16") and fused.supported(ModelConfig(8), "fp32")
-    assert not fused.supported(ModelConfig(8, "standard"), "fp32")
-    assert not fused.supported(ModelConfig(8, heads=4), "tf32")
-    assert not fused.supported(ModelConfig(layers.ROWS), "tf32")
-    assert fused.supported(ModelConfig(8, "standard", width=2), "tf32")
-    assert not fused.supported(ModelConfig(8, width=65), "tf32")
+    assert serves(ModelConfig(8), "tf32") and serves(ModelConfig(8, "standard"), "tf32")
+    assert serves(ModelConfig(8), "fp16") and serves(ModelConfig(8), "fp32")
+    assert not serves(ModelConfig(8, "standard"), "fp32")
+    assert not serves(ModelConfig(8, heads=4), "tf32")
+    assert not serves(ModelConfig(ROWS), "tf32")
+    assert serves(ModelConfig(8, "standard", width=2), "tf32")
+    assert not serves(ModelConfig(8, width=65), "tf32")

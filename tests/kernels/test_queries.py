@@ -9,11 +9,11 @@ from torch.func import functional_call
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
-from posattn.kernels import fused
-from posattn.kernels.folds import serves
+from posattn.kernels.limits import folds_rows, serves
 from posattn.kernels.shapes import _halved, _joined
 from posattn.model import ModelConfig, Transformer
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
+from posattn.training.ways import Fused
 
 ARCHS = ["input-regularized", "rope-only", "standard-rope"]
 CPU = torch.device("cpu")
@@ -34,11 +34,10 @@ def problem(config, lists, members=2, k=None, targets=1.0):
 
 def by_kernels(parameters, x, y, precision, members=None):
     """Losses, and gradients by the parameters' names."""
-    program = Program(parameters.config, CPU)
-    program.kernels, program.precision = fused, precision
+    way = Fused(parameters.config, CPU, precision=precision)
     if members is not None:
         x, y = x[members], y[members]
-    loss, rows, _ = program.fused_gradient(parameters, members or slice(0, len(x)), x, y)
+    loss, rows, _ = way.step(parameters, members or slice(0, len(x)), x, y)
     return loss, rows
 
 
@@ -132,7 +131,7 @@ def test_what_the_kernels_serve():
     for arch in ARCHS:
         for n, settings in ((2, {}), (8, {}), (16, {"causal": True}), (8, {"width": 32, "d_k": 20})):
             config = ModelConfig(n, arch, **settings)
-            assert fused.supported(config, "fp16") and fused.supported(config, "tf32")
-            assert not fused.supported(config, "fp32") and not serves(config)
+            assert serves(config, "fp16") and serves(config, "tf32")
+            assert not serves(config, "fp32") and not folds_rows(config)
         for n, settings in ((8, {"d_k": 65}), (8, {"heads": 4}), (8, {"width": 65}), (64, {})):
-            assert not fused.supported(ModelConfig(n, arch, **settings), "fp16")
+            assert not serves(ModelConfig(n, arch, **settings), "fp16")

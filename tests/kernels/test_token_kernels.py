@@ -9,9 +9,11 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import posattn
-from posattn.kernels import fused
+from posattn.kernels.limits import serves
 from posattn.training.losses import loss_of
-from posattn.training.program import Parameters, Program
+from posattn.training.parameters import Parameters
+from posattn.training.suitability import network_for
+from posattn.training.ways import Fused
 
 CPU = torch.device("cpu")
 
@@ -20,23 +22,23 @@ def problem(name, **settings):
     """Two lively networks of a task, and sequences for each, which do not fill the last tile: part of more, as batches are."""
     task = posattn.task(name)
     network = task.NETWORK | {"embed": 16, "width": 16, "layers": 2} | ({"n": 10} if name == "khop" else {}) | settings
-    config = posattn.TokenConfig(**network)
+    config = network_for(name, **network)
     flat = Parameters.initial(config, [0, 1], CPU).flat
     flat += 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))  # no bias at zero
     count = 6 if name == "khop" else 3
     x, y = (value[:, 1:-1] for value in task.sample(count + 2, n=config.n, seed=[0, 1]))
-    return config, Parameters(config, flat), x, y, Program(config, CPU, loss=loss_of([name]))
+    return config, Parameters(config, flat), x, y, Fused(config, CPU, loss_of([name]))
 
 
 def plain(parameters, x, y, program):
     prepared = program.prepare(parameters, slice(0, 2), x.shape[-1])
     loss, gradients = program.gradient(prepared.tensors, x, y, x.shape[1])
-    return loss, parameters.flatten(prepared.adjoint(gradients), program.folded)
+    return loss, prepared.adjoint(gradients)
 
 
 def by_kernels(parameters, x, y, program, precision):
-    program.kernels, program.precision = fused, precision
-    loss, rows, norm = program.fused_gradient(parameters, slice(0, 2), x, y)
+    program.precision = precision
+    loss, rows, norm = program.step(parameters, slice(0, 2), x, y)
     torch.testing.assert_close(norm, rows.norm(dim=1))
     return loss, rows
 
@@ -87,19 +89,18 @@ def test_a_readout_of_zeros_sends_zeros_back(name):
 
 
 def test_which_networks_the_kernels_serve():
-    khop = posattn.task("khop").NETWORK
     for arch in ("positional", "standard"):
         for tied in (False, True):
-            config = posattn.TokenConfig(**khop, arch=arch, tied=tied)
-            assert [fused.supported(config, precision) for precision in ("fp16", "tf32", "fp32")] == [True, True, False]
-    assert fused.supported(posattn.TokenConfig(**posattn.task("mixed-min").NETWORK, arch="standard"), "fp16")
-    assert not fused.supported(posattn.TokenConfig(64, tokens="letters", causal=True), "fp16")  # longer than a tile
+            config = network_for("khop", arch=arch, tied=tied)
+            assert [serves(config, precision) for precision in ("fp16", "tf32", "fp32")] == [True, True, False]
+    assert serves(network_for("mixed-min", arch="standard"), "fp16")
+    assert not serves(posattn.TokenConfig(64, tokens="letters", causal=True), "fp16")  # longer than a tile
 
 
 def test_lists_of_numbers_may_be_causal_too():
     """Their fold has no kernels of its own; the layers' kernels see the mask."""
     config = posattn.ModelConfig(5, "standard", causal=True, embed=32, width=16, layers=2)
-    parameters, program = Parameters.initial(config, [0, 1], CPU), Program(config, CPU)
+    parameters, program = Parameters.initial(config, [0, 1], CPU), Fused(config, CPU)
     x, y = posattn.task("sum").sample(7, n=5, seed=[0, 1])
     expected_loss, expected = plain(parameters, x, y, program)
     loss, rows = by_kernels(parameters, x, y, program, "fp32")

@@ -9,10 +9,12 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import posattn
-from posattn.kernels import layers, words
+from posattn.kernels import words
+from posattn.kernels.limits import ROWS
 from posattn.kernels.shapes import padded, short
 from posattn.training.losses import cross_entropy
-from posattn.training.program import Program
+from posattn.training.suitability import network_for
+from posattn.training.ways import Folded
 
 
 @pytest.mark.parametrize(
@@ -20,11 +22,11 @@ from posattn.training.program import Program
     [("khop", {}), ("khop", {"arch": "standard", "n": 7}), ("mixed-sum", {}), ("mixed-min", {"arch": "standard"})],
 )
 def test_rows_of_the_table_are_what_the_encoder_reads(name, settings):
-    config = posattn.TokenConfig(**posattn.task(name).NETWORK | settings)
-    program = Program(config, torch.device("cpu"))
+    config = network_for(name, **settings)
+    program = Folded(config, torch.device("cpu"))
     x, _ = posattn.task(name).sample(5, n=config.n, seed=[0, 1, 2])
-    expected = program._features(x)
-    table = words.table_of(program._features(words.every_word(config, config.n, x.device)), "fp32")
+    expected = program.features(x)
+    table = words.table_of(program.features(words.every_word(config, config.n, x.device)), "fp32")
     states = words.first_states(x, table, config, "fp32")
     assert states.shape[-1] == padded(config.input_dim)
     assert torch.equal(states[..., : config.input_dim], expected) and not states[..., config.input_dim :].any()
@@ -39,12 +41,12 @@ def test_short_numbers_are_rounded_to_the_nearest():
     assert torch.equal(short(1e6 * x, "fp16"), torch.full((5000,), 65504.0).half())
 
     prompts = posattn.task("mixed-min")
-    config = posattn.TokenConfig(**prompts.NETWORK)
-    program = Program(config, torch.device("cpu"))
+    config = network_for("mixed-min")
+    program = Folded(config, torch.device("cpu"))
     given, _ = prompts.sample(5, seed=[0])
-    table = words.table_of(program._features(words.every_word(config, config.n, given.device)), "tf32")
+    table = words.table_of(program.features(words.every_word(config, config.n, given.device)), "tf32")
     read = words.first_states(given, table, config, "tf32")[..., : config.input_dim]
-    assert torch.equal(read, short(program._features(given), "tf32"))
+    assert torch.equal(read, short(program.features(given), "tf32"))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -66,7 +68,7 @@ def test_letters_have_the_loss_and_gradients_of_autograd(bias):
     def read(squares: torch.Tensor, measure: bool) -> None:
         words.read_letters[(parts, members)](
             h.detach(), w.detach(), b.detach(), y, y.stride(0), loss, squares, found_w, found_b, dz, lists * n,
-            TILES=2, N=n, W=width, V=count, C=padded(count), R=layers.ROWS, BIAS=bias, MEASURE=measure, PRECISION="fp32",
+            TILES=2, N=n, W=width, V=count, C=padded(count), R=ROWS, BIAS=bias, MEASURE=measure, PRECISION="fp32",
         )  # fmt: skip
 
     read(squares, True)

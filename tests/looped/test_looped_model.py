@@ -5,8 +5,8 @@ import torch
 
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
-from posattn.compiler.graph_report import looped_report, pretrained_report
 from posattn.export import to_torch
+from posattn.graphs.reports import looped_report, pretrained_report
 from posattn.looped import LoopedConfig
 from posattn.looped.families import FAMILIES
 
@@ -109,7 +109,7 @@ def test_bad_input_is_one_sentence(monkeypatch):
     model = network()
     with pytest.raises(UsageError, match=r"^the list is empty; this model takes lists of 1 number or more\.$"):
         model(torch.zeros(3, 0).double())
-    monkeypatch.setattr("posattn.free_memory.free_bytes", lambda device: 1e6)
+    monkeypatch.setattr("posattn.devices.free_bytes", lambda device: 1e6)
     with pytest.raises(UsageError, match=r"^the list has 1048576 numbers; with 0\.0 GB of memory free .* up to \d+\.$"):
         model(torch.zeros(1 << 20).double())
 
@@ -128,8 +128,8 @@ def test_what_gradients_keep_is_counted(task, monkeypatch):
     assumed = 4 * n * model.config.numbers_per_position(n, gradients=True)
     assert answers.requires_grad and assumed / 2 < sum(stored.values()) <= assumed
     free = 4 * n * model.config.numbers_per_position(n, gradients=False)  # enough without
-    monkeypatch.setattr("posattn.free_memory.free_bytes", lambda device: free)
-    monkeypatch.setattr("posattn.free_memory._SMALL", 0)
+    monkeypatch.setattr("posattn.devices.free_bytes", lambda device: free)
+    monkeypatch.setattr("posattn.devices._SMALL", 0)
     with pytest.raises(
         UsageError, match=rf"^the list has {n} .* takes up to \d+, and more under torch\.no_grad\(\)\.$"
     ):

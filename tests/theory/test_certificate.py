@@ -1,9 +1,7 @@
 """Certificates: sound against dense sampling, exact where the worst case is known, and the law they go with."""
 
-import json
 import math
 import time
-from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -12,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import posattn
+from posattn.guarantees import certify_model, relu_matrices
 from posattn.model import Architecture
 from posattn.tasks import task
 from posattn.theory.certificate import BREAKS, certify, largest_on_cube, linear_cells, signed_errors, worst_list
 from posattn.theory.cones import bisect, bounds, largest_output, tighten, whole_network
 from posattn.theory.law import law_factor, law_table
-from posattn.theory.models import certify_model, relu_matrices
 
 
 def random_matrices(n, widths, seed):
@@ -214,25 +212,6 @@ def test_what_cannot_be_certified_is_refused(model, monkeypatch):
         certify(relu_matrices(model), torch.square, "min")
     with pytest.raises(posattn.UsageError, match="task is 'range'"):
         certify(relu_matrices(model), torch.square, "range")
-
-
-def test_the_command_says_what_the_function_finds(tmp_path, posattn_command):
-    config = posattn.ModelConfig(2, "scale-exact", embed=4, width=4)
-    posattn.train("sum", config, samples=60, epochs=2, batch=30, device="cpu", out=tmp_path / "run")
-    found = certify_model(posattn.load(tmp_path / "run").model(), "sum", ratio=1.5)
-    code, shown, said = posattn_command("certify", "run", "--ratio", 1.5, "--limit", 20)
-    assert (code, said) == (0, "") and f"{found.bound:.4g}" in shown and f"{found.at(20):.4g}" in shown
-    code, shown, _ = posattn_command("certify", "run", "--ratio", 1.5, "--json")
-    content = json.loads(shown)
-    assert content["bound"] == found.bound and content["ratio"] == found.ratio
-    assert set(asdict(found)) <= set(content)
-    for options, sentence in (
-        ("--ratio 1", "ratio is 1.0;"),
-        ("--seconds 0", "seconds is 0.0;"),
-        ("--limit 0", "limit is"),
-    ):
-        code, _, said = posattn_command("certify", "run", *options.split())
-        assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1
 
 
 # The law

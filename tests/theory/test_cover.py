@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from posattn.theory.network import spectral, two_one
+from posattn.theory.matrices import spectral, two_one
 
 
 def printed_constants(L, H=1.0, B2=2.0):

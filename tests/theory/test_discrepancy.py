@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import posattn
+from posattn.guarantees import class_model, extremum_model
 from posattn.theory.discrepancy import (
     Members,
     chance_of_both_ends,
@@ -18,7 +19,6 @@ from posattn.theory.discrepancy import (
     sample_integers,
     tree,
 )
-from posattn.theory.models import class_model, extremum_model
 
 
 @pytest.mark.parametrize("n", [2, 4, 16])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from posattn.theory.bound import ATTENTION, layer_constants, optimal_split
-from posattn.theory.network import (
+from posattn.theory.matrices import (
     ClassNorms,
     LayerWeights,
     Network,

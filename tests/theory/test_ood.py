@@ -1,6 +1,5 @@
 """OOD probability: three ways that must agree, the paper's worked examples, and where its formulas fail."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -145,20 +144,6 @@ def test_bad_input_is_one_sentence(given, sentence):
     assert str(caught.value) == sentence
 
 
-def test_the_command_says_what_the_function_finds(posattn_command):
-    found = posattn.ood_probability(n=2, scale=10, samples=500)
-    code, shown, said = posattn_command("ood-probability", "--n", 2, "--c", 10, "--samples", 500)
-    assert (code, said) == (0, "")
-    for value in (found.exact, found.bound, found.printed, found.simulated, *found.interval):
-        assert f"{value:.4g}" in shown
-    code, shown, _ = posattn_command("ood-probability", "--n", 8, "--c", 10, "--samples", 500, "--json")
-    content = json.loads(shown)
-    assert content["exact"] == exact_probability(8, 10) and content["chernoff"]["lists"] == 1000
-    for options, sentence in (("--n 1", "n is 1;"), ("--c 1", "c is 1.0;"), ("--epsilon 0", "epsilon is 0.0;")):
-        code, shown, said = posattn_command("ood-probability", *options.split())
-        assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1
-
-
 def test_scales_that_float32_cannot_sample_are_refused():
     with pytest.raises(posattn.UsageError, match=r"^scale is 1e\+40; it must be at most 1e\+30"):
         posattn.ood_probability(n=3, scale=1e40)
@@ -169,14 +154,3 @@ def test_the_corrected_bound_for_pairs_is_close_above_the_truth(scale):
     """Eq. 26 lacks a factor 4 for n = 2; with less than that the bound would fall below the truth."""
     found = posattn.ood_probability(n=2, scale=scale, samples=1000)
     assert found.exact <= found.bound <= 1.2 * found.exact
-
-
-def test_the_command_names_its_own_options(posattn_command):
-    for options, sentence in (
-        ("--c 1", "c is 1.0; it must be above 1"),
-        ("--c 1e31", "c is 1e+31; it must be at most 1e+30"),
-        ("--epsilon 2", "epsilon is 2.0; it is a share of the lists, so it must be above 0 and below 1."),
-        ("--epsilon 1", "epsilon is 1.0;"),
-    ):
-        code, _, said = posattn_command("ood-probability", "--samples", 100, *options.split())
-        assert code == 2 and said.startswith(f"posattn: {sentence}") and said.count("\n") == 1

@@ -159,7 +159,7 @@ def test_bad_configurations_are_one_sentence(unchecked, changes, sentence):
     assert str(error.value) == sentence
 
 
-def test_causal_is_true_or_false(unchecked):
+def test_causal_is_true_or_false():
     with pytest.raises(UsageError, match=r"^causal is 1; it must be True or False\.$"):
         ModelConfig(8, causal=1)
 
@@ -170,5 +170,5 @@ def test_a_sequence_that_is_too_long_is_counted_in_tokens():
 
 
 def test_networks_of_tokens_are_not_frozen():
-    with pytest.raises(UsageError, match=r"^the positional network reads letters; only positional networks of lists "):
+    with pytest.raises(UsageError, match=r"^the positional network reads letters; only networks trained on lists "):
         posattn.Frozen(letters())

@@ -10,8 +10,8 @@ import posattn
 from posattn import ModelConfig, UsageError
 from posattn.looped import AnyLengthConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
-from posattn.training.begin import begins, begun, check_given
-from posattn.training.program import LOGITS
+from posattn.training.begin import check_begin, initial_parameters, with_begin
+from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 STORED = Path(__file__).parents[2] / "results" / "length-generalization"
@@ -34,7 +34,7 @@ def first(config, run, members=2, plan=QUICK):
     with Workers(1) as workers:
         trainer = Trainer(config, plan, team, CPU, workers)
     factor = 1.0 if trainer.sharpness is None else float(trainer.sharpness[1])
-    return trainer.parameters, begun(trainer, run, plan.starts), factor
+    return trainer.parameters, initial_parameters(trainer, run, plan.starts), factor
 
 
 @pytest.mark.parametrize("sharpen_to", [0.0, 0.5])
@@ -61,8 +61,8 @@ def test_a_larger_family_has_the_runs_rows_first_and_new_rows_after_them(sorters
 def test_what_a_member_began_with_is_part_of_its_identity(sorters):
     plain = RunSpec(SELECTOR, QUICK, (Member("median-total", 0, 1e-2),))
     assert "begin" not in plain.to_dict()["members"][0]  # nor in runs from before
-    spec = begins(plain, sorters)
-    other = begins(plain, posattn.train("sort", SORTER, seed=5, recipe=QUICK, device="cpu"))
+    spec = with_begin(plain, sorters)
+    other = with_begin(plain, posattn.train("sort", SORTER, seed=5, recipe=QUICK, device="cpu"))
     assert len({each.identity(0) for each in (plain, spec, other)}) == 3
     assert len({each.digest for each in (plain, spec, other)}) == 3
     assert RunSpec.from_dict(spec.to_dict()) == spec
@@ -73,7 +73,7 @@ def test_what_a_member_began_with_is_part_of_its_identity(sorters):
 
 
 def test_a_run_that_begins_with_another_goes_on_where_it_stopped(sorters, tmp_path):
-    spec = begins(RunSpec(SELECTOR, QUICK, (Member("median-total", 0, 1e-2),)), sorters)
+    spec = with_begin(RunSpec(SELECTOR, QUICK, (Member("median-total", 0, 1e-2),)), sorters)
     whole = train_spec(spec, CPU, begin=sorters)
 
     def stop(epoch):
@@ -127,7 +127,7 @@ def test_sorters_learn_medians_of_long_lists_from_short_ones_by_where_they_look(
 
 def test_the_stored_medians_began_with_the_stored_sorters():
     stored, sorters = posattn.load(STORED / "median-run"), posattn.load(STORED / "sort-run")
-    assert begins(stored.spec, sorters) == stored.spec
+    assert with_begin(stored.spec, sorters) == stored.spec
     assert stored.evaluate_lengths([255, 256], scales=[10], samples=10)["relative_square"].max() < 1e-3
 
 
@@ -139,7 +139,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     refused(r"members is 3; the run to begin with has 2\.", SORTER, members=3)
     spec = posattn.train("sort", SORTER, begin=sorters, **SHORT | {"members": 1}).spec
     with pytest.raises(UsageError, match=r"^members is 3; the run to begin with has 2\.$"):
-        check_given(replace(spec, members=spec.members * 3), sorters)
+        check_begin(replace(spec, members=spec.members * 3), sorters)
     three = ModelConfig(n=3, arch="looped", family="butterfly", heads=3, width=5)
     refused(r"heads is 3; that of the run to begin with is 2\.", three)
     scan = ModelConfig(n=3, arch="looped", family="dilated", embed=1, width=5, mlp=((5,),))
@@ -151,7 +151,7 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     positional = posattn.train("sum", ModelConfig(n=3, layers=1), **SHORT)
     with pytest.raises(UsageError, match=r"^n is 4; that of the run to begin with is 3\.$"):
         posattn.train("sum", ModelConfig(n=4, layers=1), begin=positional, **SHORT)
-    with pytest.raises(UsageError, match=r"^begin is a LoopedTransformer; it must be a run, or the folder of one\.$"):
+    with pytest.raises(UsageError, match=r"^begin is a LoopedTransformer; it must be a trained run, or the folder of one\.$"):
         posattn.train("sort", begin=sorters.model(0), **SHORT)
     every = [AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2) for n in (3, 4)]
     with pytest.raises(UsageError, match=r"^encoding_dim is 6; that of the run to begin with is 5\.$"):

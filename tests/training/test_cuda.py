@@ -15,8 +15,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 import posattn
 from posattn.training import Member, Trainer
 from posattn.training.cuda import CudaTrainer
-from posattn.training.program import Program
 from posattn.training.recipe import recipe
+from posattn.training.ways import Plain
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -102,7 +102,7 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
     plan = recipe("paper", samples=50, batch=20, epochs=2)
     config = posattn.ModelConfig(4, embed=8, width=8)
 
-    def crowded(self, tensors, x, y, lists, whole=Program.gradient):
+    def crowded(self, tensors, x, y, lists, whole=Plain.gradient):
         if len(x) > room:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return whole(self, tensors, x, y, lists)
@@ -114,7 +114,7 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
         Graph.work = staticmethod(split._epoch)
         for _ in alone.steps():
             pass
-        monkeypatch.setattr(Program, "gradient", crowded)
+        monkeypatch.setattr(Plain, "gradient", crowded)
         for _ in split.steps():
             pass
     assert max(group.stop - group.start for group in split.groups) <= room
@@ -132,11 +132,7 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
 def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedule, embed, layers, monkeypatch):
     """Two epochs of three members in two groups, the kernels in Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
-    from posattn.kernels import fused
-
-    monkeypatch.setattr(
-        "posattn.training.program._kernels", lambda config, device, name: fused if name == "fp32" else None
-    )
+    monkeypatch.setattr("posattn.training.ways.has_kernels", lambda config, device, name: name == "fp32")
     team = [Member("sum", seed, 1e-3) for seed in range(3)]
     plan = recipe("paper", samples=20, batch=10, epochs=2, schedule=schedule, clip=1.0)
     config = posattn.ModelConfig(3, arch, layers=layers, embed=embed, width=16)
@@ -160,7 +156,7 @@ def test_a_member_that_does_not_fit_alone_is_an_error_in_one_sentence(monkeypatc
     with Workers(1) as workers:
         made = trainer(CudaTrainer, workers)
         before = state(made)
-        monkeypatch.setattr(Program, "gradient", crowded)
+        monkeypatch.setattr(Plain, "gradient", crowded)
         with pytest.raises(posattn.UsageError, match="a single member does not fit"):
             next(made.steps())
     for name, value in state(made).items():

@@ -2,19 +2,21 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import posattn
-from posattn import ModelConfig, UsageError
+from posattn import ModelConfig, UsageError, metrics
 from posattn.compiler.looped_programs import looped_program
+from posattn.metrics import relative_square
 from posattn.tasks import TASKS, Task, register
-from posattn.training import Member, Recipe, RunSpec, Trainer, fit, metrics, train_spec
-from posattn.training.metrics import relative_square
-from posattn.training.program import Parameters, Program
+from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run
+from posattn.training.ways import way_for
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -41,16 +43,15 @@ def test_a_step_sees_the_gradient_of_the_network_with_that_factor():
     """Prepared logits and their adjoint against a network whose sharpness is the factor's share of its own."""
     parameters = Parameters.initial(SMALL, [0, 1], CPU)
     x, y = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
-    softer = ModelConfig(**SMALL.to_dict() | {"sharpness": 2.5})
+    softer = replace(SMALL, sharpness=2.5)
     found = []
     for config, factor in ((SMALL, torch.tensor(0.25)), (softer, None)):
-        program = Program(config, CPU)
+        program = way_for(config, CPU)
         prepared = program.prepare(parameters, slice(0, 2), 8, factor)
         loss, gradients = program.gradient(prepared.tensors, x, y, 5)
         found.append((loss, prepared.adjoint(gradients)))
     torch.testing.assert_close(found[0], found[1])
-    logits = list(parameters.shapes).index("layers.0.attention.logits")
-    assert found[0][1][logits].abs().max() > 0
+    assert parameters.by_name(found[0][1])["layers.0.attention.logits"].abs().max() > 0
 
 
 def test_members_do_not_notice_each_other():
@@ -121,7 +122,7 @@ def test_errors_are_those_of_the_network_and_not_of_the_truth():
 
 def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
     run = Run.of(looped_program("sum").float(), "sum")
-    monkeypatch.setattr("posattn.training.metrics.free_bytes", lambda _: 1e6)
+    monkeypatch.setattr("posattn.metrics.free_bytes", lambda _: 1e6)
     with pytest.raises(
         UsageError,
         match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",
@@ -139,12 +140,12 @@ def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network
     """The truth of long lists is the CPU's work on every device. Nothing is drawn here, so no GPU is needed."""
     monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e6 if device.type == short else 1e12)
     with pytest.raises(UsageError, match=rf"^samples is 10; so many lists of {n} .* GB are free on the {named}\.$"):
-        metrics.evaluate_lengths(lambda x: x, [("sum", 0)], [n], [1.0], 10, device=torch.device("cuda"))
+        metrics.Evaluation(lambda x: x, [("sum", 0)], 10, device=torch.device("cuda")).by_length([n], [1.0])
 
 
 def test_the_columns_of_the_truth_need_room_only_where_it_is_computed(monkeypatch):
     monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
-    metrics._check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
+    metrics.check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
 
 
 def test_lists_of_a_task_with_lists_of_its_own_are_its_own():

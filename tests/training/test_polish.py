@@ -14,10 +14,11 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
+from posattn.metrics import relative_square
 from posattn.training import Recipe
-from posattn.training.metrics import relative_square
+from posattn.training.parameters import Parameters
 from posattn.training.polish import _Fit, _ways, polish
-from posattn.training.program import LOGITS, Parameters
+from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 

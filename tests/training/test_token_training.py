@@ -9,12 +9,13 @@ import torch.nn.functional as F
 
 import posattn
 from posattn.errors import UsageError
-from posattn.training import RunSpec, load
-from posattn.training.answers import answer_tokens
-from posattn.training.losses import LOSSES, loss_of, surprise
-from posattn.training.program import Parameters, Program
-from posattn.training.scores import percentage_error
+from posattn.metrics import cross_entropies, percentage_error
+from posattn.runs import answer_tokens, load
+from posattn.training import RunSpec
+from posattn.training.losses import LOSSES, loss_of
+from posattn.training.parameters import Parameters
 from posattn.training.trainer import Member
+from posattn.training.ways import way_for
 
 SMALL = {"layers": 2, "embed": 8, "width": 8}
 LETTERS = posattn.TokenConfig(9, tokens="letters", causal=True, **SMALL)
@@ -37,7 +38,7 @@ def test_the_loss_of_letters_is_the_cross_entropy():
     expected = [F.cross_entropy(a.flatten(0, 1), b.flatten(), reduction="sum") for a, b in zip(out, y, strict=True)]
     torch.testing.assert_close(LOSSES["cross-entropy"](out, y), torch.stack(expected))
     certain = 1e4 * F.one_hot(y, 16).double()
-    assert (surprise(certain, y) == 0).all()
+    assert (cross_entropies(certain, y) == 0).all()
 
 
 def test_an_ensemble_has_one_loss():
@@ -70,12 +71,12 @@ def test_members_together_have_the_gradients_of_plain_modules_alone(name, settin
         losses.append(loss.detach())
         expected.append(torch.cat([value.grad.flatten() for value in model.parameters()]))
     for folded in (True, False):
-        program = Program(config, torch.device("cpu"), folded, loss=loss_of([name]))
+        program = way_for(config, torch.device("cpu"), loss_of([name]), folded=folded)
         program.skeleton.double()
         prepared = program.prepare(parameters, slice(0, 3), config.n)
         found, gradients = program.gradient(prepared.tensors, x, y, 6)
         torch.testing.assert_close(found, torch.stack(losses))
-        rows = parameters.flatten(prepared.adjoint(gradients), folded)
+        rows = prepared.adjoint(gradients)
         right = torch.stack(expected)
         torch.testing.assert_close(rows, right, rtol=1e-8, atol=1e-11 * right.abs().max().item())
 

@@ -7,12 +7,14 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import posattn
+from posattn import metrics
 from posattn.errors import UsageError
 from posattn.looped import AnyLengthConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
-from posattn.training import Member, Recipe, Trainer, metrics
-from posattn.training.program import initial_model
+from posattn.training import Member, Recipe, Trainer
+from posattn.training.parameters import initial_model
+from posattn.training.ways import Folded, Plain
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -107,7 +109,7 @@ def test_the_folded_step_trains_as_the_plain_one(arch):
     config, member = posattn.ModelConfig(5, arch, embed=16), Member("sort", 2, 1e-3)
     recipe = Recipe(samples=37, batch=10, epochs=5, lr=1e-3)
     folded, plain = (ensemble(config, recipe, [member], folded=choice) for choice in (True, False))
-    assert folded.program.folded and not plain.program.folded
+    assert isinstance(folded.way, Folded) and type(plain.way) is Plain
     assert relative_difference(named(folded), named(plain)) < 1e-4
 
 
@@ -331,3 +333,13 @@ def test_without_biases_the_error_out_of_distribution_is_known_from_the_one_with
     assert beyond == pytest.approx(law * within, rel=0.05)
     within, beyond = errors("positional")
     assert beyond != pytest.approx(law * within, rel=0.05)
+
+
+def test_the_plateau_schedule_never_raises_a_rate_below_its_floor():
+    rule = Recipe(samples=20, batch=20, epochs=4, patience=0, threshold=0.9, floor=1e-3)
+    trainer = ensemble(TINY, rule, [Member("sum", 0, 5e-4)])
+    optimiser = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=5e-4)
+    scheduler = ReduceLROnPlateau(optimiser, factor=0.9, patience=0, threshold=0.9, min_lr=1e-3)
+    for loss in trainer.history[:, 0, 0]:
+        scheduler.step(loss)
+    assert scheduler.get_last_lr() == [5e-4] and trainer.lr.tolist() == pytest.approx([5e-4])

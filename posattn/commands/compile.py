@@ -1,0 +1,68 @@
+"""``posattn compile``: a parallel program to the weights of a positional Transformer."""
+
+from pathlib import Path
+
+from typer import Argument, Option
+
+from posattn.commands import console
+from posattn.compiled_run import save
+from posattn.compiler.compiling import BOUND, Compilation, compile_program
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.pcoc_to_weights import VALUES
+from posattn.errors import UsageError
+from posattn.graphs.reports import MACHINES
+
+
+def command(
+    name: str | None = Argument(None, metavar="PROGRAM", help="A program of the library (see --list)."),
+    machines: int = Option(
+        MACHINES, help="How many machines: one for each number of a list (of self-attention, tokens)."
+    ),
+    epsilon: float | None = Option(
+        None, help="Softmax attention that moves no answer by more than this (default: hardmax, exact)."
+    ),
+    bound: float | None = Option(
+        None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
+    ),
+    values: str = Option(VALUES[0], help=f"What W_V holds: {' or '.join(VALUES)}."),
+    direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
+    check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
+    samples: int = Option(20, help="How many inputs --check tries."),
+    out: Path | None = Option(None, "--save", help="Folder for the network."),
+    show_list: bool = Option(False, "--list", help="List the programs."),
+) -> None:
+    """Compile a parallel program to the weights of a positional Transformer, and say how large it is.
+
+    Example: posattn compile prefix-sum --machines 8 --check
+    """
+    if show_list or name is None:
+        rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
+        return console.print_table("programs", ("program", "computes", "task"), rows)
+    largest = BOUND if bound is None else bound
+    compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct)
+    sizes = compilation.sizes()
+    sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
+    console.print_frame(f"{name} on {machines} machines", sizes)
+    _remark(name, compilation, bound)
+    if check:
+        table = compilation.check(samples)
+        console.print_frame(f"against the direct answer, {samples} random inputs", table)
+        if not table["agrees"].all():
+            raise UsageError(f"the levels of {name} do not agree; this is a bug in the compiler.")
+    if out is not None:
+        save(compilation, out)
+        print(f"Saved in {out}. Next: posattn predict {out} LIST")
+
+
+def _remark(name: str, compilation: Compilation, bound: float | None) -> None:
+    """What the settings came to."""
+    ends = [(known.lo, known.hi) for known in compilation.written.inputs]
+    if bound is not None and all(bound not in (-lo, hi) for lo, hi in ends):
+        own = ", and from ".join(f"{lo:g} to {hi:g}" for lo, hi in ends)
+        print(f"The bound of {bound:g} does not matter: {name} takes numbers from {own}.")
+    lowered = compilation.lowered
+    if lowered.temperature is not None:
+        print(f"Softmax at temperature {lowered.temperature:.3f}: no answer moves by more than {lowered.error:.3g}.")
+    if lowered.misfit:
+        most = f"{lowered.misfit:.3g}"
+        print(f"Some functions are fitted: at the points tried no answer errs by more than {most} through them.")

@@ -1,0 +1,49 @@
+"""``posattn evaluate``: networks in and out of distribution."""
+
+from pathlib import Path
+
+from typer import Option
+
+from posattn import files
+from posattn.commands import console
+from posattn.errors import UsageError
+from posattn.metrics import LENGTH_SCORES, scores_of
+
+
+def command(
+    run: Path | None = console.RUN_IF_ANY,
+    scales: str | None = Option(
+        None,
+        help="Scale factors: 1:10 (default; 1,2 for khop; 1,10 with --lengths), or 1,2,5; 1 is the training range.",
+    ),
+    lengths: str | None = Option(None, help="Numbers in the test lists, 16,1024: for networks that take any (looped)."),
+    samples: int = Option(1000, help="Test lists of each scale factor, and of each length."),
+    each: bool = Option(False, "--each", help="A row for every network instead of the median over them."),
+    csv: Path | None = Option(None, help="Also write every network's numbers to this CSV file."),
+    pretrained: str | None = console.PRETRAINED,
+    arch: str | None = console.PRETRAINED_ARCH,
+    device: str | None = console.DEVICE,
+) -> None:
+    """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor.
+
+    Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
+    """
+    factors = None if scales is None else console.parse_scales(scales)
+    if (run is None) == (pretrained is None):
+        raise UsageError("networks are tested; give RUN, or --pretrained TASK.")
+    trained, title = console.networks(run, pretrained, arch, device)
+    if lengths is None:
+        table, score = trained.evaluate(factors, samples), scores_of(trained.task.name)
+    else:
+        of_these = console.parse_lengths(lengths)
+        table, score = trained.evaluate_lengths(of_these, factors or (1, 10), samples), LENGTH_SCORES
+    if csv is not None:
+        files.write(csv, table.to_csv(index=False).encode())
+        print(f"Every network's numbers: {csv}")
+    keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
+    shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
+    kind = trained.kind + (", each network" if each else f", median of {len(trained)}")
+    console.print_frame(f"{title} ({kind})", shown[[*keys, *score.metrics]])
+    failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
+    if failed:
+        print(f"Not all networks trained: {', '.join(failed)}.")

@@ -1,0 +1,31 @@
+"""``posattn explore``: one page on which networks run."""
+
+from pathlib import Path
+
+from typer import Argument, Option
+
+from posattn.explorer import explore
+
+
+def command(
+    runs: list[Path] | None = Argument(
+        None, metavar="[RUN]...", help="Folders of runs or of compiled programs (default: the package's own)."
+    ),
+    out: Path = Option(Path("explorer.html"), help="The page to write."),
+    store: Path | None = Option(
+        None, help="Folder of result rows to draw (default: results/store or out/store, if there is one)."
+    ),
+    members: int | None = Option(
+        None, help="How many networks of each run (default: all, or as many as the page holds)."
+    ),
+) -> None:
+    """Write one self-contained page on which networks answer, attend and step through programs, with the stored results.
+
+    Example: posattn explore --out explorer.html
+    """
+    content, found = explore(out, runs or (), store, members)
+    if content.note:
+        print(content.note)
+    print(f"Results: {'none, so published medians alone' if found is None else found}")
+    size = out.stat().st_size / 1e6
+    print(f"Page: {out} ({size:.1f} MB, {len(content.networks)} networks); open it in a browser.")

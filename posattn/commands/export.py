@@ -1,0 +1,32 @@
+"""``posattn export``: a network for other programs."""
+
+from pathlib import Path
+
+from typer import Option
+
+from posattn.commands import console
+from posattn.errors import UsageError
+from posattn.export import to_onnx, to_torch
+from posattn.runs import load
+
+
+def command(
+    run: Path = console.RUN,
+    onnx: Path | None = Option(None, help="Write this ONNX file."),
+    torch_file: Path | None = Option(None, "--torch", help="Write this file, which torch.export.load reads."),
+    member: int = console.MEMBER,
+    length: int | None = Option(
+        None, "--length", "--n", help="Numbers in a list that the file takes (default: as many as trained on)."
+    ),
+) -> None:
+    """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
+    if onnx is None and torch_file is None:
+        raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
+    held = load(run)
+    model, lists = held.model(member), held.examples()
+    where = "up to scale 10" if lists is None else "within its bounds"
+    for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
+        if path is not None:
+            difference = write(model, path, length, lists)
+            size = path.stat().st_size / 1e6
+            print(f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, {where}.")

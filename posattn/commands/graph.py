@@ -1,0 +1,52 @@
+"""``posattn graph``: who hears whom, as a picture."""
+
+from pathlib import Path
+
+from typer import Argument, Option
+
+from posattn import files
+from posattn.commands import console
+from posattn.errors import UsageError
+from posattn.graphs.pictures import svg
+from posattn.graphs.reports import BY, pretrained_report, report_of
+
+
+def command(
+    what: str | None = Argument(
+        None, metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network."
+    ),
+    pretrained: str | None = Option(
+        None, metavar="TASK", help="In its place: the network for TASK that comes with the package."
+    ),
+    arch: str = Option("positional", help="Which of these: positional, scale-exact or looped."),
+    machines: int | None = Option(
+        None, help="Machines of a program, or numbers in a list of a looped network (default 8)."
+    ),
+    member: int = Option(0, help="Which network of a trained run."),
+    by: str = Option(BY[0], help="What an arrow needs in a trained network: attention, or effect on the answers."),
+    least: float = Option(0.3, help="Smallest attention weight to draw, or smallest share of the largest effect."),
+    samples: int = Option(1000, help="Fresh lists that effects and errors are measured on."),
+    out: Path = Option(Path("graph.svg"), help="The SVG file to write."),
+    json_file: Path | None = Option(None, "--json", help="Also write edges and numbers to this file."),
+) -> None:
+    """Draw who hears whom, rounds from left to right, as SVG; of a network also say what its layers resemble, and how many of
+    a trained one's edges can be cut."""
+    if out.suffix != ".svg":
+        raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
+    if (what is None) == (pretrained is None):
+        raise UsageError("a graph is drawn of one thing; give a program, benes or a folder, or --pretrained TASK.")
+    if pretrained is not None:
+        report = pretrained_report(pretrained, arch, least, by, samples, machines)
+    else:
+        report = report_of(str(what), member, least, by, samples, machines)
+    asked, drawn = report.settings.get("machines"), len(report.graph.names)
+    if "program" in report.settings and drawn != asked:
+        print(f"{what} for {asked} has {drawn} machines, and all are drawn.")
+    files.write(out, svg(report.graph).encode())
+    if json_file is not None:
+        files.write_json(json_file, report.as_json())
+    if report.layers:
+        console.print_frame(f"{report.graph.title}: shares of what is heard from others", report.patterns())
+    if report.cuts:
+        console.print_frame("edges that can be cut, weakest first", report.cutting())
+    print(f"Graph: {out}" + ("" if json_file is None else f"\nEdges: {json_file}"))

@@ -1,0 +1,96 @@
+"""``posattn reproduce``: figures of the paper, or of one's own, from training to the page."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typer import Argument, Option
+
+from posattn.commands import console
+from posattn.devices import pick_device
+
+if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
+    from posattn.experiments import Experiment, Outcome
+
+
+def command(
+    name: str | None = Argument(
+        None, help="Experiment (see --list), all of them (all), or a .py file of your own."
+    ),
+    scale: str = Option("quick", help="smoke (seconds), quick (minutes) or paper (the full recipe)."),
+    out: Path | None = Option(
+        None, help="Folder for rows, figure and page (default out/NAME-SCALE; for all, its parent)."
+    ),
+    store: Path = Option(Path("out/store"), help="Folder of trained runs and their rows, shared by experiments."),
+    device: str | None = console.DEVICE,
+    engine: str = Option("local", help="Where to run: local, which is this machine, or ray."),
+    address: str | None = Option(None, help="Ray cluster: auto or host:port (default: Ray on this machine alone)."),
+    gpus_per_task: float = Option(0, help="With ray, GPUs an ensemble takes; 0.25 shares one."),
+    cpus_per_task: float = Option(1, help="With ray, CPU cores an ensemble takes."),
+    precision: str | None = Option(None, help="fp32, or on a GPU tf32 or fp16 (default: fp32; rows of any are drawn)."),
+    only: list[str] | None = Option(
+        None, help="Train this series now; may be given several times. With all: where there is one."
+    ),
+    runs: int | None = Option(
+        None, help="Train this many runs of every point now (default: all; 0 draws what is there)."
+    ),
+    show_list: bool = Option(False, "--list", help="List the experiments."),
+    as_json: bool = Option(
+        False, "--json", help="Print the medians as JSON, an object an experiment, in place of tables."
+    ),
+) -> None:
+    """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
+    from posattn.experiments import NothingStored, Store, engine_named, experiments_named, having, reproduce
+
+    if show_list or name is None:
+        return _list(scale, device)
+
+    def announce(line: str) -> None:
+        print(line, flush=True, file=sys.stderr if as_json else None)
+
+    chosen, held = experiments_named(name), Store(store)
+    runner = engine_named(engine, announce, device, address, gpus_per_task, cpus_per_task)
+    for each, own in having(chosen, only or (), scale):
+        folder = out / each.name if out and name == "all" else out or Path("out") / f"{each.name}-{scale}"
+        try:
+            outcome = reproduce(each, scale, folder, held, runner, precision, own, runs)
+        except NothingStored as error:
+            if name != "all":
+                raise
+            announce(f"{each.name}: {error}")
+        else:
+            (_print_json if as_json else _show)(each, scale, outcome)
+
+
+def _list(scale: str, device: str | None) -> None:
+    from posattn.experiments import EXPERIMENTS
+    from posattn.experiments.estimate import in_words, seconds
+
+    place = pick_device(device)
+    where = "the CPU" if place.type == "cpu" else "an H200 in fp16"
+    columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")
+    grids = ((each, each.cells(scale)) for each in EXPERIMENTS.values())
+    rows = [
+        (each.name, each.reference, each.title, len(cells), in_words(seconds(cells, place))) for each, cells in grids
+    ]
+    console.print_table(None, columns, rows)
+    print("Times are estimates for each experiment alone; runs that several share are trained once.")
+
+
+def _print_json(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
+    about = {"experiment": experiment.name, "scale": scale, "figure": str(outcome.figure), "page": str(outcome.page)}
+    medians = json.loads(outcome.table.to_json(orient="records"))  # null where there is no number
+    print(json.dumps(about | {"medians": medians}))
+
+
+def _show(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
+    print(f"{experiment.name}: {experiment.title}")
+    for title, table in outcome.tables:
+        console.print_frame(title, table.reset_index())
+    ended = outcome.rows.drop_duplicates("run").query("arch != 'compiled'")["status"]
+    if len(ended) < (declared := len(experiment.cells(scale))):
+        print(f"{len(ended)} of {declared} runs are there; of what has none, nothing is drawn, or a dash.")
+    if failed := int((ended != "ok").sum()):
+        print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
+    print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")

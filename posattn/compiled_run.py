@@ -1,0 +1,150 @@
+"""A compiled program as a run: it answers, is tested, saved in a folder and loaded from it as a trained run is."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posattn import files
+from posattn.compiler.compiled_model import CompiledConfig
+from posattn.compiler.compiling import Compilation
+from posattn.compiler.letters import answer_letters
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.pcoc_to_weights import blank_transformer
+from posattn.compiler.selection import SelectionNetwork
+from posattn.errors import UsageError
+from posattn.metrics import Tested
+from posattn.model import Transformer
+from posattn.network import from_dict
+from posattn.run_folder import RunFolder
+from posattn.runs import AnyRun, register_reader
+
+_FORMAT = 1
+
+
+class CompiledRun(AnyRun):
+    """A compiled program, the one member of a run; it answers in float64. Nothing of it was trained.
+
+    Args:
+        program: its name, in the library or not. The task of a program that is no task is its name.
+        network: a Transformer, or a SelectionNetwork that computes the same.
+    """
+
+    def __init__(self, program: str, network: Transformer | SelectionNetwork):
+        self.program, self.network, self._row = program, network, PROGRAMS.get(program)
+        self._task = None if self._row is None else self._row.task
+        # A sequence of tokens begins with the hop count, which every machine is given.
+        length = network.config.n + self.reads_tokens
+        device = network.P.device if isinstance(network, Transformer) else torch.device("cpu")
+        member = Tested(self._task or program, 0)
+        self.config: CompiledConfig  # narrower than that of any run
+        super().__init__(f"compiled {program}", network.config, [member], [length], ["ok"], device)
+
+    @property
+    def reads_tokens(self) -> bool:
+        return self._task == "khop"
+
+    @property
+    def _reads(self) -> torch.dtype:
+        return torch.int64 if self.reads_tokens else torch.float64
+
+    def model(self, member: int = 0) -> nn.Module:
+        self.check_member(member)
+        if not isinstance(self.network, Transformer):
+            raise UsageError(f"{self.program} is here without its large matrices; it is no Transformer.")
+        return self.network
+
+    def as_input(self, values: list[float]) -> Tensor:
+        """Machine after machine, each with all of its inputs."""
+        n, c = self.config.n, self.config.inputs
+        if len(values) != n * c:
+            each = "" if c == 1 else f", {c} for each of {n} machines"
+            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {n * c}{each}.")
+        x = torch.tensor(values, dtype=torch.float64, device=self.device)
+        return x if c == 1 else x.view(n, c)
+
+    def _outputs(self, x: Tensor, member: int = 0) -> Tensor:
+        if not self.reads_tokens:
+            return self.network(x)
+        if list(x.shape[-1:]) != self.lengths:
+            found = x.shape[-1] if x.ndim else "no"
+            raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
+        return answer_letters(self.network, x)
+
+    def _tested(self, split: str) -> list[Tested]:
+        if self._task is None:
+            tasks = ", ".join(name for name, row in PROGRAMS.items() if row.task)
+            raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}.")
+        return self.members
+
+    def examples(self) -> Tensor | None:
+        """Inputs that the program answers, for one of the library: random ones may break its rules."""
+        if self._row is None:
+            return None
+        reals = [max(map(abs, ends)) for k, ends in enumerate(self.config.bounds) if k not in self.config.integers]
+        x = torch.from_numpy(self._row.sample(np.random.default_rng(0), 100, self.config.n, max(reals, default=1.0)))
+        return x if self.config.inputs > 1 else x[..., 0]
+
+    def truth(self, x: Tensor, member: int = 0) -> Tensor:
+        """The direct answer, for a program of the library."""
+        if self._row is None:
+            raise UsageError(f"{self.program} is not in the library, so nothing says what its answers should be.")
+        rows = x.double().cpu().numpy()
+        answers = self._row.answers(rows if self.config.inputs > 1 else rows[..., None])
+        return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
+
+    def _settings(self, members: list[int]) -> dict[str, Any]:
+        """What only training has is empty."""
+        return {"run": f"compiled-{self.program}-{self.config.n}", "arch": "compiled", "precision": "fp64"}
+
+    def __repr__(self) -> str:
+        return f"CompiledRun({self.program}, n={self.config.n})"
+
+
+def save(compilation: Compilation, path: str | Path) -> None:
+    """Writes the network and what it was compiled from; a folder of another program, or of a run, is refused."""
+    folder = RunFolder(path)
+    if folder.run.exists():
+        raise UsageError(f"{folder} holds a trained run; give another folder.")
+    lowered = compilation.lowered
+    described = {
+        "format": _FORMAT,
+        "program": compilation.program.name,
+        "machines": compilation.model.config.n,
+        "bound": compilation.bound,
+        "temperature": lowered.temperature,
+        "error": lowered.error,
+        "misfit": lowered.misfit,
+    }
+    if folder.program.exists() and (held := files.read_json(folder.program)) != described:
+        raise UsageError(
+            f"{folder} holds {held.get('program', 'another program')}, compiled otherwise; give another folder."
+        )
+    weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
+    files.save_tensors(folder.weights, weights, {"model": compilation.model.config.to_dict()})
+    files.write_json(folder.program, described)
+
+
+def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
+    """The compiled program in a folder."""
+    described = files.read_json(folder.program)
+    if not isinstance(described, dict) or described.get("format") != _FORMAT or "program" not in described:
+        raise files.Damaged(f"{folder.program} does not describe a compiled program.")
+    tensors, about = files.load_tensors(folder.weights)
+    try:
+        config = from_dict(about["model"])
+        assert isinstance(config, CompiledConfig)
+    except (KeyError, TypeError, AssertionError) as error:
+        raise files.Damaged(f"{folder.weights.with_suffix('.json')} does not describe a compiled program.") from error
+    network = blank_transformer(config)
+    own = dict(network.named_parameters())
+    if not set(tensors) <= set(own) or any(own[name].shape != value.shape for name, value in tensors.items()):
+        raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
+    for name, value in tensors.items():
+        own[name].copy_(value)
+    return CompiledRun(described["program"], network.eval().to(device))
+
+
+register_reader("compiled", read_program)

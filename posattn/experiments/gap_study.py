@@ -1,0 +1,126 @@
+"""Theorem 6.1: the generalization gap of trained networks, measured, beside the bounds on it."""
+
+import math
+from dataclasses import dataclass, replace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from posattn.experiments.figures import Lines
+from posattn.experiments.measures import Measure
+from posattn.experiments.styles import style
+from posattn.guarantees import network_bound, network_of
+from posattn.model import ARCHITECTURES
+from posattn.runs import AnyRun
+from posattn.tasks import task
+from posattn.theory.bound import ATTENTION
+from posattn.theory.matrices import Network
+from posattn.training.run import trained
+
+
+@dataclass(frozen=True)
+class Gaps(Measure):
+    """The gap of trained networks between fresh and training lists, beside the bound on it.
+
+    Rows: ``gap``, |risk - empirical risk| of the squared error cut off at ``cap``, and that ``capped risk``; ``positional
+    bound`` and ``self-attention bound`` for the network's norms; and for each the power of t, ``... power``, by which it grows
+    when W_Q and W_K grow by t.
+    """
+
+    fresh: int = 50_000  # lists that stand for the distribution
+    cap: float = 1.0
+    delta: float = 0.05
+    t: float = 1000.0
+
+    KIND, SMOKE = "gaps", {"fresh": 500}
+
+    def rows(self, run: AnyRun) -> pd.DataFrame:
+        found, samples = [], trained(run).spec.recipe.samples
+        for index, member in enumerate(trained(run).best_starts):
+            model, m = run.model(index), samples
+            there, here = self._risks(model, member.task, member.seed, m, run.config.n)
+            own = {"gap": abs(there - here), "capped risk": there}
+            for kind in ATTENTION:
+                own |= {f"{kind} {name}": value for name, value in self._bound(network_of(model), kind, m).items()}
+            found += [{"member": index, "scale": 1.0, "metric": name, "value": value} for name, value in own.items()]
+        return run.described(pd.DataFrame(found), split="test")
+
+    def _risks(self, model: torch.nn.Module, name: str, seed: int, m: int, n: int) -> list[float]:
+        """Of fresh lists and of the training lists."""
+        risks = []
+        for count, split in ((self.fresh, "test"), (m, "train")):
+            x, y = task(name).sample(count, n=n, seed=seed, split=split)
+            place = next(model.parameters()).device
+            with torch.no_grad():
+                out = torch.cat([model(part.to(place)).cpu() for part in x.split(5000)])
+            risks.append(float((out - y).double().square().clamp(max=self.cap).mean()))
+        return risks
+
+    def _bound(self, network: Network, kind: str, m: int) -> dict[str, float]:
+        here, scaled = (
+            network_bound(each, m, kind, self.delta, self.cap) for each in (network, scale_attention(network, self.t))
+        )
+        power = (scaled.log_cover - here.log_cover) / (2 * math.log(self.t))
+        return {"bound": here.gap, "power": power}
+
+
+def scale_attention(network: Network, t: float) -> Network:
+    """The network with W_Q and W_K multiplied by t."""
+    return replace(network, layers=tuple(replace(layer, M=t**2 * layer.M) for layer in network.layers))
+
+
+@dataclass(frozen=True)
+class GapPanels(Lines):
+    """Three panels per task: gap and bounds against lists, against layers, and the bounds' powers of t.
+
+    Its medians are by task, layers and number of lists; views and columns are those of the tables.
+    """
+
+    def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
+        tasks, archs = list(dict.fromkeys(rows["task"])), dict(zip(rows["series"], rows["arch"], strict=True))
+        size = (15.0, 0.6 + 4.0 * len(tasks))
+        figure, panels = plt.subplots(len(tasks), 3, figsize=size, squeeze=False, layout="constrained")
+        for (by_lists, by_layers, powers), name in zip(panels, tasks, strict=True):
+            own, title = medians[medians["task"] == name], task(name).title
+            most, depths = own["samples"].max(), sorted(set(own["layers"]))
+            deepest, largest = own[own["layers"] == depths[-1]], own[own["samples"] == most]
+            _lines(by_lists, deepest, "samples", archs, measured="gap", bound="bound")
+            by_lists.set(xscale="log", yscale="log", xlabel="training lists m")
+            by_lists.set_ylabel("|risk - empirical risk|, and bounds on it")
+            by_lists.set_title(f"{title}: {depths[-1]:g} layers", fontsize="medium")
+            _lines(by_layers, largest, "layers", archs, measured="gap", bound="bound")
+            by_layers.set(yscale="log", xlabel="layers L")
+            by_layers.set_title(f"{title}: {most:g} lists", fontsize="medium")
+            _lines(powers, largest, "layers", archs, measured="", bound="power")
+            powers.plot(depths, [2 * depth for depth in depths], color="#999999", linewidth=0.8)
+            end = (depths[-1], 2 * depths[-1])
+            powers.annotate("2L", end, xytext=(4, -2), textcoords="offset points", color="#777777")
+            powers.axhline(2, color="#999999", linewidth=0.8)
+            powers.set(xlabel="layers L", ylabel="power p of t", ylim=(0, None))
+            powers.set_title("bounds grow by t^p when W_Q and W_K grow by t", fontsize="medium")
+            for axes in (by_layers, powers):
+                axes.set_xticks(depths)
+        handles, names = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="small")
+        return {"": figure}
+
+
+def _lines(axes: Axes, medians: pd.DataFrame, x: str, archs: dict[str, str], measured: str, bound: str) -> None:
+    """For each series what was ``measured``, if anything, and the two bounds: of its own attention, and of the other kind."""
+    for label, arch in archs.items():
+        kind, other = ATTENTION if ARCHITECTURES[arch].attends == "position" else ATTENTION[::-1]
+        shown = {
+            f"{label}: measured": (measured, "-"),
+            f"{label}: {kind} bound, its own": (f"{kind} {bound}", "--"),
+            f"{label}: {other} bound for the same norms": (f"{other} {bound}", ":"),
+        }
+        colour, marker = style(label, list(archs))
+        for name, (metric, line) in shown.items():
+            own = medians[(medians["series"] == label) & (medians["metric"] == metric)].sort_values(x)
+            if len(own):
+                axes.fill_between(own[x], own["p10"], own["p90"], color=colour, alpha=0.15, linewidth=0)
+                axes.plot(own[x], own["median"], line, color=colour, marker=marker, markersize=4, label=name)
+    axes.grid(alpha=0.25)

@@ -1,0 +1,237 @@
+"""A graph with its numbers: what ``posattn graph`` draws, prints and writes as JSON.
+
+Of a program or a compiled network every edge is a message. Of a trained network there are edges of every weight: those of at
+least ``least`` are drawn and listed, and the report (how a layer resembles a scan or a tree, how many edges can be cut)
+counts them all.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from posattn.compiled_run import CompiledRun
+from posattn.compiler.library import PROGRAMS
+from posattn.errors import UsageError, choice, whole
+from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
+from posattn.graphs.pictures import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
+from posattn.looped.looped_model import LoopedTransformer
+from posattn.looped.offsets import edges as edges_of
+from posattn.model import Transformer
+from posattn.pretrained import pretrained
+from posattn.runs import load
+from posattn.tasks import task
+
+BY = ("attention", "effect")
+MACHINES = 8  # where nobody says how many
+
+
+@dataclass(frozen=True)
+class Report:
+    """``edges`` are dictionaries with layer, from, to and weight, of networks also head; ``cuts`` are of trained networks.
+
+    ``step`` is what tables call a layer: a loop has no scratchpad to hear.
+    """
+
+    graph: Graph
+    edges: list[dict[str, Any]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    layers: list[Likeness | None] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    step: str = "layer"
+
+    def as_json(self) -> dict[str, Any]:
+        by_layer: list[list[dict[str, Any]]] = [[] for _ in range(self.graph.rounds)]
+        for edge in self.edges:
+            by_layer[edge["layer"] - 1].append({key: value for key, value in edge.items() if key != "layer"})
+        patterns = [None if own is None else _likeness(own) for own in self.layers] or [None] * self.graph.rounds
+        return {
+            "title": self.graph.title,
+            "settings": self.settings,
+            "nodes": list(self.graph.names),
+            "layers": [
+                {"layer": number, "edges": edges, "shares": shares}
+                for number, (edges, shares) in enumerate(zip(by_layer, patterns, strict=True), start=1)
+            ],
+            "cuts": [asdict(cut) for cut in self.cuts],
+        }
+
+    def patterns(self) -> pd.DataFrame:
+        """A row a layer; a pattern's share with the offset that fits best, and in brackets that of a uniform layer."""
+        rows, places = [], ("earlier", "later") + (("scratchpad",) if self.step == "layer" else ())
+        for number, own in enumerate(self.layers, start=1):
+            shares = {self.step: number, **dict.fromkeys((*places, "scan", "tree", "butterfly"), "-")}
+            if own is not None:
+                shares |= {name: f"{getattr(own, name):.2f}" for name in places}
+                for name, (share, offset) in own.patterns.items():
+                    shares[name] = f"{share:.2f} by {offset} ({own.uniform[name]:.2f})"
+            rows.append(shares)
+        return pd.DataFrame(rows)
+
+    def cutting(self) -> pd.DataFrame:
+        """A row a way of cutting: how many of the edges may go until something happens."""
+        return pd.DataFrame(
+            {"cut": cut.how, "edges": cut.edges, "error": cut.error}
+            | {f"until {name}": count for name, count in cut.allowed.items()}
+            for cut in self.cuts
+        )
+
+
+def _likeness(own: Likeness) -> dict[str, Any]:
+    shares = {"earlier": own.earlier, "later": own.later, "scratchpad": own.scratchpad}
+    return shares | {
+        name: {"share": share, "offset": offset, "uniform": own.uniform[name]}
+        for name, (share, offset) in own.patterns.items()
+    }
+
+
+def program_report(name: str, machines: int) -> Report:
+    """Of a program of the library, or of ``benes``."""
+    check_room(machines)
+    graph = graph_of(name, machines)
+    found = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
+    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
+    return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
+
+
+def report_of(
+    what: str,
+    member: int = 0,
+    least: float = 0.3,
+    by: str = "attention",
+    samples: int = 1000,
+    machines: int | None = None,
+) -> Report:
+    """Of a program of the library, of ``benes``, or of the trained run or compiled program in a folder.
+
+    A looped network is drawn for lists of ``machines`` numbers.
+    """
+    if not Path(what).exists():
+        if what not in (named := (*PROGRAMS, "benes")):
+            raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+        return program_report(what, MACHINES if machines is None else machines)
+    run = load(what)
+    if isinstance(run, CompiledRun):
+        network = run.model(member)
+        assert isinstance(network, Transformer)
+        _check_own(machines, network)
+        return compiled_report(network, run.program)
+    model, name = run.model(member), run.members[member].task
+    report = _network_report(model, name, f"{name} by {what}", least, by, samples, machines)
+    return replace(report, settings={"folder": what, "member": member, **report.settings})
+
+
+def pretrained_report(
+    name: str,
+    arch: str = "positional",
+    least: float = 0.3,
+    by: str = "attention",
+    samples: int = 1000,
+    machines: int | None = None,
+) -> Report:
+    """Of a network that comes with the package."""
+    title = f"{name}, {arch}, with the package"
+    return _network_report(pretrained(name, arch), name, title, least, by, samples, machines)
+
+
+def _network_report(
+    model: torch.nn.Module, name: str, title: str, least: float, by: str, samples: int, machines: int | None
+) -> Report:
+    if isinstance(model, LoopedTransformer):
+        if choice("by", by, BY) == "effect":
+            raise UsageError("by is 'effect'; of a looped network only the attention is known.")
+        return looped_report(model, title, least, whole("machines", MACHINES if machines is None else machines))
+    _check_own(machines, model)
+    return trained_report(model, name, title, least, by, samples)
+
+
+def _check_own(machines: int | None, model: torch.nn.Module) -> None:
+    if isinstance(model, Transformer) and machines not in (None, model.config.n):
+        raise UsageError(f"machines is {machines}; this network is for lists of {model.config.n}.")
+
+
+def compiled_report(model: Transformer, program: str) -> Report:
+    """The program's graph, from the weights alone; a layer here is a round of the program."""
+    graph, found = network_graph(model, program), network_edges(model)
+    edges = [_edge(graph, r, j, i, weight, head=h + 1) for r, h, j, i, weight in found]
+    settings = {"compiled": program, "machines": model.config.n, "hardmax": model.config.hardmax}
+    return Report(graph, edges, settings, _rounds(graph, model.config.heads, found))
+
+
+def trained_report(
+    model: torch.nn.Module, name: str, title: str, least: float = 0.3, by: str = "attention", samples: int = 1000
+) -> Report:
+    """``least`` is an attention weight, or a share of the largest effect. Tasks on tokens have attention only."""
+    _check_share(least)
+    choice("by", by, BY)
+    weights = graph_weights(model)
+    assert isinstance(model, Transformer)
+    settings = {"task": name, "arch": model.config.arch, "n": model.config.n, "by": by, "least": least}
+    if task(name).TOKENS != "none":
+        if by == "effect":
+            raise UsageError(f"by is 'effect'; {name} is a task on tokens, of which only the attention is known.")
+        graph = attention_graph(weights, title, least)
+        return Report(graph, _listed(graph, weights, weights, None, least), settings, _layers(weights, model.config.n))
+    x, y = task(name).sample(whole("samples", samples, 2), n=model.config.n, split="test", device=model.P.device)
+    effect = effects(model, x)
+    if not bool(effect.isfinite().all()):
+        raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
+    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has none
+    graph = attention_graph(strength, title, least)
+    return Report(
+        graph,
+        _listed(graph, strength, weights, effect, least),
+        {**settings, "lists": samples},
+        _layers(effect, model.config.n),
+        cuts(model, x, y, effect),
+    )
+
+
+def looped_report(model: LoopedTransformer, title: str, least: float, machines: int) -> Report:
+    """Of a looped network, loops in place of layers; a position that hears nobody looks at the sink, or out of the list."""
+    _check_share(least)
+    check_room(machines)
+    loops = edges_of(model.layer.attention, machines, least)
+    found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
+    arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
+    graph = Graph(title, numbered(machines), len(loops), arrows)
+    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
+    settings = {"arch": "looped", "n": machines, "least": least}
+    return Report(graph, edges, settings, _rounds(graph, 1, found), step="loop")
+
+
+def _check_share(least: float) -> None:
+    if not 0 < least <= 1:
+        raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
+
+
+def _rounds(graph: Graph, heads: int, edges: Iterable[tuple[int, int, int, int, float]]) -> list[Likeness | None]:
+    """Of edges (round, head, sender, receiver, weight) among machines alone."""
+    machines = len(graph.names)
+    heard = torch.zeros(graph.rounds, heads, machines, machines, dtype=torch.float64)
+    for r, h, j, i, weight in edges:
+        heard[r, h, i, j] = weight
+    return _layers(heard, machines)
+
+
+def _layers(strength: Tensor, n: int) -> list[Likeness | None]:
+    return [likeness(layer, n) for layer in strength]
+
+
+def _listed(
+    graph: Graph, strength: Tensor, weights: Tensor, effect: Tensor | None, least: float
+) -> list[dict[str, Any]]:
+    places: Iterable[list[int]] = (strength >= least).nonzero().tolist()
+    edges = []
+    for r, h, i, j in places:
+        more = {} if effect is None else {"effect": float(effect[r, h, i, j])}
+        edges.append(_edge(graph, r, j, i, float(weights[r, h, i, j]), head=h + 1, **more))
+    return edges
+
+
+def _edge(graph: Graph, r: int, j: int, i: int, weight: float, **more: float) -> dict[str, Any]:
+    return {"layer": r + 1, **more, "from": graph.names[j], "to": graph.names[i], "weight": weight}

@@ -1,0 +1,304 @@
+"""How well networks do on a task of any kind: a table with a row per member and condition, and which columns are metrics.
+
+Lists of numbers give the squared error and the paper's two accuracies, by scale, length or distribution. Letters (k-hop) give
+cross-entropy and accuracy, with and without targets '~', over all sequences and by hop count. Prompts (numbers among tokens)
+give the squared and the percentage error of the one answer. The truth about lists is in float64, whatever the networks
+compute in, so that an error is the network's alone.
+
+Letters: M members, b lists, k numbers per list, V words.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from posattn.devices import free_bytes
+from posattn.errors import UsageError, positive, whole
+from posattn.tasks import sample_shift, task
+from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
+
+Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
+Row = dict[str, Any]
+ALL_HOPS = "all"
+
+
+class Tested(NamedTuple):
+    """What a member is tested on: its task, and the seed of its lists."""
+
+    task: str
+    seed: int
+
+
+def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    return (out - y).double().square().mean(dim=(-2, -1))
+
+
+def relative_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Squared error over the variance of the answers: 1 is what the best constant has."""
+    return mean_squared_error(out, y) / y.double().var(dim=(-2, -1), correction=0)
+
+
+def relative_square(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Squared error over the mean square of the answers: 1 is what the answer 0 has, at every length and scale."""
+    return mean_squared_error(out, y) / y.double().square().mean(dim=(-2, -1))
+
+
+def percentage_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """MAPE: the mean of |out - y| / |y| over the answers that are not 0, for which it is not defined."""
+    counted = y != 0
+    ratio = ((out - y).double() / y.double()).abs().where(counted, 0)
+    return ratio.sum(dim=(-2, -1)) / counted.sum(dim=(-2, -1))
+
+
+def rounding_accuracy(
+    out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"], step: float = 1.0
+) -> Float[Tensor, "*lead"]:
+    """Share of integer lists whose every output rounds to the truth: to the nearest multiple of ``step``."""
+    return _share((out / step).round() == (y / step).round())
+
+
+def closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Share of lists whose every output is within 0.05 + 5% of the truth, as ``isclose`` reads two tolerances."""
+    return _share(torch.isclose(out.to(y.dtype), y, rtol=0.05, atol=0.05))
+
+
+def _share(right: Bool[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    return right.all(dim=-1).double().mean(dim=-1)
+
+
+def cross_entropies(out: Float[Tensor, "*lead V"], y: Int64[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
+    """-log softmax(out) at the target, per output.
+
+    Plain operations, which neither wait for the host nor depend on an order of sums.
+    """
+    return out.logsumexp(dim=-1) - out.gather(-1, y[..., None])[..., 0]
+
+
+OF_SHIFTS = {"mse": mean_squared_error, "relative": relative_error, "closeness": closeness_accuracy}
+OF_LENGTHS = {"mse": mean_squared_error, "relative_square": relative_square, "closeness": closeness_accuracy}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A test of networks on fresh lists, ``samples`` per member and condition; each method gives a table of results."""
+
+    predict: Predict
+    members: Sequence[tuple[str, int]]  # such as Tested
+    samples: int = 1000
+    split: str = "test"
+    device: torch.device | None = None
+
+    def by_scale(self, lengths: Sequence[int], scales: Iterable[float]) -> pd.DataFrame:
+        """One row per member and scale: means over the lengths of lists, of which there are equally many.
+
+        Real lists are for ``mse``, ``mse/c²`` and ``closeness``, and integer ones for ``rounding``.
+        """
+        each, rows = self._samples(len(lengths)), []
+        for scale in _factors(scales):
+            mse, rounding, closeness = torch.stack([each._errors(n, scale) for n in lengths]).mean(dim=0)
+            found = {"mse": mse, "mse/c²": mse / scale**2, "rounding": rounding, "closeness": closeness}
+            rows += self._rows({"scale": scale}, found)
+        return _table(rows, "member", "scale")
+
+    def by_shift(self, lengths: Sequence[int], names: Iterable[str]) -> pd.DataFrame:
+        """One row per member and distribution of ``posattn.tasks.shifts``: ``mse``, ``relative`` error, ``closeness``."""
+        each, rows = self._samples(len(lengths)), []
+        for name in names:
+            parts = []
+            for n in lengths:
+                x = torch.stack([sample_shift(name, each.samples, n, seed, self.device) for _, seed in self.members])
+                out, y = self.predict(x), self._truth(x)
+                parts.append(torch.stack([measure(out, y) for measure in OF_SHIFTS.values()]))
+            found = dict(zip(OF_SHIFTS, torch.stack(parts).mean(dim=0), strict=True))
+            rows += self._rows({"scale": 1.0, "distribution": name}, found)
+        return _table(rows, "member")
+
+    def by_length(self, lengths: Iterable[int], scales: Iterable[float]) -> pd.DataFrame:
+        """One row per member, length and scale: ``mse``, ``relative_square``, which compares both, and ``closeness``.
+
+        In float32 the truth would be further off than a network: a sum of a million numbers, added one after the other.
+        """
+        rows, factors = [], [positive("scale", scale) for scale in scales]
+        for n in lengths:
+            for scale in factors:
+                check_room(len(self.members), whole("samples", self.samples), whole("n", n), self.device)
+                x = self.draw(n, scale)
+                y, out = self._truth(x), self.predict(x)
+                found = {name: torch.stack(list(map(measure, out, y))) for name, measure in OF_LENGTHS.items()}
+                rows += self._rows({"n": n, "scale": scale}, found)
+        if not rows:
+            raise UsageError("lengths or scales is empty; give at least one of each.")
+        return _table(rows, "member")
+
+    def of_tokens(
+        self, lengths: Sequence[int], scales: Iterable[float], measure: Callable[[Tensor, Tensor, Tensor], list[Row]]
+    ) -> pd.DataFrame:
+        """What ``measure`` makes of every member's inputs, targets and outputs at every scale."""
+        rows = []
+        for scale in _factors(scales):
+            x = self._samples().draw(lengths[-1], scale)
+            y, out = self.targets(x), self.predict(x)
+            for about in self._rows({"scale": scale}, {}):
+                own = about["member"]
+                rows += [about | row for row in measure(x[own], y[own], out[own])]
+        table = _table(rows, "member", "scale")
+        return table.assign(**{"mse/c²": table["mse"] / table["scale"] ** 2}) if "mse" in table else table
+
+    def draw(self, n: int, scale: float = 1.0, integers: bool = False) -> Shaped[Tensor, "M b k"]:
+        """Every member's own lists."""
+        given: dict[str, Any] = {"n": n, "scale": scale, "integers": integers, "split": self.split}
+
+        def lists(name: str, own: list[int]) -> Tensor:
+            seeds = [self.members[k][1] for k in own]
+            return task(name).sample(self.samples, seed=seeds, device=_place_of_truth(n, self.device), **given)[0]
+
+        return self._by_task(lists)
+
+    def targets(self, x: Shaped[Tensor, "M b k"]) -> Shaped[Tensor, "M b out"]:
+        """What training would have the networks say to ``x``."""
+        return self._by_task(lambda name, own: task(name).target(x[own]))
+
+    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
+        """The same in float64."""
+        place = _place_of_truth(x.shape[-1], self.device)
+        return self._by_task(lambda name, own: _answers(name, x[own].to(place)))
+
+    def _by_task(self, make: Callable[[str, list[int]], Tensor]) -> Shaped[Tensor, "M ..."]:
+        """What ``make`` gives for every task and the members that have it, in the order of the members."""
+        rows: dict[int, Tensor] = {}
+        for name in dict.fromkeys(name for name, _ in self.members):
+            own = [k for k, (other, _) in enumerate(self.members) if other == name]
+            rows |= dict(zip(own, make(name, own).to(self.device), strict=True))
+        return torch.stack([rows[k] for k in range(len(rows))])
+
+    def _samples(self, lengths: int = 1) -> "Evaluation":
+        """The same with a share of the samples for each of so many lengths."""
+        return replace(self, samples=whole("samples", self.samples, least=lengths) // lengths)
+
+    def _errors(self, n: int, scale: float) -> Float[Tensor, "3 M"]:
+        """Squared error, rounding and closeness accuracy of every member on lists of one length."""
+        x, integers = self.draw(n, scale), self.draw(n, scale, integers=True)
+        out, y = self.predict(x), self._truth(x)
+        answers = zip(self.predict(integers), self._truth(integers), self.members, strict=True)
+        rounding = [rounding_accuracy(said, right, task(name).rounding_step) for said, right, (name, _) in answers]
+        return torch.stack([mean_squared_error(out, y), torch.stack(rounding), closeness_accuracy(out, y)])
+
+    def _rows(self, condition: Row, found: dict[str, Float[Tensor, " M"]]) -> list[Row]:
+        """A row per member: who it is, the condition, and its value of every metric."""
+        columns = {metric: values.tolist() for metric, values in found.items()}
+        return [
+            {"member": k, "task": name, "seed": seed} | condition | {metric: own[k] for metric, own in columns.items()}
+            for k, (name, seed) in enumerate(self.members)
+        ]
+
+
+def _factors(scales: Iterable[float]) -> list[float]:
+    factors = [positive("scale", scale) for scale in scales]
+    if not factors:
+        raise UsageError("scales is empty; give at least one number above 0.")
+    return factors
+
+
+def _table(rows: list[Row], *by: str) -> pd.DataFrame:
+    return pd.DataFrame(rows).sort_values(list(by), kind="stable", ignore_index=True)
+
+
+def letters(x: Int64[Tensor, "b n"], y: Int64[Tensor, "b n"], out: Float[Tensor, "b n V"]) -> list[Row]:
+    """A row per hop count, the first for ``all``: cross-entropy and accuracy, and without '~' (``found``).
+
+    The hop count's own target, a blank, is left out: it is known without the letters.
+    """
+    hops, y, out = x[:, 0], y[:, 1:], out[:, 1:]
+    entropy, right = cross_entropies(out, y), (out.argmax(dim=-1) == y).to(out.dtype)
+    found, rows = y != VOCABULARIES["letters"].index[NONE], []
+    for k in (ALL_HOPS, *HOPS):
+        chosen = (torch.full_like(hops, k == ALL_HOPS).bool() | (hops == HOPS.find(k)))[:, None].expand_as(found)
+        row: Row = {"hops": k}
+        for end, part in (("", chosen), ("_found", chosen & found)):
+            row |= {f"cross_entropy{end}": _mean(entropy, part), f"accuracy{end}": _mean(right, part)}
+        rows.append(row)
+    return rows
+
+
+def prompts(x: Float[Tensor, "b n"], y: Float[Tensor, "b 1"], out: Float[Tensor, "b 1"]) -> list[Row]:
+    """Squared and percentage error, and the share within 5%."""
+    found = {"mse": mean_squared_error, "mape": percentage_error, "closeness": closeness_accuracy}
+    return [{name: measure(out, y).item() for name, measure in found.items()}]
+
+
+def _mean(values: Float[Tensor, "b L"], part: Bool[Tensor, "b L"]) -> float:
+    """Over a part, which may be empty: then not a number."""
+    return values[part].double().mean().item()
+
+
+class Scores(NamedTuple):
+    """How a task is tested: ``evaluate`` gives the table of an :class:`Evaluation` from lengths and scales.
+
+    ``metrics`` are its columns of numbers, ``by`` tells its rows apart beside the scale.
+    """
+
+    evaluate: Callable[[Evaluation, Sequence[int], Iterable[float]], pd.DataFrame]
+    metrics: tuple[str, ...]
+    by: tuple[str, ...] = ()
+
+
+SCORES: dict[str, Scores] = {
+    "none": Scores(Evaluation.by_scale, ("mse", "mse/c²", "rounding", "closeness")),
+    "letters": Scores(
+        partial(Evaluation.of_tokens, measure=letters),
+        ("cross_entropy", "accuracy", "cross_entropy_found", "accuracy_found"),
+        by=("hops",),
+    ),
+    "prompts": Scores(partial(Evaluation.of_tokens, measure=prompts), ("mse", "mse/c²", "mape", "closeness")),
+}
+
+LENGTH_SCORES = Scores(Evaluation.by_length, tuple(OF_LENGTHS), by=("n",))  # of networks of any length
+
+ROW_NAMES = {"mse/c²": "mse_over_c2"}  # of metrics in result rows, where they differ
+
+
+def scores_of(name: str) -> Scores:
+    """Those of the task of that name."""
+    return SCORES[task(name).TOKENS]
+
+
+def row_metrics(name: str) -> tuple[str, ...]:
+    """The metrics of the task of that name, as result rows call them."""
+    return tuple(ROW_NAMES.get(metric, metric) for metric in scores_of(name).metrics)
+
+
+def _answers(name: str, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
+    """What the task's ``target`` says, in float64 unless it takes no other numbers than training's."""
+    try:
+        return task(name).target(x.double()).double()
+    except RuntimeError:  # as of products with constants in float32
+        return task(name).target(x).double()
+
+
+_COLUMN = 1500  # bytes, about: two tensors, and their places in lists
+_LONG = 1 << 13  # numbers: answers take a step for each, which a CPU does faster
+
+
+def _place_of_truth(n: int, device: torch.device | None) -> torch.device:
+    return torch.device("cpu") if device is None or n > _LONG else device
+
+
+def check_room(members: int, samples: int, n: int, device: torch.device | None) -> None:
+    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns.
+
+    Both where the truth is computed and where the networks are, if these are two places.
+    """
+    own, columns = torch.device("cpu") if device is None else device, _place_of_truth(n, device)
+    for place in dict.fromkeys((columns, own)):
+        need, free = n * (56 * members * samples + (_COLUMN if place == columns else 0)), free_bytes(place)
+        if need > free:
+            raise UsageError(
+                f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB "
+                f"of memory, and {free / 1e9:.1f} GB are free on the {'CPU' if place.type == 'cpu' else 'GPU'}."
+            )

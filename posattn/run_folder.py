@@ -1,0 +1,187 @@
+"""The folder of a run: which files it has, which process works in it, whether it is finished, and its checkpoints."""
+
+import contextlib
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from posattn import files
+from posattn.errors import UsageError
+
+
+class Spec(Protocol):
+    """What determines a run's numbers, as its folder knows it."""
+
+    @property
+    def digest(self) -> str: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class RunFolder:
+    """The folder of a run, trained or compiled. It alone knows the names of the files:
+
+    run.json               of a trained run: model, recipe, members, all that determines the numbers
+    program.json           of a compiled program: which one, for how many machines, with which bound and ε
+    weights.safetensors    when done: every parameter, of a trained run with a leading member axis; weights.json beside it
+    history.csv            when done: loss and learning rate per member and epoch
+    checkpoint-STEPS.*     while training: the newest two states, so that a damaged one costs an interval and not the run
+    lock                   while training: held by the process that trains; a folder with nothing else in it is a new one
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.run, self.program = self.path / "run.json", self.path / "program.json"
+        self.weights, self.history = self.path / "weights.safetensors", self.path / "history.csv"
+        self._lock = self.path / "lock"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def kind(self) -> str | None:
+        """What is here: ``trained`` or ``compiled``, finished or not, or nothing of either."""
+        return "compiled" if self.program.exists() else "trained" if self.run.exists() else None
+
+    @property
+    def finished(self) -> bool:
+        return self.weights.with_suffix(".json").exists()  # written last
+
+    def describe(self, spec: Spec) -> None:
+        """Makes this the folder of a run."""
+        files.write_json(self.run, spec.to_dict())
+
+    def holds(self, spec: Spec) -> bool:
+        """Whether the run is here, finished. Anything that is not this run's is refused and left alone."""
+        if not self.run.exists():
+            if self.path.exists() and not self.path.is_dir():
+                raise UsageError(f"out is {str(self)!r}, which is not a folder.")
+            if self.path.exists() and set(self.path.iterdir()) - {self._lock, *self._half_written()}:
+                raise UsageError(f"out is {str(self)!r}, which holds other files; give an empty or a new folder.")
+            return False
+        before, now = files.read_json(self.run), json.loads(json.dumps(spec.to_dict()))
+        if not isinstance(before, dict):
+            raise files.Damaged(f"{self.run} does not describe a run: it is not an object.")
+        if before != now:
+            other = _difference(before, now)
+            raise UsageError(f"out is {str(self)!r}, which holds another run ({other}); give another folder.")
+        return self.finished
+
+    @contextlib.contextmanager
+    def claim(self, spec: Spec) -> Iterator[bool]:
+        """Holds the folder for this process and one run, whose description it writes; gives whether the run is finished.
+
+        Raises ``files.InUse`` where another process holds it. The lock file goes when the run is finished: from then on
+        nobody writes here, so it does not matter who locks which file.
+        """
+        with files.lock(self._lock):
+            finished = self.holds(spec)
+            if not self.run.exists():
+                self.describe(spec)
+            for path in self._half_written():
+                path.unlink(missing_ok=True)
+            try:
+                yield finished
+            finally:
+                if self.finished:
+                    with contextlib.suppress(OSError):
+                        self._lock.unlink()
+
+    def _half_written(self) -> list[Path]:
+        return files.half_written(self.path, "run.json", "history.csv", "weights.*", "checkpoint-*")
+
+    def save(self, spec: Spec, weights: dict[str, Tensor], about: dict[str, Any], history: bytes) -> None:
+        """Writes what training gave, after which the run is finished."""
+        files.write(self.history, history)
+        described = about | {"run": spec.digest, "history_sha256": files.sha256(history)}
+        files.save_tensors(self.weights, weights, described)
+        self.clear_checkpoints()
+
+    def read(self, spec: Spec) -> tuple[dict[str, Tensor], dict[str, Any], bytes]:
+        """What ``save`` wrote: weights, what is known of them, history."""
+        if not self.finished:
+            raise UsageError(f"the run in {self} is not finished; the train command that began it goes on with it.")
+        weights, about = files.load_tensors(self.weights)
+        if about.pop("run", None) != spec.digest:
+            raise files.Damaged(f"{self.weights} belongs to another run than {self.run}.")
+        return weights, about, files.read_checked(self.history, about.pop("history_sha256", None))
+
+    def pack(self) -> dict[str, bytes]:
+        """The files of a finished run by name, to be sent elsewhere; that which says so is the last."""
+        return {path.name: path.read_bytes() for path in (self.history, self.weights, self.weights.with_suffix(".json"))}
+
+    def unpack(self, content: dict[str, bytes]) -> None:
+        """Writes what ``pack`` gave; checkpoints, which a finished run needs no more, go."""
+        for name, part in content.items():
+            files.write(self.path / name, part)
+        if self.finished:
+            self.clear_checkpoints()
+
+    def checkpoints(self) -> list[Path]:
+        """The tensor files of all checkpoints, newest first."""
+        return sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True)
+
+    def save_checkpoint(self, spec: Spec, steps: int, state: dict[str, Tensor]) -> None:
+        """Writes the state after so many steps, and removes all checkpoints but the newest two."""
+        path = self.path / f"checkpoint-{steps:010d}.safetensors"
+        files.save_tensors(path, state, {"run": spec.digest, "steps": steps})
+        self.clear_checkpoints(keep=2)
+
+    def load_checkpoint(self, spec: Spec) -> dict[str, Tensor] | None:
+        """The newest state that is whole and the run's own; one that is not is named in a warning and removed."""
+        paths = self.checkpoints()
+        for index, path in enumerate(paths):
+            try:
+                files.refuse_pickle(path)
+                state, described = files.load_tensors(path)
+                if described.get("run") != spec.digest:
+                    raise files.Damaged(f"{path} belongs to another run.")
+                return state
+            except files.Damaged as damage:
+                then = "The checkpoint before it is used." if index + 1 < len(paths) else "Training starts over."
+                warnings.warn(f"{damage} {then}", stacklevel=2)
+                _remove(path)
+        return None
+
+    def pack_checkpoint(self, after: str = "") -> dict[str, bytes]:
+        """The newest checkpoint as the contents of its files, by name, to be sent elsewhere.
+
+        Empty if there is none, or none newer than ``after``, the first name of an earlier one.
+        """
+        for path in self.checkpoints()[:1]:
+            if path.name > after:
+                return {part.name: part.read_bytes() for part in (path, path.with_suffix(".json")) if part.exists()}
+        return {}
+
+    def unpack_checkpoint(self, content: dict[str, bytes]) -> None:
+        """Writes what ``pack_checkpoint`` gave, and removes all checkpoints but the newest two."""
+        self.unpack(content)
+        self.clear_checkpoints(keep=2)
+
+    def clear_checkpoints(self, keep: int = 0) -> None:
+        for path in self.checkpoints()[keep:]:
+            _remove(path)
+
+
+def _remove(checkpoint: Path) -> None:
+    checkpoint.with_suffix(".json").unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """The first place where two descriptions differ, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in now | before:
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    if isinstance(before, list) and isinstance(now, list):
+        if len(before) != len(now):
+            return f"it has {len(before)} {path}, not {len(now)}"
+        for index, (one, other) in enumerate(zip(before, now, strict=True)):
+            if one != other:
+                return _difference(one, other, f"{path}[{index}]")
+    return f"its {path} is {before}, not {now}"

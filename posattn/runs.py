@@ -1,0 +1,240 @@
+"""What answers: trained runs and compiled programs behind one protocol, their result rows, and ``load``.
+
+:class:`AnyRun` is the protocol and what both kinds share. The kinds do not know each other, and this module knows neither:
+``training.run.Run`` and ``compiler.run.CompiledRun`` import it, and each registers how a folder of its own is read. So nothing
+here imports ``training`` or ``compiler``.
+"""
+
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from posattn import files
+from posattn.devices import pick_device
+from posattn.errors import UsageError, several
+from posattn.metrics import ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
+from posattn.network import NetworkConfig, require
+from posattn.run_folder import RunFolder
+from posattn.tasks import SHIFTS, MixedTask, Task, TokenTask, task
+
+ROW_COLUMNS = (
+    *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
+    *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),
+)
+
+
+class AnyRun(ABC):
+    """Networks that answer a task, its *members*: those of a trained run, or the one of a compiled program.
+
+    Attributes:
+        kind: what tables call the networks.
+        config: their configuration.
+        members: the task of each, and the seed of its test lists.
+        lengths: of the lists they are tested on.
+        status: of each whether it is ``ok``, ``diverged`` or ``dead``.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        config: NetworkConfig,
+        members: Iterable[tuple[str, int]],
+        lengths: Sequence[int],
+        status: Iterable[str],
+        device: torch.device,
+    ):
+        self.kind, self.config, self.lengths, self.device = kind, config, lengths, device
+        self.members, self.status = [Tested(*member) for member in members], list(status)
+
+    @abstractmethod
+    def model(self, member: int = 0) -> nn.Module:
+        """One member as a plain ``nn.Module``."""
+
+    @abstractmethod
+    def _settings(self, members: list[int]) -> dict[str, Any]:
+        """What result rows say of how these members were made: one value for all, or one for each."""
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def task(self) -> Task:
+        """The first member's task; all are of one kind."""
+        return task(self.members[0].task)
+
+    @property
+    def reads_tokens(self) -> bool:
+        return self.task.TOKENS != "none"
+
+    @property
+    def _reads(self) -> torch.dtype:
+        """The type of what the networks read."""
+        return torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
+
+    def as_input(self, values: list[float]) -> Float[Tensor, "..."]:
+        """A list of numbers as the networks take it."""
+        return torch.tensor(values, dtype=self._reads, device=self.device)
+
+    def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
+        """The right answers to the task of a member."""
+        return task(self.members[member].task).target(x)
+
+    def examples(self) -> Tensor | None:
+        """Lists to check an exported network with, where random ones will not do."""
+        return None
+
+    def check_member(self, member: int) -> None:
+        if not 0 <= member < len(self):
+            known = "member 0 only" if len(self) == 1 else f"members 0 to {len(self) - 1}"
+            raise UsageError(f"member is {member}; this run has {known}.")
+
+    def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
+        """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
+
+        Numbers must be finite. A network itself, ``model(x)``, does not look: of inf or nan it makes nan, as PyTorch does.
+        """
+        given = self._given(x)
+        if not bool(given.isfinite().all()):
+            raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to 3e38.")
+        with torch.no_grad():
+            return torch.stack([self._outputs(given, member) for member in range(len(self))])
+
+    def answer(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any], member: int = 0) -> Float[Tensor, "*answers"]:
+        """One member's answer to what its task gives."""
+        self.check_member(member)
+        with torch.no_grad():
+            return self._outputs(self._given(x), member)
+
+    def _given(self, x: object) -> Tensor:
+        """A tensor, or plain lists, as the networks read it."""
+        try:
+            return torch.as_tensor(x, dtype=self._reads, device=self.device)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"x is {reprlib.repr(x)}; it must be a tensor, or numbers in lists of one length."
+            ) from error
+
+    def _outputs(self, x: Tensor, member: int) -> Tensor:
+        """What one member says to inputs as it reads them."""
+        return self.model(member)(x)
+
+    def _predict(self) -> Predict:
+        """A function that asks every member about lists of its own."""
+        return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
+
+    def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
+        """One row per member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``.
+
+        Tasks of tokens have metrics of their own (``posattn.metrics``). Scales are 1 to 10 by default, or the task's.
+        """
+        test = self._test(samples, split)
+        factors = self.task.SCALES if scales is None else several("scales", scales)
+        return self._named(scores_of(self.task.name).evaluate(test, self.lengths, factors))
+
+    def evaluate_lengths(
+        self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
+    ) -> pd.DataFrame:
+        """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
+        require(self.config, "every length")
+        test = self._test(samples, split)
+        return self._named(test.by_length(several("lengths", lengths), several("scales", scales)))
+
+    def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
+        """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
+        test = self._test(samples, "test")
+        if self.reads_tokens:
+            raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
+        return self._named(test.by_shift(self.lengths, names))
+
+    def _test(self, samples: int, split: str) -> Evaluation:
+        return Evaluation(self._predict(), self._tested(split), samples, split, self.device)
+
+    def _tested(self, split: str) -> Sequence[tuple[str, int]]:
+        """The task and the seed of every member's lists of a split."""
+        return self.members
+
+    def _named(self, table: pd.DataFrame) -> pd.DataFrame:
+        """With every member's own seed, and status."""
+        rows = list(table["member"])
+        return table.assign(seed=[self.members[row].seed for row in rows], status=[self.status[row] for row in rows])
+
+    def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
+        """A table of ``evaluate`` as result rows: one per member, scale and metric, with the settings beside each."""
+        name = self.task.name
+        about = ["member", "scale", *scores_of(name).by]
+        values = table.rename(columns=ROW_NAMES).melt(about, row_metrics(name), "metric", "value")
+        return self.described(values, experiment, split)
+
+    def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
+        """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
+        chosen = list(values["member"])
+        own = self.config.columns  # what only this kind of network has
+        settings = {
+            "experiment": experiment,
+            "task": [self.members[member].task for member in chosen],
+            "n": self.lengths[-1],
+            **{field: getattr(self.config, field, None) for field in ("layers", "width", "encoding", *own)},
+            "seed": [self.members[member].seed for member in chosen],
+            "split": split,
+            "status": [self.status[member] for member in chosen],
+        }
+        return result_rows(values, settings | self._settings(chosen))
+
+
+def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
+    """``values`` with the settings beside each: every column of the contract, and after them those of either's own.
+
+    Where both have a column the one of ``values`` stays. What neither says is empty.
+    """
+    if "domain" not in settings:
+        settings = {"domain": ["ood" if scale > 1 else "id" for scale in values["scale"]]} | settings
+    extra = dict.fromkeys(name for name in (*settings, *values) if name not in (*ROW_COLUMNS, "member"))
+    rows = values.assign(**{name: value for name, value in settings.items() if name not in values})
+    return rows.reindex(columns=[*ROW_COLUMNS, *extra])
+
+
+def answer_tokens(run: AnyRun, member: int, text: str) -> str:
+    """The answer of one network to a sequence (khop) or a prompt (mixed), the true one, and how far they differ."""
+    run.check_member(member)
+    asked = task(run.members[member].task)
+    if not isinstance(asked, TokenTask):
+        raise UsageError(f"the task {asked.name} has no tokens.")
+    x = asked.encode(text)
+    truth, out = asked.target(x), run.answer(x, member).cpu()
+    if isinstance(asked, MixedTask):
+        said, right = out.item(), truth.item()
+        return f"prompt {asked.decode(x)}\nmodel  {said:.4f}\ntrue   {right:.2f}\nerror  {said - right:+.4f}"
+    said_tokens = out.argmax(dim=-1)
+    right_ones = int((said_tokens == truth)[1:].sum())
+    lines = zip(("input", "model", "true"), (x, said_tokens, truth), strict=True)
+    shown = "\n".join(f"{name:<6} {asked.decode(tokens)}" for name, tokens in lines)
+    return f"{shown}\nright  {right_ones} of {len(x) - 1} letters"
+
+
+Reader = Callable[[RunFolder, torch.device], AnyRun]
+_READERS: dict[str, Reader] = {}
+
+
+def register_reader(kind: str, read: Reader) -> None:
+    """Lets ``load`` read folders of a kind that :class:`RunFolder` tells: ``trained`` or ``compiled``."""
+    _READERS[kind] = read
+
+
+def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
+    """The finished run, or the compiled program, in a folder."""
+    folder, place = RunFolder(path), pick_device(device)
+    if folder.path.is_file():
+        files.refuse_pickle(folder.path)
+        raise UsageError(f"{folder} is a file; give the run's folder.")
+    if not folder.path.exists():
+        raise UsageError(f"there is no folder {folder}; give that of a run.")
+    if folder.kind is None:
+        raise UsageError(f"{folder} holds no run: it has no run.json.")
+    return _READERS[folder.kind](folder, place)

@@ -1,0 +1,130 @@
+"""The parameters of an ensemble as one matrix, and as views of it by name.
+
+Letters: M members, m some of them, P parameters of one, L layers.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from posattn.errors import UsageError
+from posattn.folding import Tensors
+from posattn.network import NetworkConfig
+from posattn.streams import stream
+
+Shapes = dict[str, torch.Size]
+
+
+def initial_model(config: NetworkConfig, seed: int) -> nn.Module:
+    """The network with the initial weights that ``seed`` determines, whatever else has drawn random numbers."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(stream(seed, "initialisation"))
+        return config.build()
+
+
+class Parameters:
+    """The parameters of M networks as one (M, P) matrix, so that an optimiser sees a single tensor."""
+
+    def __init__(self, config: NetworkConfig, flat: Shaped[Tensor, "M P"]):
+        self.config, self.flat = config, flat
+        # Not on the meta device, where eye and normal_ import torch's compiler: that takes seconds.
+        self.shapes = {name: value.shape for name, value in initial_model(config, 0).named_parameters()}
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
+        # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
+        self._layer = {
+            name.replace("layers.0", "layers"): shape
+            for name, shape in self.shapes.items()
+            if name.startswith("layers.0.")
+        }
+        self._outer = {
+            part: {name: shape for name, shape in self.shapes.items() if name.startswith(part)}
+            for part in ("encoder", "decoder")
+        }
+
+    @classmethod
+    def initial(cls, config: NetworkConfig, seeds: Sequence[int], device: torch.device) -> "Parameters":
+        rows = [torch.cat([p.detach().flatten() for p in initial_model(config, seed).parameters()]) for seed in seeds]
+        return cls(config, torch.stack(rows).to(device))
+
+    @classmethod
+    def of(cls, config: NetworkConfig, named: Tensors) -> "Parameters":
+        """From named tensors with a member axis, such as a file holds."""
+        own = cls(config, torch.empty(0, 0))
+        return cls(config, own.flatten([named[name] for name in own.shapes], stacked=False))
+
+    def named(self, members: slice = slice(None)) -> Tensors:
+        """Views (m, *shape) of the parameters of some members, by name."""
+        return self.by_name(self.flat[members])
+
+    def by_name(self, rows: Shaped[Tensor, "m P"]) -> Tensors:
+        """Views (m, *shape) of rows laid out like these."""
+        return _split(rows, self.shapes)
+
+    def stacked(self, members: slice = slice(None)) -> Tensors:
+        """The same with all layers in one view (L, m, *shape), as ``stack_layers`` would copy them."""
+        first, layers, last = self._sections(self.flat[members])
+        encoder, decoder = _split(first, self._outer["encoder"]), _split(last, self._outer["decoder"])
+        return encoder | _split(layers.transpose(0, 1), self._layer) | decoder
+
+    def _sections(self, rows: Shaped[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
+        outer = [_size(self._outer[part]) for part in ("encoder", "decoder")]
+        first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
+        return first, layers.unflatten(1, (-1, _size(self._layer))), last
+
+    def mask(self, part: str) -> Bool[Tensor, " P"]:
+        """Which entries of a row belong to parameters whose name has ``part`` in it."""
+        if not any(part in name for name in self.shapes):
+            raise UsageError(f"only is {part!r}; no parameter of this network has it in its name.")
+        return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
+
+    def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
+        """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
+        if not stacked:
+            return torch.cat([value.flatten(1) for value in tensors], dim=1)
+        count, end = len(self._outer["encoder"]), len(tensors) - len(self._outer["decoder"])
+        first, layers, last = tensors[:count], tensors[count:end], tensors[end:]
+        body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
+        return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
+
+    def model(self, member: int) -> nn.Module:
+        """One member as a plain module."""
+        model = initial_model(self.config, 0)
+        named = self.named(slice(member, member + 1))
+        model.load_state_dict({name: value[0] for name, value in named.items()}, strict=False)  # buffers are as built
+        return model.to(self.flat.device)
+
+
+def _size(shapes: Shapes) -> int:
+    return sum(shape.numel() for shape in shapes.values())
+
+
+def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
+    pieces = rows.split([shape.numel() for shape in shapes.values()], dim=-1)
+    return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+class Layered:
+    """The parameters of some members as ``Parameters.stacked`` gives them, in one piece: every tensor is contiguous.
+
+    Products of contiguous matrices need no copies, and one gather either way costs less than a copy of each.
+    """
+
+    def __init__(self, parameters: Parameters, members: slice):
+        count = parameters.flat[members].numel()
+        places = torch.arange(count).view(parameters.flat[members].shape)
+        views = Parameters(parameters.config, places).stacked()
+        self.shapes = {name: view.shape for name, view in views.items()}
+        there = torch.cat([view.flatten() for view in views.values()])
+        device = parameters.flat.device
+        self.there, self.back = there.int().to(device), there.argsort().int().to(device)
+
+    def gather(self, rows: Float[Tensor, "m P"]) -> Tensors:
+        return _split(rows.flatten().index_select(0, self.there), self.shapes)
+
+    def scatter(self, stacked: Sequence[Tensor], members: int) -> Float[Tensor, "m P"]:
+        """Back to one row a member."""
+        return torch.cat([value.flatten() for value in stacked]).index_select(0, self.back).view(members, -1)

@@ -1,0 +1,93 @@
+"""Whether a network suits a task, and the network that a task is learned by: decided here, for commands and Python alike."""
+
+import warnings
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+from posattn.errors import UsageError
+from posattn.looped.families import FAMILIES, family_of
+from posattn.looped.looped_model import LoopedConfig
+from posattn.model import ModelConfig
+from posattn.network import NetworkConfig, from_dict
+from posattn.tasks import task
+from posattn.tokens.token_model import TokenConfig
+
+
+def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) -> NetworkConfig:
+    """The network for the task of that name, by what ``posattn train`` takes: ``network_for("sort", arch="looped", n=4)``.
+
+    What is not given, or None, is the task's own, and in a looped network the family is the one that solves the task. To begin
+    with a run, give its network as ``begin``: what is not given is then that network's.
+    """
+    settings = {field: value for field, value in settings.items() if value is not None}
+    if begin is not None:
+        return _like(begin, settings)
+    own, arch = task(name), settings.get("arch")
+    if own.TOKENS != "none" and arch == "looped":
+        raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
+    if own.TOKENS != "none" and arch == "scale-exact":
+        raise UsageError(
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
+            "bias=False (--no-bias) leaves out the biases of a positional one."
+        )
+    return suited(from_dict(own.NETWORK | settings), name)
+
+
+def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
+    """A run's network with other settings."""
+    if settings.get("arch", config.arch) != config.arch:
+        raise UsageError(f"arch is {settings['arch']!r}; that of the run to begin with is {config.arch!r}.")
+    if not isinstance(config, (ModelConfig, LoopedConfig)):  # of another kind, whose settings are not those of options
+        return config
+    if isinstance(config, ModelConfig) and config.encoding == "one-hot" and "n" in settings:
+        settings = {"encoding_dim": None} | settings
+    return replace(config, **settings)
+
+
+def suited(config: NetworkConfig, name: str) -> NetworkConfig:
+    """``config`` as the task of that name needs it.
+
+    A ModelConfig, which says nothing of tokens, reads those of the task; a looped network that names no family is of the one
+    that solves the task. A network that reads something else than the task gives is refused.
+    """
+    own = task(name)
+    if isinstance(config, LoopedConfig):
+        config = config.for_task(name)
+    elif own.TOKENS != "none" and isinstance(config, ModelConfig) and config.kind == ModelConfig.kind:
+        needed = {field: value for field, value in own.NETWORK.items() if field in ("tokens", "causal")}
+        config = TokenConfig(**asdict(config) | needed)
+    check_reads(config, name)
+    return config
+
+
+def check_reads(config: NetworkConfig, name: str) -> None:
+    """Raises unless a network reads what the task of that name gives."""
+    own = task(name)
+    if config.reads == own.TOKENS:
+        return
+    found = "numbers" if config.reads == "none" else f"the tokens {config.reads!r}"
+    if own.TOKENS == "none":
+        wanted = "lists of numbers"
+    else:
+        causal = " and causal=True" if own.NETWORK.get("causal") else ""
+        wanted = f"sequences, for a TokenConfig with tokens={own.TOKENS!r}{causal}"
+    raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
+
+
+def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:
+    """Warns of tasks that no looped network of the model's family is known to solve, or learns from lists of one length."""
+    if not isinstance(model, LoopedConfig):
+        return
+    for name in dict.fromkeys(tasks):
+        known = family_of(name)
+        if known is None:
+            solved = ", ".join(other for row in FAMILIES.values() for other in row.solves)
+            doubt = f"no looped network is known to solve {name}; there are some for {solved}"
+        else:
+            doubt = f"family is {model.family!r}; the looped networks that solve {name} are of family {known!r}"
+        if model.family != known:
+            warnings.warn(f"{doubt}. It is learned roughly at best.", stacklevel=3)  # the line that calls train
+        elif model.shape.classes > 1 and len(lengths) == 1:  # short lists show exchanges one by one
+            few = f"all training lists have {model.n} numbers, from which {name} is hardly learned for other lengths"
+            warnings.warn(f"{few}; lists of 1 to n serve (variable length), and n = 4 is enough.", stacklevel=3)

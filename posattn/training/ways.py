@@ -1,0 +1,281 @@
+"""How several members compute a step: ways behind one contract.
+
+    prepared = way.prepare(parameters, members, k)        once per step: folding, say
+    way.predict(prepared.tensors, x)                      answers to every member's own lists
+    way.gradient(prepared.tensors, x, y, lists)           the loss of a part of a batch, and its gradient for those tensors
+    prepared.adjoint(gradients)                           that gradient for the parameters, one row per member
+
+``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding), and
+``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
+
+Letters: M members, m some of them, P parameters of one, b lists, k numbers per list.
+"""
+
+import copy
+import importlib.util
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from posattn.folding import Fold, Tensors, folded_forward, input_encoding, looped_forward
+from posattn.kernels.limits import folds_rows, serves
+from posattn.looped.looped_model import LoopedConfig
+from posattn.model import ModelConfig, Transformer, input_features, positions_of
+from posattn.network import NetworkConfig, can
+from posattn.tokens.token_model import TokenConfig
+from posattn.tokens.vocabulary import relative_numbers
+from posattn.training.losses import Loss, cross_entropy, squared_error
+from posattn.training.parameters import Layered, Parameters, initial_model
+
+LOGITS = "layers.0.attention.logits"  # of a looped network
+_LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
+
+
+class Precision:
+    """Float32 products of PyTorch on a GPU in full, or in TensorFloat-32 (``tf32``), while open."""
+
+    def __init__(self, name: str, device: torch.device):
+        self.wanted, self.active = "tf32" if name == "tf32" else "ieee", device.type == "cuda"
+
+    def __enter__(self) -> None:
+        if self.active:
+            self._before = torch.backends.cuda.matmul.fp32_precision
+            torch.backends.cuda.matmul.fp32_precision = self.wanted
+
+    def __exit__(self, *_: object) -> None:
+        if self.active:
+            torch.backends.cuda.matmul.fp32_precision = self._before
+
+
+class Prepared(NamedTuple):
+    """What a network computes with, and how gradients of it become those of the parameters, one row per member."""
+
+    tensors: Tensors
+    adjoint: Callable[[list[Tensor]], Float[Tensor, "m P"]]
+
+
+class Plain:
+    """The network itself, for all members at once."""
+
+    def __init__(self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error):
+        self.config, self.device, self.loss = config, device, loss
+        self.skeleton = initial_model(config, 0).to(device)  # its weights do not matter
+        self._own = threading.local()
+
+    def prepare(
+        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
+    ) -> Prepared:
+        """``length`` is that of the lists; ``factor`` multiplies the attention logits of a looped network."""
+        # Copies: products of matrices that lie elsewhere in memory may differ in the last bit.
+        named = {name: value.clone() for name, value in parameters.named(members).items()}
+        return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+
+    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+        if len(x) == 1:  # vmap costs time and gains nothing for one member
+            return self._answer({name: value[0] for name, value in tensors.items()}, x[0])[None]
+        return vmap(self._answer)(tensors, x)
+
+    def _answer(self, parameters: Tensors, x: Tensor) -> Tensor:
+        # functional_call swaps parameters into the module, so every thread needs a module of its own.
+        if not hasattr(self._own, "skeleton"):
+            self._own.skeleton = copy.deepcopy(self.skeleton)
+        out: Tensor = functional_call(self._own.skeleton, parameters, (x,))
+        return out
+
+    def gradient(
+        self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
+    ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
+        """The loss of a part of a batch of ``lists``, and its gradient for every prepared tensor.
+
+        Losses and gradients of the parts add up to those of the batch's mean.
+        """
+        leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
+        loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
+        found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
+        return loss.detach(), list(found)
+
+
+class Looped(Plain):
+    """A looped network, folded; lists too long for that take the plain one."""
+
+    config: LoopedConfig
+
+    def prepare(
+        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
+    ) -> Prepared:
+        prepared = super().prepare(parameters, members, length)
+        if factor is None:
+            return prepared
+        names, own = list(prepared.tensors), prepared.tensors | {LOGITS: prepared.tensors[LOGITS] * factor}
+
+        def adjoint(found: list[Tensor]) -> Tensor:
+            return prepared.adjoint(
+                [value * factor if name == LOGITS else value for name, value in zip(names, found, strict=True)]
+            )
+
+        return Prepared(own, adjoint)
+
+    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+        if x.shape[-1] > _LONG:
+            return super().predict(tensors, x)
+        return looped_forward(tensors, x, self.config)
+
+
+class Folded(Plain):
+    """A network that folds: what the products of its weights give."""
+
+    config: ModelConfig
+    skeleton: Transformer
+
+    def prepare(
+        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
+    ) -> Prepared:
+        stacked = parameters.stacked(members)
+        fold, adjoint = self.fold(
+            {name: value.clone(memory_format=torch.contiguous_format) for name, value in stacked.items()}, length
+        )
+        return Prepared(fold.folded, lambda found: parameters.flatten(adjoint(found), stacked=True))
+
+    def fold(self, stacked: Tensors, length: int) -> tuple[Fold, Callable[[list[Tensor]], list[Tensor]]]:
+        """The fold of stacked parameters, and its adjoint from a list of gradients to another."""
+        with torch.no_grad():
+            fold = Fold(stacked, self.config, self.encodings(length))
+
+        def adjoint(found: list[Tensor]) -> list[Tensor]:
+            with torch.no_grad():
+                return list(fold.adjoint(dict(zip(fold.folded, found, strict=True))).values())
+
+        return fold, adjoint
+
+    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+        x, mean = self.relative(x)
+        out = folded_forward(tensors, self.features(x), self.config)
+        return out if mean is None else out * mean
+
+    def relative(self, x: Shaped[Tensor, "M b k"]) -> tuple[Tensor, Tensor | None]:
+        """Where the network reads numbers relative to their mean, those numbers, and the mean."""
+        return relative_numbers(x) if isinstance(self.config, TokenConfig) and self.config.relative else (x, None)
+
+    def features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N d_in"]:
+        """What the encoder reads."""
+        length = x.shape[-1]
+        return input_features(self.skeleton.entries(x), self.encodings(length), self._positions(length), self.config)
+
+    def encodings(self, length: int) -> Float[Tensor, "N d_P"]:
+        return self.skeleton.P[self._positions(length)]
+
+    def _positions(self, length: int) -> Tensor:
+        return positions_of(length, self.config, self.device)
+
+
+class Fused(Folded):
+    """A network that folds, on a GPU: loss and gradient of a step through the kernels of posattn.kernels."""
+
+    def __init__(self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error, precision: str = "fp32"):
+        super().__init__(config, device, loss)
+        self.precision = precision
+        self._layered: dict[tuple[int, int], Layered] = {}
+        self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
+        self._tables: dict[int, Tensor] = {}
+
+    @cached_property
+    def kernels(self) -> Any:
+        from posattn.kernels import fused  # needs Triton
+
+        return fused
+
+    def step(
+        self, parameters: Parameters, members: slice, x: Shaped[Tensor, "m b k"], y: Shaped[Tensor, "m b out"]
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
+        """The mean loss of some members, its gradient and that gradient's norm."""
+        if not isinstance(self.config, TokenConfig) and folds_rows(self.config):
+            return self._by_rows(parameters.flat[members], parameters.starts, x, y)
+        key = (members.start, members.stop)
+        if key not in self._layered:
+            self._layered[key] = Layered(parameters, members)
+        layered = self._layered[key]
+        fold, adjoint = self.fold(layered.gather(parameters.flat[members]), x.shape[-1])
+        of_kind = self._of_tokens if isinstance(self.config, TokenConfig) else self._of_lists
+        loss, gradients = of_kind(fold.folded, x, y)
+        found = layered.scatter(adjoint([gradients[name] for name in fold.folded]), len(x))
+        return loss, found, torch.linalg.vector_norm(found, dim=1)
+
+    def _by_rows(
+        self, rows: Float[Tensor, "m P"], starts: dict[str, int], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """With the fold in kernels, too."""
+        from posattn.kernels.folds import RowsFold
+
+        p, encoding = self._input(x.shape[-1])
+        fold = RowsFold(rows, starts, self.config, p)
+        loss, parts = self.kernels.loss_and_parts(fold.folded, x, y, encoding, self.config, self.precision)
+        return loss, *fold.adjoint(parts)
+
+    def _of_lists(self, folded: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
+        _, encoding = self._input(x.shape[-1])
+        found: tuple[Tensor, Tensors] = self.kernels.loss_and_gradients(
+            folded, x, y, encoding, self.config, self.precision
+        )
+        return found
+
+    def _input(self, length: int) -> tuple[Tensor, Tensor]:
+        """P, and what the encoder reads as number * slope + base."""
+        if length not in self._inputs:
+            p = self.encodings(length)
+            self._inputs[length] = p, input_encoding(p, self._positions(length), self.config)
+        return self._inputs[length]
+
+    def _of_tokens(self, folded: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
+        assert isinstance(self.config, TokenConfig)
+        x, mean = self.relative(x)
+
+        def finish(out: Tensor) -> Tensor:
+            return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
+
+        given: tuple[Any, ...] = (folded, self._first_states(x))
+        found: tuple[Tensor, Tensors]
+        if self.config.vocabulary.numbers:
+            found = self.kernels.loss_and_gradients_of_answers(*given, finish, self.config, self.precision)
+        else:
+            assert self.loss is cross_entropy
+            found = self.kernels.loss_and_gradients_of_letters(*given, y, self.config, self.precision)
+        return found
+
+    def _first_states(self, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b N D"]:
+        from posattn.kernels import words
+
+        assert isinstance(self.config, TokenConfig)
+        length = x.shape[-1]
+        if length not in self._tables:
+            every = words.every_word(self.config, length, self.device)
+            self._tables[length] = words.table_of(self.features(every), self.precision)
+        return words.first_states(x, self._tables[length], self.config, self.precision)
+
+
+def way_for(
+    config: NetworkConfig,
+    device: torch.device,
+    loss: Loss = squared_error,
+    precision: str | None = None,
+    folded: bool | None = None,
+) -> Plain:
+    """The fastest way that a network has here; ``precision`` asks for the kernels, and ``folded`` for that way or not."""
+    if isinstance(config, LoopedConfig):
+        return Looped(config, device, loss)
+    if not (can(config, "fold") if folded is None else folded):
+        return Plain(config, device, loss)
+    if precision is not None and has_kernels(config, device, precision):
+        return Fused(config, device, loss, precision)
+    return Folded(config, device, loss)
+
+
+def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> bool:
+    """Whether the fused kernels serve a network here: there must be a GPU and Triton, and they must have its shape."""
+    there = device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    return there and can(config, "fold") and isinstance(config, ModelConfig) and serves(config, precision)

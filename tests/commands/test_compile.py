@@ -1,0 +1,73 @@
+"""posattn compile: sizes, agreement of all levels, and folders that other verbs take."""
+
+import pytest
+import torch
+
+import posattn
+from posattn.compiled_run import CompiledRun
+from posattn.compiler import PROGRAMS
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def test_compile_shows_sizes_and_that_all_levels_agree(posattn_command):
+    code, shown, error = posattn_command("compile", "prefix-min", "--machines", 4, "--check", "--save", "here")
+    assert (code, error) == (0, "")
+    assert "R + 1 = 3" in shown and shown.count("yes") == 3 and "NO" not in shown
+    loaded = posattn.load("here")
+    assert isinstance(loaded, CompiledRun) and len(loaded) == 1
+    assert loaded.model()(torch.tensor([3.0, 1.0, 2.0, 0.0])).tolist() == [3, 1, 1, 0]
+
+
+def test_compile_with_softmax_says_how_far_answers_move(posattn_command):
+    code, shown, _ = posattn_command("compile", "prefix-sum", "--machines", 4, "--epsilon", 0.01, "--bound", 10)
+    assert code == 0 and "no answer moves by more than 0.01" in shown
+
+
+def test_the_list_of_programs(posattn_command):
+    code, shown, _ = posattn_command("compile", "--list")
+    assert code == 0 and all(name in shown for name in PROGRAMS)
+
+
+def test_programs_of_several_inputs_are_saved_too(posattn_command):
+    posattn_command("compile", "word-count", "--machines", 2, "--save", "counter", "--values", "lean")
+    code, shown, _ = posattn_command("predict", "counter", "1,2.5,1,4")
+    assert code == 0 and "6.5000" in shown and "1 2.5" in shown
+    code, _, error = posattn_command("evaluate", "counter")
+    assert code == 2 and "solves none of the tasks" in error
+
+
+def test_a_bound_that_a_program_does_not_read_is_named(posattn_command):
+    taken = {
+        "list-ranking": "0 to 2",
+        "khop": "0 to 25, and from 0 to 3",
+        "self-attention": "-1 to 1, and from -1 to 1",
+    }
+    for name in (*taken, "prefix-sum", "word-count"):
+        code, shown, _ = posattn_command("compile", name, "--machines", 2, "--bound", 37, "--values", "lean")
+        said = [line for line in shown.splitlines() if line.startswith("The bound")]
+        own = [f"The bound of 37 does not matter: {name} takes numbers from {taken[name]}."] if name in taken else []
+        assert code == 0 and said == own
+    assert "does not matter" not in posattn_command("compile", "list-ranking", "--machines", 2)[1]
+
+
+def test_a_folder_of_another_program_is_refused(posattn_command, tmp_path):
+    assert posattn_command("compile", "prefix-sum", "--machines", 2, "--save", "own")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "own").iterdir()}
+    code, _, told = posattn_command("compile", "prefix-min", "--machines", 2, "--save", "own")
+    assert code == 2 and "own holds prefix-sum, compiled otherwise; give another folder." in told
+    assert before == {path: path.read_bytes() for path in (tmp_path / "own").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("heap-sort",), "program is 'heap-sort'; it must be one of prefix-sum"),
+        (("prefix-sum", "--machines", 0), "machines is 0"),
+        (("prefix-sum", "--epsilon", -1), "epsilon is -1"),
+        (("prefix-sum", "--check", "--samples", 0), "samples is 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(posattn_command, arguments, message):
+    code, _, error = posattn_command("compile", *arguments)
+    assert code == 2 and message in error and error.count("\n") == 1

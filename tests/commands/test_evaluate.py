@@ -1,0 +1,64 @@
+"""posattn evaluate: medians, every network, and those of the package."""
+
+import re
+
+import pandas as pd
+import pytest
+
+import posattn
+from posattn import UsageError
+from posattn.pretrained import pretrained_errors
+
+# The command leaves fields of ModelConfig at None, which their types do not say.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def test_evaluate_shows_medians_and_writes_every_network(pair, posattn_command, tmp_path):
+    code, shown, said = posattn_command("evaluate", pair, "--scales", "1,2:4:2", "--samples", 50, "--csv", "new/t.csv")
+    assert (code, said) == (0, "")
+    table = posattn.load(pair).evaluate([1, 2, 4], 50)
+    written = pd.read_csv(tmp_path / "new" / "t.csv")
+    pd.testing.assert_frame_equal(written, table, check_dtype=False)
+    for scale, own in table.groupby("scale"):
+        line = next(line for line in shown.splitlines() if re.search(rf"│ min +│ +{scale:g} │", line))
+        assert f"{own['mse'].median():.3g}" in line and f"{own['mse/c²'].median():.3g}" in line
+    assert "median of 2" in shown
+    code, shown, _ = posattn_command("evaluate", pair, "--scales", "1", "--samples", 50, "--each")
+    assert code == 0 and all(f"{mse:.3g}" in shown for mse in table[table["scale"] == 1]["mse"])
+
+
+def test_networks_that_failed_are_named(posattn_command):
+    config = posattn.ModelConfig(3, embed=8, width=8)
+    posattn.train("sum", config, samples=40, epochs=3, batch=15, lr=1e18, device="cpu", out="run")
+    code, shown, said = posattn_command("evaluate", "run", "--scales", "1")
+    assert (code, said) == (0, "") and "member 0 diverged" in shown
+
+
+def test_a_network_of_the_package_is_tested_like_a_run(posattn_command):
+    code, shown, error = posattn_command("evaluate", "--pretrained=sum", "--scales=1", "--csv=own.csv", "--device=cpu")
+    assert (code, error) == (0, "") and "positional, with the package" in shown
+    stated = pretrained_errors().query("arch == 'positional' and task == 'sum' and scale == 1")
+    for metric in ("mse", "rounding", "closeness"):
+        assert pd.read_csv("own.csv")[metric].item() == pytest.approx(stated[metric].item(), rel=0.01)
+    code, shown, _ = posattn_command("evaluate", "--pretrained=min", "--arch=looped", "--lengths=50", "--samples=5")
+    assert code == 0 and "looped, with the package" in shown and "50" in shown
+    for wrong, sentence in (
+        ([], "networks are tested; give RUN, or --pretrained TASK."),
+        (["run", "--pretrained=sum"], "networks are tested; give RUN, or --pretrained TASK."),
+        (["run", "--arch=looped"], "arch is 'looped'; a run has its own."),
+    ):
+        assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")
+
+
+def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_command):
+    posattn_command("compile", "khop", "--machines", 2, "--direct", "--values", "lean", "--save", "hops")
+    code, shown, error = posattn_command("evaluate", "hops", "--samples", 50)
+    assert (code, error) == (0, "") and "compiled khop" in shown and "accuracy_found" in shown
+    table = posattn.load("hops").evaluate(samples=50)
+    assert set(table["scale"]) == {1, 2} and (table["accuracy"] == 1).all() and (table["cross_entropy"] == 0).all()
+    code, shown, _ = posattn_command("predict", "hops", "0fg")  # letters out of distribution
+    assert code == 0 and "model   fg" in shown and "right  2 of 2" in shown
+    assert "the sequence has 4 tokens; this compiled program takes 3." in posattn_command("predict", "hops", "0fgf")[2]
+    assert "member 0 only" in posattn_command("predict", "hops", "0fg", "--member", 1)[2]
+    with pytest.raises(UsageError, match="no lists of numbers"):
+        posattn.load("hops").evaluate_shifts()

@@ -1,0 +1,75 @@
+"""posattn predict: the answer beside the truth, of trained networks, compiled programs and those of the package."""
+
+import pytest
+import torch
+
+import posattn
+from posattn.tasks import task
+
+# The command leaves fields of ModelConfig at None, which their types do not say.
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.mark.parametrize("text", ["3,1,2", "-1,2.5,-3", " 1 , 2,3", "-0.5,1e-1,2"])
+def test_predict_puts_the_answer_beside_the_truth(pair, posattn_command, text):
+    code, shown, said = posattn_command("predict", pair, text, "--member", 1)
+    assert (code, said) == (0, "")
+    values = torch.tensor([float(part) for part in text.split(",")])
+    answers = posattn.load(pair).model(1)(values).tolist()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    for row, given, answer, truth in zip(rows, values, answers, task("min").target(values).tolist(), strict=True):
+        assert row[1:] == [f"{given:g}", f"{answer:.4f}", f"{truth:.4f}", f"{answer - truth:+.4f}"]
+
+
+def test_predict_takes_a_shorter_list_and_says_what_the_run_was_trained_on(pair, posattn_command):
+    code, shown, said = posattn_command("predict", pair, "2,1")
+    assert code == 0 and said.count("\n") == 1 and "trained on 3 only" in said
+    assert "1.0000" in shown
+
+
+def test_an_empty_list_is_refused(pair, posattn_command):
+    code, _, said = posattn_command("predict", pair, "")
+    assert code == 2 and said.startswith("posattn: the list is ''") and said.count("\n") == 1
+
+
+def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
+    code, shown, said = posattn_command(
+        "predict", "--pretrained", "median-total", "--arch=looped", "-4,3,0,1,100", "--device=cpu"
+    )
+    rows = [line.split("│") for line in shown.splitlines() if line.startswith("│")]
+    assert (code, said) == (0, "") and [float(row[4]) for row in rows] == [
+        1.0
+    ] * 5  # the true median, at every position
+    assert max(abs(float(row[3]) - 1) for row in rows) < 0.1
+    code, shown, said = posattn_command("predict", "3,1,2", "--pretrained", "sort", "--device=cpu")
+    assert code == 0 and said == "posattn: the list has 3 numbers; this network was trained on 8 only.\n"
+    for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
+        code, _, said = posattn_command("predict", *wrong)
+        assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
+    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "median-total")
+    sentence = "task is 'median-total'; of the package's networks for it there is arch looped, not positional."
+    assert (code, said) == (2, f"posattn: {sentence}\n")
+    for wrong, what in (
+        (["3,1,2", "--pretrained=sort", "--member=1"], "member is 1"),
+        (["run", "3,1", "--arch=looped"], "arch is"),
+    ):
+        code, _, said = posattn_command("predict", *wrong)
+        assert code == 2 and said.startswith(f"posattn: {what}")
+    code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "khop")
+    assert code == 2 and said.startswith("posattn: task is 'khop'; it must be one of ") and said.count("\n") == 1
+
+
+def test_evaluate_and_predict_take_a_compiled_program(posattn_command, sorter):
+    code, shown, _ = posattn_command("evaluate", sorter, "--scales", "1,1000", "--samples", 50)
+    assert code == 0 and "compiled bitonic-sort" in shown
+    table = posattn.load(sorter).evaluate([1, 1000], samples=50)
+    assert table["mse"].tolist() == [0, 0] and (table["rounding"] == 1).all()
+    code, shown, _ = posattn_command("predict", sorter, "5,-1,4,2,3")
+    assert code == 0 and shown.count("+0.0000") == 5 and "-1.0000" in shown
+
+
+def test_wrong_lists_for_a_compiled_program(posattn_command, sorter):
+    assert "takes 5" in posattn_command("predict", sorter, "1,2")[2]
+    assert "compiled for -1e+06 to 1e+06" in posattn_command("predict", sorter, "1,2,3,4,1e9")[2]
+    assert "member 0 only" in posattn_command("predict", sorter, "1,2,3,4,5", "--member", 1)[2]

@@ -1,0 +1,32 @@
+"""posattn reproduce: the list, all experiments at once, and medians for other programs."""
+
+import json
+
+
+def test_the_list_of_experiments(posattn_command):
+    code, shown, _ = posattn_command("reproduce", "--list")
+    assert code == 0 and "fix-scale" in shown and "Figure 4" in shown
+    assert posattn_command("reproduce")[1] == shown
+
+
+def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_command):
+    code, shown, _ = posattn_command("reproduce", "all", "--scale", "smoke", "--runs", "0")
+    assert code == 0 and "fix-scale: runs is 0, and the store at 'out/store' has no rows of fix-scale at scale" in shown
+    assert "discrepancy: runs is 0" in shown and "gnn: runs is 0" in shown
+
+
+def test_all_experiments_that_have_a_series(posattn_command, tmp_path):
+    code, shown, told = posattn_command(
+        *("reproduce", "all", "--scale", "smoke", "--only", "standard-rope", "--device", "cpu", "--out", "out")
+    )
+    assert code == 0, told
+    assert "2 of 16 runs are there; " in shown
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name != "store"] == ["encodings"]
+
+
+def test_medians_of_an_experiment_as_json(posattn_command, tmp_path):
+    places = ("--store", tmp_path / "store", "--out", tmp_path / "out")
+    code, output, _ = posattn_command("reproduce", "ood-probability", "--scale", "smoke", "--json", *places)
+    found = json.loads(output)
+    assert code == 0 and found["experiment"] == "ood-probability" and found["figure"].endswith(".png")
+    assert all(0 <= row["median"] <= 4 for row in found["medians"]) and len(found["medians"]) > 4

@@ -1,0 +1,137 @@
+"""The experiments of the catalogue: what they declare at paper size, which runs they share, and that all come out."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from posattn.experiments import EXPERIMENTS, SIZES, Engine, Scales, Shifts, reproduce
+from posattn.looped import AnyLengthConfig
+from posattn.tasks import SHIFTS, TASKS
+from posattn.training import Recipe
+
+FIX_SCALE = EXPERIMENTS["fix-scale"]
+SERIES = {"khop": ["positional", "standard", "positional, tied", "standard, tied"]}
+SERIES["mixed"] = ["positional", "standard", "positional, relative", "standard, relative"]
+
+
+@pytest.fixture(scope="module")
+def at_smoke_scale(tmp_path_factory, store):
+    """A function that reproduces an experiment by name, once for all tests."""
+    out = tmp_path_factory.mktemp("smoke")
+
+    def made(name):
+        return EXPERIMENTS[name], reproduce(EXPERIMENTS[name], "smoke", out / name, store, Engine(torch.device("cpu")))
+
+    return cache(made)
+
+
+def test_the_paper_scale_is_the_papers():
+    grid = FIX_SCALE.source.at("paper")
+    assert grid.tasks == ("sum", "min", "median", "sort", "maxsub") and grid.seeds == 10 and grid.n == (8,)
+    assert grid.recipe == Recipe() and grid.measure == Scales(tuple(range(1, 11)), 1000)
+    assert len(EXPERIMENTS["fix-sample"].cells("paper")) == 5 * 10 * 10 * 3
+    assert {cell.recipe.samples for cell in EXPERIMENTS["fix-sample"].cells("paper")} == set(range(5000, 50_001, 5000))
+    assert {cell.model.n for cell in EXPERIMENTS["length"].cells("paper")} == {2, 4, 8, 16, 32}
+    variable = EXPERIMENTS["variable-length"].cells("paper")[0]
+    assert variable.variable_length and variable.member.lr == 1e-4
+    assert (variable.recipe.samples, variable.recipe.batch) == (500_000, 2048)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
+def test_every_run_of_an_experiment_is_its_own(experiment, size):
+    cells = experiment.cells(size)
+    assert {cell.member.task for cell in cells} <= set(TASKS)
+    assert len({cell.key for cell in cells}) == len(cells)
+
+
+def test_eight_experiments_share_the_positional_runs():
+    """Those of 30,000 lists of 8 numbers."""
+    sum_run = next(cell.key for cell in FIX_SCALE.cells("paper") if cell.label == "positional")
+    for name in ("fix-sample", "length", "compact", "encodings", "ablation", "accuracy", "distribution-shift"):
+        assert any(cell.key == sum_run for cell in EXPERIMENTS[name].cells("paper")), name
+
+
+def test_the_experiment_shares_its_runs_with_fix_scale_and_ablation():
+    shift = EXPERIMENTS["distribution-shift"]
+    keys = {cell.key for cell in shift.cells("paper")}
+    assert len(keys) == 5 * 8 * 10
+    for other in ("fix-scale", "ablation"):
+        assert {cell.key for cell in EXPERIMENTS[other].cells("paper")} <= keys
+    assert shift.source.measure == Shifts(tuple(SHIFTS), 1000) and shift.source.at("smoke").measure.samples == 50
+
+
+def cells(name):
+    return EXPERIMENTS[name].cells("paper")
+
+
+def test_khop_at_paper_scale_is_the_papers():
+    layers, samples = cells("khop-layers"), cells("khop-samples")
+    for cell in layers + samples:
+        model = cell.model
+        assert (cell.member.task, model.n, model.tokens, model.causal, model.embed) == ("khop", 30, "letters", True, 60)
+        assert (cell.recipe.epochs, cell.recipe.batch, cell.recipe.name) == (2001, 1000, "paper")
+    assert {cell.recipe.samples for cell in layers} == {50_000} and {cell.model.layers for cell in samples} == {8}
+    assert {cell.model.layers for cell in layers} == {1, 2, 3, 4, 6, 8, 12}
+    assert {cell.recipe.samples for cell in samples} == {5_000, 10_000, 20_000, 50_000}
+    assert list(dict.fromkeys(cell.label for cell in layers)) == SERIES["khop"]
+    assert {cell.label for cell in layers if cell.model.tied} == set(SERIES["khop"][2:])
+    shared = {cell.key for cell in layers} & {cell.key for cell in samples}
+    assert len(shared) == 4 * 10  # eight layers and 50,000 sequences are trained once
+
+
+def test_mixed_at_paper_scale_is_the_papers():
+    scale, samples = cells("mixed-scale"), cells("mixed-samples")
+    for cell in scale + samples:
+        model = cell.model
+        assert (model.n, model.layers, model.heads, model.embed, model.width) == (23, 3, 2, 32, 32)
+        assert (cell.recipe.epochs, cell.recipe.batch, cell.recipe.lr) == (2001, 1024, 5e-4)
+    assert {cell.member.task for cell in scale} == {f"mixed-{name}" for name in ("min", "max", "sum", "multitask")}
+    assert list(dict.fromkeys(cell.label for cell in samples)) == SERIES["mixed"]
+    assert {cell.key for cell in scale} <= {cell.key for cell in samples}
+    assert EXPERIMENTS["mixed-scale"].source.measure == Scales(tuple(range(1, 11)), 1000)
+
+
+def test_every_network_has_the_same_budget_and_takes_every_length():
+    experiment = EXPERIMENTS["length-generalization"]
+    cells = experiment.cells("paper")
+    assert len(cells) == 11 * 3 * 5
+    assert {cell.variable_length for cell in cells} == {(2, 4, 8, 16)}
+    assert {cell.recipe.epochs * cell.recipe.samples // cell.recipe.batch for cell in cells} == {10_000}
+    assert all(cell.model.any_length and cell.model.heads == 2 for cell in cells)
+    looped = [cell.label for cell in cells if isinstance(cell.model, AnyLengthConfig) and cell.model.looped]
+    assert {label.removesuffix(", looped") for label in looped} >= {"RoPE", "ALiBi", "no encodings"}
+    assert all(cell.recipe.sharpen_to == cells[0].recipe.sharpen_to for cell in experiment.cells("quick"))
+
+
+def test_fine_tuning_changes_the_errors_it_should(at_smoke_scale):
+    _, outcome = at_smoke_scale("fine-tune")
+    assert list(dict.fromkeys(outcome.rows["stage"])) == ["in distribution", "out of it", "after fine-tuning"]
+    by_stage = outcome.rows.pivot(index="run", columns="stage", values="value")
+    assert (by_stage["after fine-tuning"] != by_stage["out of it"]).all()
+    ((_, table),) = outcome.tables
+    assert table.index.tolist() == ["in distribution", "out of it", "after fine-tuning"]
+
+
+def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(at_smoke_scale):
+    _, outcome = at_smoke_scale("attention-maps")
+    for name in ("attention-maps", "attention-maps-1", "attention-maps-2"):
+        assert (outcome.page.parent / f"{name}.png").stat().st_size > 10_000
+    assert outcome.page.read_text(encoding="utf-8").count('src="data:image/png;base64,') == 3
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_experiments_at_smoke_scale(at_smoke_scale, name):
+    experiment, outcome = at_smoke_scale(name)
+    trained = outcome.rows[outcome.rows["arch"] != "compiled"]
+    assert trained["run"].nunique() == len(experiment.cells("smoke"))
+    assert outcome.figure.stat().st_size > 10_000
+
+
+def test_what_is_computed_needs_no_run_and_has_no_settings_of_training(at_smoke_scale):
+    _, outcome = at_smoke_scale("ood-probability")
+    page = outcome.page.read_text(encoding="utf-8")
+    assert "Eq. 27" in page and "Hardware" not in page and "scale-exact" not in page
+    at_eight = outcome.table[(outcome.table["series"] == "n = 8") & (outcome.table["scale"] == 10)]
+    assert at_eight["median"].tolist() == pytest.approx([0.003366968878, 0.003366964264], rel=1e-9)

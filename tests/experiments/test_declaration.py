@@ -1,0 +1,97 @@
+"""Declarations: bad ones get one sentence, smaller sizes are smaller, and computations are computed once."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from trials import FIGURE, small
+
+import posattn
+from posattn.errors import UsageError
+from posattn.experiments import (
+    EXPERIMENTS,
+    Computation,
+    Engine,
+    Experiment,
+    FineTuned,
+    Grid,
+    Lines,
+    Scales,
+    Series,
+    Store,
+    View,
+    reproduce,
+    series,
+)
+from posattn.experiments.ood_study import ood_probability_rows
+from posattn.training.recipe import recipe
+
+
+def declared(name="trial", figure=FIGURE, **grid):
+    """An experiment of one architecture on one task, with these changes."""
+    own = {"tasks": ("sum",), "series": series("positional"), "seeds": 2} | grid
+    return Experiment(name, "nowhere", "a trial", Grid(**own), figure)
+
+
+GRAPH = Series("g", {"arch": "gcn"}, posattn.GraphConfig)
+BAD = [
+    ({"name": "../x"}, r"^name is '\.\./x'; it must be letters, digits, dots and dashes\.$"),
+    ({"seeds": 0}, r"^grid\.seeds is 0; it must be a whole number"),
+    ({"seeds": 1.5}, r"^grid\.seeds is 1\.5; it must be a whole number"),
+    ({"n": ()}, r"^grid\.n is empty; it must have at least one value\.$"),
+    ({"n": (0,)}, r"^grid\.n is 0"),
+    ({"samples": ()}, r"^grid\.samples is empty"),
+    ({"layers": (0,)}, r"^grid\.layers is 0"),
+    ({"tasks": ()}, r"^grid\.tasks is empty"),
+    ({"tasks": ("product",)}, r"^grid\.tasks is 'product'; it must be one of sum, "),
+    ({"series": (Series("a", {"colour": 3}),)}, r"^the series 'a' has settings that its network does not take: .*colour"),
+    ({"series": ()}, r"^grid\.series is empty"),
+    ({"series": 2 * series("positional")}, r"^the grid has two series of one label; every label must be its own\.$"),
+    ({"series": (*series("positional"), GRAPH), "measure": FineTuned()}, r"^the series 'g' is a graph network, which has"),
+    ({"recipe": recipe("selector")}, r"^the recipe trains 'attention\.logits' alone, which takes a run to begin with\.$"),
+    ({"figure": Scales()}, r"^figure is Scales, a measure, which goes into the grid: Grid\(\.\.\., measure=Scales\("),
+    ({"figure": Lines(views=(View("", {"split": "test", "scale": 4}),)), "measure": Scales((1, 2))},
+     r"^the figure has a panel of scale 4; the experiment measures 1, 2\.$"),
+    ({"figure": Lines(views=(View("", {"split": "train"}),))}, r"^the figure has a panel of training lists; it must mea"),
+    ({"figure": Lines(views=(View("", metric="beauty"),))}, r"^figure\.views\.metric is 'beauty'; it must be one of mse, "),
+    ({"figure": Lines(views=(View("", {"colour": 1}),))}, r"^figure\.views\.where is 'colour'"),
+    ({"figure": Lines(columns=("moon",))}, r"^figure\.columns is 'moon'"),
+    ({"figure": Lines(columns=("hops",))}, r"^figure\.columns is 'hops'"),
+    ({"figure": Lines("moon")}, r"^figure\.x is 'moon'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD)
+def test_bad_declarations_get_one_sentence_before_anything_is_trained(changes, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        declared(**changes)
+
+
+def test_token_tasks_have_columns_and_metrics_of_their_own():
+    figure = Lines("layers", (View("", metric="accuracy"),), columns=("hops",))
+    cells = declared(tasks=("khop",), n=(12,), layers=(1, 2), figure=figure).cells("paper")
+    assert {(cell.model.tokens, cell.model.causal, cell.model.layers) for cell in cells} == {
+        ("letters", True, 1),
+        ("letters", True, 2),
+    }
+    with pytest.raises(UsageError, match=r"^figure\.views\.metric is 'mse'; it must be one of cross_entropy, accuracy, "):
+        declared(tasks=("khop",), n=(12,))
+
+
+def test_smaller_sizes_are_never_larger_than_what_was_declared():
+    grid = small().source.at("quick")
+    assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
+
+
+def test_rows_are_computed_once_and_damaged_ones_are_named(tmp_path):
+    asked = []
+    computed = Computation(lambda size: asked.append(size) or ood_probability_rows(size))
+    trial = replace(EXPERIMENTS["ood-probability"], source=computed)
+    store = Store(tmp_path / "store")
+    first, again = (reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu"))) for _ in range(2))
+    assert asked == ["smoke"] and trial.cells("paper") == []
+    pd.testing.assert_frame_equal(first.rows, again.rows)
+    (tmp_path / "store" / "computed" / "ood-probability-smoke.csv").write_text("")
+    with pytest.raises(posattn.UsageError, match=r"ood-probability-smoke\.csv is damaged"):
+        reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu")))

@@ -1,0 +1,164 @@
+"""Measures: their rows and numbers by hand, and what they refuse."""
+
+import pytest
+import torch
+from trials import grid_changed
+
+from posattn.errors import UsageError
+from posattn.experiments import (
+    EXPERIMENTS,
+    Bars,
+    Engine,
+    Experiment,
+    FineTuned,
+    Grid,
+    Lengths,
+    Scales,
+    Shifts,
+    Store,
+    View,
+    reproduce,
+    series,
+)
+from posattn.metrics import Evaluation
+from posattn.runs import ROW_COLUMNS, load
+from posattn.tasks import sample_shift, task
+from posattn.training import Recipe
+
+NAMES = ("training", "near-ties", "heavy-tailed")
+GRID = Grid(
+    ("sum", "min"),
+    series("positional", "standard", embed=8, width=8),
+    n=(3,),
+    samples=(40,),
+    seeds=2,
+    recipe=Recipe(samples=40, epochs=2, batch=20),
+    measure=Shifts(NAMES, samples=20),
+)
+TRIAL = Experiment(
+    "trial",
+    "beyond the paper",
+    "a trial",
+    GRID,
+    Bars(views=(View("relative error", metric="relative"), View("closeness", metric="closeness"))),
+)
+
+
+@pytest.fixture(scope="module")
+def outcome(store, tmp_path_factory):
+    return reproduce(TRIAL, "paper", tmp_path_factory.mktemp("trial"), store, Engine(torch.device("cpu")))
+
+
+def test_there_is_a_row_for_every_run_distribution_and_metric(outcome):
+    rows = outcome.rows
+    assert [*ROW_COLUMNS, "distribution", "series"] == list(rows)
+    assert len(rows) == len(TRIAL.cells("paper")) * 3 * 3 and rows["value"].notna().all()
+    assert not rows.duplicated(["run", "distribution", "metric"]).any()
+    assert set(rows["metric"]) == {"mse", "relative", "closeness"}
+    assert set(rows["scale"]) == {1} and set(rows["split"]) == {"test"}
+    domains = rows.groupby("distribution")["domain"].unique().str.join("")
+    assert domains.to_dict() == {"training": "id", "near-ties": "ood", "heavy-tailed": "ood"}
+
+
+def test_training_rows_are_those_of_scale_one(outcome, store):
+    folders = list((store.root / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        run = load(folder)
+        shifted, scaled = run.evaluate_shifts(["training"], 20), run.evaluate([1], 20)
+        assert shifted["mse"].tolist() == scaled["mse"].tolist()
+        assert shifted["closeness"].tolist() == scaled["closeness"].tolist()
+
+
+def test_numbers_by_hand_for_known_predictors():
+    """Two members: one is wrong by 1/2 everywhere, the other answers with the mean of its answers."""
+    members, names = [("sum", 3), ("sort", 4)], ("sparse", "gaussian")
+    answers = {
+        name: [task(own).target(sample_shift(name, 100, 4, seed)).double() for own, seed in members] for name in names
+    }
+    given = iter(names)
+
+    def predict(x):
+        first, second = answers[next(given)]
+        return torch.stack([first + 0.5, second.mean().expand_as(second)]).float()
+
+    table = Evaluation(predict, members, 100).by_shift([4], names).set_index(["member", "distribution"])
+    for name in names:
+        first, second = answers[name]
+        variance = (first.square().mean() - first.mean().square()).item()
+        assert table.loc[(0, name), "mse"] == pytest.approx(0.25, rel=1e-5)
+        assert table.loc[(0, name), "relative"] == pytest.approx(0.25 / variance, rel=1e-5)
+        near = ((second.mean() - second).abs() <= 0.05 + 0.05 * second.abs()).all(dim=-1)
+        assert table.loc[(1, name), "relative"] == pytest.approx(1.0, rel=1e-5)
+        assert table.loc[(1, name), "closeness"] == pytest.approx(near.double().mean().item())
+    assert table["seed"].tolist() == [3, 3, 4, 4] and table["task"].tolist() == ["sum", "sum", "sort", "sort"]
+
+
+def test_figure_tables_and_page_are_written_in_the_order_of_the_names(outcome):
+    out = outcome.page.parent
+    assert outcome.figure.read_bytes().startswith(b"\x89PNG") and (out / "trial.pdf").stat().st_size > 1000
+    text = (out / "trial.md").read_text()
+    assert "### sum, relative error, relative" in text and "| distribution | positional | standard |" in text
+    assert [line.split(" | ")[0][2:] for line in text.splitlines()[4:7]] == list(NAMES)
+    assert r"distribution & positional & standard \\" in (out / "trial.tex").read_text()
+    page = outcome.page.read_text(encoding="utf-8")
+    assert "<p>Beyond the paper, at paper scale." in page and "heavy-tailed" in page and "dotted" not in page
+    tables = dict(outcome.tables)
+    own = outcome.rows.query(
+        "metric == 'relative' and task == 'min' and distribution == 'near-ties' and arch == 'standard'"
+    )
+    assert tables["min, relative error, relative"].loc["near-ties", "standard"] == pytest.approx(own["value"].median())
+
+
+def test_an_unknown_distribution_is_refused_when_declared():
+    with pytest.raises(
+        UsageError, match=r"^distribution is 'cauchy'; it must be one of training, uniform, .*sparse\.$"
+    ):
+        Shifts(("training", "cauchy"))
+
+
+def test_rows_of_every_length_and_scale(tmp_path):
+    experiment = EXPERIMENTS["length-generalization"]
+    few = grid_changed(experiment, series=experiment.source.series[:4])
+    outcome = reproduce(few, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
+    assert outcome.figure.exists() and outcome.page.exists()
+    rows = outcome.rows
+    assert set(rows["metric"]) == {"mse", "relative_square"} and set(rows["n"]) == {2, 4, 8}
+    assert (rows["trained_n"] == 16).all() and rows["value"].notna().all()
+    assert len(rows) == 4 * 3 * 2 * 2  # series, lengths, scales, metrics; one task and one run
+    assert set(rows.loc[rows["scale"] == 1, "domain"]) == {"id"}
+
+
+def test_longer_lists_are_fewer_but_never_too_few():
+    assert [Lengths().count(n) for n in (2, 64, 128, 1024)] == [1000, 1000, 500, 100]
+    assert [Lengths(samples=20).count(n) for n in (2, 1024)] == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (lambda: Scales(()), r"^measure\.factors is empty; it must have at least one number\.$"),
+        (lambda: Scales((0,)), r"^measure\.factors is 0; it must be a finite number above 0\.$"),
+        (lambda: Scales(("a",)), r"^measure\.factors is 'a'"),
+        (lambda: Scales(3), r"^measure\.factors is 3; it must be a list"),
+        (lambda: Scales(samples=0), r"^measure\.samples is 0"),
+        (lambda: Shifts(()), r"^measure\.names is empty; it must have at least one distribution\.$"),
+        (lambda: Shifts(samples=0), r"^measure\.samples is 0"),
+        (lambda: FineTuned(scale="big"), r"^measure\.scale is 'big'; it must be a finite number above 0\.$"),
+        (lambda: FineTuned(scale=True), r"^measure\.scale is True"),
+        (lambda: FineTuned(epochs=0), r"^measure\.epochs is 0"),
+        (lambda: FineTuned(samples=0), r"^measure\.samples is 0"),
+    ],
+)
+def test_bad_measures_get_one_sentence(made, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        made()
+
+
+def test_stores_know_a_measure_by_its_settings():
+    """Digests of stored rows come from these keys, so they may not change."""
+    assert Scales((1, 3), train=True).key() == {"kind": "scales", "factors": [1.0, 3.0], "samples": 1000, "train": True}
+    assert str(Scales((1,)).key()["factors"]) == "[1.0]"
+    assert Shifts(("sparse",)).key() == {"kind": "shifts", "names": ["sparse"], "samples": 1000}
+    assert FineTuned().key() == {"kind": "fine-tuned", "scale": 10.0, "epochs": 20, "samples": 1000}
+    assert Lengths((2,)).key() == {"kind": "lengths", "lengths": [2], "scales": [1.0, 10.0], "samples": 1000, "least": 100}

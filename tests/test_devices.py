@@ -1,0 +1,59 @@
+"""Devices by name, and the memory that they have left."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from posattn import UsageError, devices
+from posattn.devices import free_bytes, hardware, pick_device
+
+CPU = torch.device("cpu")
+
+
+def test_a_device_has_a_name_and_words():
+    assert pick_device("cpu") == pick_device(CPU) == CPU
+    assert pick_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert hardware(CPU).startswith("CPU (") and hardware(CPU).endswith(f"{torch.get_num_threads()} threads)")
+    for name in ("meta", "abacus", "cuda:x"):
+        with pytest.raises(UsageError, match=rf"^device is '{name}'; it must be cpu or cuda\.$"):
+            pick_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(
+        UsageError, match=r"^device is 'cuda'; this machine has no GPU that PyTorch can use, so give cpu\.$"
+    ):
+        pick_device("cuda")
+
+
+def test_every_limit_on_the_process_counts(monkeypatch):
+    assert 0 < free_bytes(CPU) < math.inf and free_bytes(torch.device("meta")) == math.inf
+    for reader in ("_machine", "_address_space"):
+        with monkeypatch.context() as patch:
+            patch.setattr(devices, reader, lambda: 1234.0)
+            assert free_bytes(CPU) == 1234
+    for name, limit in (("memory.max", 5000.0), ("memory.limit_in_bytes", 4500.0)):
+        values = {name: limit, "memory.current": 1000.0, "memory.usage_in_bytes": 1000.0}
+        monkeypatch.setattr(devices, "_read", lambda path, other=math.inf, v=values: v.get(path.split("/")[-1], other))
+        assert free_bytes(CPU) == limit - 1000
+
+
+def test_a_limit_on_addresses_leaves_what_is_not_used():
+    script = """if True:
+        import resource, torch
+        from posattn.devices import free_bytes
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 26), used + (1 << 26)))
+        print(free_bytes(torch.device("cpu")))
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert 0 < float(done.stdout) <= 1 << 26, done.stderr
+
+
+def test_a_system_without_unix_limits_has_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert devices._address_space() == math.inf
