@@ -8,7 +8,7 @@ import posattn
 from posattn.baselines.gpt2 import TINY, FineTuning
 from posattn.errors import UsageError
 from posattn.experiments.gpt2_comparison import Comparison, compare
-from posattn.training.run import ROW_COLUMNS
+from posattn.runs import ROW_COLUMNS
 
 CPU = torch.device("cpu")
 WHAT = Comparison(FineTuning("mixed-min", TINY, samples=8, epochs=1, batch=8), trials=1, scales=(1, 10), samples=4)

@@ -4,7 +4,7 @@ import pandas as pd
 
 from posattn.experiments import EXPERIMENTS
 from posattn.experiments.rows import result_rows
-from posattn.training.run import ROW_COLUMNS
+from posattn.runs import ROW_COLUMNS
 
 
 def test_rows_have_the_columns_of_every_result_and_then_their_own():

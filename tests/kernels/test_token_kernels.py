@@ -47,7 +47,7 @@ CASES = [
     ("khop", {"layers": 3}),
     ("khop", {"arch": "standard"}),
     ("khop", {"arch": "standard", "tied": True, "layers": 1}),
-    ("khop", {"arch": "scale-exact", "tied": True, "layers": 3}),
+    ("khop", {"bias": False, "tied": True, "layers": 3}),
     ("khop", {"arch": "rope-only"}),
     ("mixed-sum", {"arch": "standard"}),
     ("mixed-multitask", {"relative": True, "width": 10}),  # padded to 16
