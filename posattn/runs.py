@@ -1,7 +1,7 @@
 """What answers: trained runs and compiled programs behind one protocol, their result rows, and ``load``.
 
 :class:`AnyRun` is the protocol and what both kinds share. The kinds do not know each other, and this module knows neither:
-``training.run.Run`` and ``compiler.run.CompiledRun`` import it, and each registers how a folder of its own is read. So nothing
+``training.run.Run`` and ``compiled_run.CompiledRun`` import it, and each registers how a folder of its own is read. So nothing
 here imports ``training`` or ``compiler``.
 """
 

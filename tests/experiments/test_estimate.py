@@ -12,7 +12,7 @@ def test_operations_are_those_that_pytorch_counts():
     from torch.utils.flop_counter import FlopCounterMode
 
     for arch in ("positional", "standard"):
-        config = ModelConfig(30, arch, tokens="letters", causal=True, embed=60, layers=6)
+        config = TokenConfig(30, arch, tokens="letters", causal=True, embed=60, layers=6)
         model = Transformer(config)
         x = torch.randint(16, (64, 30))
         with FlopCounterMode(display=False) as counted:

@@ -1,4 +1,4 @@
-// Attention over a few offsets, for lists of every length, as posattn/offsets.py has it.
+// Attention over a few offsets, for lists of every length, as posattn/looped/offsets.py has it.
 // Letters: n positions, H heads, C candidates, K classes of positions; in a loop of stride s position i looks at i + r s.
 
 /** ⌈log2 n⌉, exactly. */
