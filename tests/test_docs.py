@@ -17,6 +17,7 @@ from posattn import cli, encodings, model
 from posattn.commands import console
 from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SIZES
+from posattn.network import can
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
 from posattn.training.suitability import network_for
@@ -207,7 +208,7 @@ def test_the_architectures_of_the_table_are_those_of_the_code() -> None:
     for name, count, folds in rows:
         config = posattn.ModelConfig(8, name)
         found = sum(parameter.numel() for parameter in posattn.Transformer(config).parameters())
-        assert (f"{found:,}", posattn.folding.folds(config)) == (count, folds == "yes"), name
+        assert (f"{found:,}", can(config, "fold")) == (count, folds == "yes"), name
 
 
 def test_every_figure_and_equation_is_on_the_map() -> None:
