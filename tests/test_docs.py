@@ -82,7 +82,7 @@ def tables() -> Iterator[None]:
     """Takes back the rows that snippets add to the package's tables."""
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table))
-        for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, EXPERIMENTS, RECIPES, PROGRAMS)
+        for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, KINDS, EXPERIMENTS, RECIPES, PROGRAMS)
     ]
     yield
     for table, before in kept:
