@@ -1,8 +1,8 @@
 """A trained network for other programs: an ONNX file, or a program of torch.export, with any number of lists at once.
 
-What is written is the folded network (posattn.folding) for lists of one length. A positional one is then a constant linear map
-and a ReLU a layer: no query, key or softmax is left in the file. Self-attention keeps its softmax, with one matrix instead of
-queries and keys where those multiply out; architectures that do not fold are written as they are.
+What is written is the frozen network (posattn.folding.frozen) for lists of one length. A positional one is then a constant
+linear map and a ReLU per layer: no query, key or softmax is left in the file. Self-attention keeps its softmax, with one matrix
+in place of queries and keys where those multiply out. Networks that cannot be frozen are written as they are.
 """
 
 import copy
@@ -33,7 +33,7 @@ _INPUT, _OUTPUT = "numbers", "answers"
 
 
 def simplest(model: nn.Module, length: int | None = None) -> tuple[Frozen | Transformer, int]:
-    """What is exported for a network, and the length of its lists."""
+    """The module that is exported for a network, a Frozen where it can be frozen, and the length of its lists."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
     require(model.config, "export")
@@ -93,7 +93,7 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
 
 
 def _shape(config: NetworkConfig, length: int) -> tuple[int, ...]:
-    """Of a list, or a list of vectors, as the network takes it."""
+    """The shape of a list, or of a list of vectors, as the network takes it."""
     return (length, config.inputs) if isinstance(config, CompiledConfig) and config.inputs > 1 else (length,)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import test_imports
+import test_network
 import typer
 
 import posattn
@@ -17,7 +19,7 @@ from posattn import cli, encodings, model
 from posattn.commands import console
 from posattn.compiler import PROGRAMS
 from posattn.experiments import EXPERIMENTS, SIZES
-from posattn.network import can
+from posattn.network import KINDS, can
 from posattn.tasks import TASKS
 from posattn.training import RECIPES
 from posattn.training.suitability import network_for
@@ -80,7 +82,7 @@ def tables() -> Iterator[None]:
     """Takes back the rows that snippets add to the package's tables."""
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table))
-        for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, EXPERIMENTS, RECIPES, PROGRAMS)
+        for table in (TASKS, encodings.ENCODINGS, model.ARCHITECTURES, KINDS, EXPERIMENTS, RECIPES, PROGRAMS)
     ]
     yield
     for table, before in kept:
@@ -195,10 +197,11 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 
 def test_the_tree_is_the_tree() -> None:
     (tree,) = [block for block in blocks(ROOT / "README.md") if block.language == "text"]
-    named = [line.split()[0] for line in tree.text.splitlines() if "coming" not in line]
-    assert [path for path in named if not (ROOT / path).exists()] == []
+    paths = [line.strip().split("  ")[0].split(", ") for line in tree.text.splitlines() if line.startswith("  ")]
     parts = {path.name for path in (ROOT / "posattn").iterdir() if not path.name.startswith(("__", "."))}
-    assert parts - {"py.typed"} == {Path(path).parts[1] for path in named if path.startswith("posattn/")}
+    assert sorted(name.rstrip("/") for names in paths for name in names) == sorted(parts - {"py.typed"})
+    outside = [line.split()[0] for line in tree.text.splitlines() if not line.startswith("  ")]
+    assert [path for path in outside if not (ROOT / path).is_dir()] == []
 
 
 def test_the_architectures_of_the_table_are_those_of_the_code() -> None:
@@ -208,6 +211,26 @@ def test_the_architectures_of_the_table_are_those_of_the_code() -> None:
         config = posattn.ModelConfig(8, name)
         found = sum(parameter.numel() for parameter in posattn.Transformer(config).parameters())
         assert (f"{found:,}", can(config, "fold")) == (count, folds == "yes"), name
+
+
+def test_the_rows_of_the_architecture_are_those_of_the_imports() -> None:
+    drawn, _ = [block.text for block in blocks(ROOT / "docs/architecture.md") if block.language == "text"]
+    rows = [line.split("  ")[0].split(", ") for line in drawn.splitlines()]
+    level = {part: number for number, row in enumerate(rows) for part in row}
+    assert set(level) == set(test_imports.LEVEL) - {"__main__"}
+    for path in test_imports.modules():
+        name = test_imports.name_of(path)
+        for other in test_imports.imported(path) if test_imports.part_of(name) in level else ():
+            if other.startswith("posattn."):
+                assert level[test_imports.part_of(other)] <= level[test_imports.part_of(name)], f"{name} imports {other}"
+
+
+def test_the_kinds_of_the_architecture_are_those_of_the_code() -> None:
+    page = ROOT / "docs/architecture.md"
+    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+Config|OwnNetwork)` \|", prose(page), flags=re.MULTILINE)
+    assert dict(rows) == {kind: own.__name__ for kind, own in KINDS.items() if own.__module__.startswith("posattn.")}
+    _, abilities = [block.text for block in blocks(page) if block.language == "text"]
+    assert abilities == test_network.TABLE.strip("\n")
 
 
 def test_every_figure_and_equation_is_on_the_map() -> None:

@@ -64,7 +64,7 @@ assert pcoc.run(moving_maximum, x[:, None])[:, 0].tolist() == expected
 # %% [markdown]
 # ## Compile
 #
-# One layer a round and one for the start, one head a memory position (Lemma B.2). The result is a `posattn.Transformer`
+# One layer per round and one for the start, one head per memory position (Lemma B.2). The result is a `posattn.Transformer`
 # like a trained one. It answers in float64, without error on these integers, at any scale up to its bound.
 
 # %%

@@ -52,7 +52,7 @@ def command(
 
 
 def _show(bounds: dict[str, GeneralizationBound], own: str, gap: float) -> None:
-    """The two bounds, their constants, and where in the network each comes from."""
+    """Prints the two bounds, their constants, and which matrices of the network they come from."""
     any_of_them = bounds[own]
     title = f"|risk - empirical risk| with probability {1 - any_of_them.delta:g}, m = {any_of_them.samples:g}"
     title += ", layer-normalised" if any_of_them.layer_norm else ""

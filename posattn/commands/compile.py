@@ -55,7 +55,7 @@ def command(
 
 
 def _remark(name: str, compilation: Compilation, bound: float | None) -> None:
-    """What the settings came to."""
+    """Says where the bound did not matter, how far softmax moves answers, and what fitted functions cost."""
     ends = [(known.lo, known.hi) for known in compilation.written.inputs]
     if bound is not None and all(bound not in (-lo, hi) for lo, hi in ends):
         own = ", and from ".join(f"{lo:g} to {hi:g}" for lo, hi in ends)

@@ -71,7 +71,7 @@ def parse_list(text: str) -> list[float]:
 
 
 def networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[AnyRun, str]:
-    """Those of a folder, or the one that comes with the package, and where they are from."""
+    """The networks of a folder, or the one that comes with the package; and what tables call their origin."""
     if pretrained is not None:
         return pretrained_run(pretrained, arch or "positional", device), f"{arch or 'positional'}, with the package"
     if arch is not None:
@@ -80,7 +80,7 @@ def networks(run: str | Path | None, pretrained: str | None, arch: str | None, d
 
 
 def print_table(title: str | None, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:
-    """A table, floats in three digits; one that is too wide is turned, its columns into rows."""
+    """Prints a table, floats with three digits; one that is too wide for the terminal has its columns as rows."""
     names, cells = [_text(name) for name in columns], [[_text(value) for value in row] for row in rows]
     out = Console(width=None if sys.stdout.isatty() else 120)
     table = _table(title, names, cells)
@@ -95,7 +95,7 @@ def print_frame(title: str, frame: pd.DataFrame) -> None:
 
 
 def _table(title: str | None, names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Columns of numbers stand right, columns of text left."""
+    """A table whose columns of numbers are aligned right, and those of text left."""
     cells, table = list(rows), Table(title=title)
     for name, *column in zip(names, *cells, strict=True):
         table.add_column(name, justify="right" if any(map(_NUMBER.fullmatch, column)) else "left")
@@ -111,5 +111,5 @@ def _text(value: object) -> str:
 
 
 def print_json(content: dict[str, Any]) -> None:
-    """One object, with null for what JSON has no number for."""
+    """Prints one JSON object, with null for inf and nan, which JSON lacks."""
     print(json.dumps(json.loads(json.dumps(content), parse_constant=lambda name: None), indent=2))

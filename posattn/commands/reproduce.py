@@ -37,7 +37,7 @@ def command(
     ),
     show_list: bool = Option(False, "--list", help="List the experiments."),
     as_json: bool = Option(
-        False, "--json", help="Print the medians as JSON, an object an experiment, in place of tables."
+        False, "--json", help="Print the medians as JSON, one object per experiment, in place of tables."
     ),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""

@@ -33,11 +33,13 @@ _RIDGE = 1e-6  # of the probe, relative to the states' variance
 
 @dataclass(frozen=True)
 class AttentionStudy(Measure):
-    """Rows, with the columns ``layer``, ``head``, ``query``, ``key`` and ``list`` where they apply:
+    """What the study measures of a network, layer by layer.
+
+    Rows have the columns ``layer``, ``head``, ``query``, ``key`` and ``list`` where they apply, and these metrics:
 
     ``attention``: the weights on the figures' lists, for the first seed alone, head 1;
     ``movement``: the total variation distance between the weights on c X and on X, a mean over lists, heads and queries;
-    ``spread``: the same between the weights on X and their mean over lists, at scale 1 how much the attention depends on X;
+    ``spread``: at scale 1, the same distance between the weights on X and their mean over lists: how much A depends on X;
     ``probe``: the share of positions that a linear probe, fitted at scale 1, reads off the state at scale c.
     """
 
@@ -98,12 +100,12 @@ class AttentionStudy(Measure):
 
 
 def _row(metric: str, factor: float, layer: int, value: float) -> dict[str, Any]:
-    """``layer`` counts from 0; for the probe it is how many layers the state has passed."""
+    """One value. ``layer`` counts from 0, in the row from 1; for the probe it is how many layers the state has passed."""
     return {"scale": factor, "metric": metric, "value": value, "layer": layer + (metric != "probe")}
 
 
 def _on(model: Transformer, x: Float[Tensor, "lists n"]) -> Float[Tensor, "L lists H N N"]:
-    """The attention weights on every list, also where they are the same for all."""
+    """The attention weights on every list; positional ones are repeated for each list."""
     weights = model.attention(x)
     return weights[:, None].expand(-1, len(x), -1, -1, -1) if weights.ndim == 4 else weights
 
@@ -136,7 +138,7 @@ def _share_read(probe: Float[Tensor, "d1 N"], state: Float[Tensor, "lists N d"])
 
 @dataclass(frozen=True)
 class AttentionMaps(Lines):
-    """Lines, and for each list of the study the attention weights as in Figures 36 and 37: a picture of its own."""
+    """Lines, and one more picture per list of the study: its attention weights, as in Figures 36 and 37."""
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
         weights = rows[rows["metric"] == "attention"]

@@ -79,7 +79,7 @@ _HOPS = tuple(
 
 
 def _khop(layers: tuple[int, ...] = (8,), samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
-    """Sequences of 30, each of which costs what ten lists of 8 do: the smaller sizes have fewer."""
+    """Networks of letters. A sequence of 30 costs as much as ten lists of 8, so the smaller sizes have fewer."""
     fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
     return Grid(("khop",), LETTERS, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
@@ -89,7 +89,7 @@ def _mixed(samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
 
 
 def _any_length(label: str, arch: str) -> tuple[Series, ...]:
-    """A network with self-attention for lists of every length: with layers of its own, and with one layer, looped."""
+    """Two series of self-attention for lists of every length: with a stack of layers, and with one layer, looped."""
     own = Series(label, {"arch": arch, "any_length": True, "causal": True})
     return own, *_variants((own,), "looped", looped=True)
 

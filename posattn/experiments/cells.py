@@ -20,7 +20,7 @@ class Series:
     kind: Callable[..., NetworkConfig] = configuration
 
     def config(self, n: int, layers: int | None = None) -> NetworkConfig:
-        """The network for lists of n; ``layers`` in place of its own."""
+        """The network for lists of n; ``layers``, if given, replaces its own number of layers."""
         try:
             return self.kind(n=n, **(dict(self.settings) if layers is None else {**self.settings, "layers": layers}))
         except (TypeError, UsageError) as error:
@@ -45,15 +45,15 @@ class Cell:
     measure: Measure
 
     def spec(self, precision: str = "fp32") -> RunSpec:
-        """The run alone."""
+        """This run as an ensemble of one."""
         return RunSpec(self.model, self.recipe, (self.member,), self.variable_length, precision)
 
     @cached_property
     def key(self) -> str:
-        """Names the run's numbers up to the precision they were computed in."""
+        """The identity of the run, whatever precision it is computed in."""
         return self.spec().identity(0, precision=False)
 
     @cached_property
     def point(self) -> str:
-        """Names what runs that differ in their seeds alone share: a point of the figure."""
+        """The identity that runs share if only their seeds differ: a point of the figure."""
         return replace(self, member=replace(self.member, seed=0)).key

@@ -16,9 +16,9 @@ LABEL = "compiled"
 
 @cache
 def compiled_run(program: str, n: int) -> CompiledRun:
-    """A program of the library for lists, or sequences of tokens, of n.
+    """A program of the library, compiled for lists of n numbers or sequences of n tokens.
 
-    ``khop``, on a machine per letter, stays without its large matrices, which at n = 30 are four GiB.
+    ``khop`` has a machine per letter and is a SelectionNetwork: at n = 30 the large matrices would take four GiB.
     """
     row = PROGRAMS[program]
     if row.task != "khop":
@@ -27,7 +27,7 @@ def compiled_run(program: str, n: int) -> CompiledRun:
 
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
-    """Rows of a program for every task that one solves and every length; of several programs the last of the library."""
+    """Rows per task that a program solves, and length; of several programs for a task the last of the library is taken."""
     solving = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
     tables = [measure.rows(compiled_run(solving[task], n)) for n in lengths for task in tasks if task in solving]
     return pd.concat(tables, ignore_index=True).assign(series=LABEL)

@@ -29,9 +29,9 @@ SIZES = ("smoke", "quick", "paper")
 
 @dataclass(frozen=True)
 class Held:
-    """What a store has of a source's rows: any, enough for a figure, how much in words, and how to get them.
+    """What a store holds of a source: whether there are rows, whether they suffice for a figure, and how many, in words.
 
-    ``read`` gives the rows and the descriptions of the ensembles that they are from.
+    ``read`` gives the rows, and the descriptions of the ensembles that they come from.
     """
 
     some: bool
@@ -44,7 +44,7 @@ class Source:
     """Where an experiment's rows come from."""
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
-        """What the store has of the experiment of that name."""
+        """What the store holds of this source for the experiment of that name."""
         raise NotImplementedError
 
     def cells(self, size: str) -> list[Cell]:
@@ -53,7 +53,7 @@ class Source:
         return []
 
     def check(self, figure: Lines) -> None:
-        """Raises where the figure shows what is known not to be measured."""
+        """Raises if the figure shows something that this source does not measure."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Grid(Source):
     programs: bool = False
 
     def __post_init__(self) -> None:
-        """Finds what would only show after training."""
+        """Refuses what would otherwise fail only after training."""
         whole("grid.seeds", self.seeds)
         for name in self.tasks:
             choice("grid.tasks", name, TASKS)
@@ -136,7 +136,7 @@ class Grid(Source):
         ]
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
-        """Enough is half of what is drawn: tasks, series and settings, of each one run at least."""
+        """Enough for a figure is one run at least for half of its points, the combinations of task, series and settings."""
         own, cells = self.at(size), self.cells(size)
         found = store.find(cells, own.measure, precision)
         there = {cell.point for cell in cells if cell.key in found}
@@ -162,7 +162,7 @@ class Grid(Source):
 
 @dataclass(frozen=True)
 class Computation(Source):
-    """Rows that come from no run: a function of the size."""
+    """A source without runs: a function from the size to rows."""
 
     rows: Callable[[str], pd.DataFrame]
 
@@ -180,7 +180,7 @@ def _of(rows: pd.DataFrame, experiment: str) -> pd.DataFrame:
 
 
 def _labelled(rows: pd.DataFrame, cells: Iterable[Cell], keys: dict[str, str]) -> pd.DataFrame:
-    """The rows in the order of the cells, under the names that the grid has for them; ``keys`` are those of the runs."""
+    """The rows in the order of the cells, with each cell's label as ``series``; ``keys`` are the cells' keys by run."""
     order = {cell.key: (position, cell.label) for position, cell in enumerate(cells)}
     own = [order[keys[run]] for run in rows["run"]]
     rows = rows.assign(series=[label for _, label in own], order=[place for place, _ in own])
@@ -193,7 +193,7 @@ class Experiment:
 
     Args:
         name: what its files are called.
-        reference: its number in the paper, or that it has none.
+        reference: its number in the paper, or a phrase that says it has none.
         title: what it shows, in a line.
         source: a :class:`Grid` of runs, or a :class:`Computation`.
         figure: how its rows are shown.
@@ -218,5 +218,5 @@ class Experiment:
         return self.source.cells(size)
 
     def held(self, size: str, store: Store, precision: str | None = None) -> Held:
-        """What the store has of it."""
+        """What the store holds of its rows."""
         return self.source.held(self.name, size, store, precision)

@@ -1,8 +1,8 @@
 """Figures 1, 7 and 8: the two attentions side by side, graphs of parallel programs, a Beneš network.
 
-Nothing is drawn from memory. Rows are asked of the package's own objects: which inputs move the queries, keys and values of a
-layer (its derivatives), the attention of trained networks, who hears whom in a program, the edges of the network that routing
-uses. Pictures are drawn from the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
+The package's own objects give the rows: which inputs move the queries, keys and values of a layer (its derivatives), the
+attention of trained networks, who hears whom in a program, the edges of the network that routing uses. Pictures are drawn from
+the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ _FLOW = [
 
 
 def depends(arch: str) -> list[tuple[str, str]]:
-    """(input, what it moves) of a layer with this attention: P and X against X itself, queries, keys and values."""
+    """Pairs of an input, P or X, and what it moves in a layer with this attention: X itself, queries, keys or values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Transformer(ModelConfig(4, arch, encoding_dim=5)).double()
@@ -204,7 +204,7 @@ def _graph_panel(axes: Axes, rows: pd.DataFrame, title: str) -> None:
 
 @dataclass(frozen=True)
 class Diagrams(Lines):
-    """Figure 1, and with ``-7`` and ``-8`` at the end of their names the others; tables hold messages per round."""
+    """Figures 1, 7 and 8: the names of the last two end in ``-7`` and ``-8``. The tables hold messages per round."""
 
     x: str = "round"
     views: tuple[View, ...] = (View("messages between machines", metric="messages"),)

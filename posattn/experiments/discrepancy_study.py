@@ -70,8 +70,8 @@ def learn_minimum(
 ) -> Members:
     """The network of Appendix G's class that fits the minimum of the lists ``x`` best, of ``restarts`` trained together.
 
-    Networks with four hidden units often get stuck, hence the restarts; the training error picks. By Adam with a cosine
-    schedule, on the squared error: on |h(x) - min x| most stop at the constant 0, which is the median of the answers.
+    Networks with four hidden units often get stuck, hence the restarts; the one with the least training error is kept. Adam
+    with a cosine schedule lowers the squared error: on |h(x) - min x| most networks stop at the constant 0, the median answer.
     """
     members = _drawn(x.shape[1], seed, restarts)
     weights = [members.logits, members.W_1, members.W_2]
@@ -90,7 +90,7 @@ def learn_minimum(
 
 
 def _drawn(n: int, seed: int, restarts: int) -> Members:
-    """Random networks to begin with."""
+    """Random initial weights of the networks."""
     generator = torch.Generator().manual_seed(seed)
     layers = tree_depth(n)
     shapes = ((2, n, n), (3, 4), (4,))

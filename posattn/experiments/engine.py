@@ -31,12 +31,12 @@ from posattn.training.spec import PRECISIONS
 
 
 class NothingStored(UsageError):
-    """No rows to draw, and none to be trained."""
+    """The store has no rows to draw, and nothing was to be trained."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reproduction leaves behind: its rows, their medians, these as tables by panel, and two files."""
+    """What a reproduction gives: its rows, their medians, the medians as one table per panel, and where page and figure are."""
 
     rows: pd.DataFrame
     table: pd.DataFrame
@@ -60,7 +60,7 @@ class Engine:
             check_precision(model, precision, self.device)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
-        """Trains and measures the ensembles; returns those that another process is at."""
+        """Trains and measures the ensembles; returns those that another process is training."""
         elsewhere = []
         for spec in specs:
             if spec.digest not in self._waited_for:
@@ -84,7 +84,7 @@ def plan(spec: RunSpec) -> str:
 
 
 def called(spec: RunSpec) -> str:
-    """An ensemble in words."""
+    """What messages call an ensemble."""
     count = len(spec.members)
     return f"{spec.model.arch}, n = {spec.model.n}: {count} model{'s' if count > 1 else ''}"
 
@@ -92,9 +92,9 @@ def called(spec: RunSpec) -> str:
 def having(
     experiments: Sequence[Experiment], only: Collection[str], size: str
 ) -> list[tuple[Experiment, Collection[str]]]:
-    """The experiments that have one of the series ``only``, and which of these; if ``only`` is empty, all of them.
+    """The experiments that have a series of ``only``, each with those that it has; all experiments if ``only`` is empty.
 
-    Raises for a series that none of them has.
+    Raises for a series that no experiment has.
     """
     if not only:
         return [(each, ()) for each in experiments]
@@ -120,8 +120,8 @@ def reproduce(
 ) -> Outcome:
     """Runs ``experiment`` at ``size`` into the folder ``out``; called again, it goes on or does nothing.
 
-    ``only`` names the series to train now, and ``runs`` how many of every point, or 0; what has rows already is drawn too.
-    Without a ``precision`` rows of any will do, and what is lacking is trained in fp32.
+    ``only`` names the series to train now, and ``runs`` says how many runs per point, 0 for none. The figure shows all rows
+    that the store then has. Without a ``precision``, rows of any precision serve, and missing runs train in fp32.
     """
     having([experiment], only, size)
     cells = experiment.cells(size)
@@ -147,9 +147,10 @@ def reproduce(
 def reportable(
     store: Store, left_out: Callable[[str], None] = lambda line: None
 ) -> Iterator[tuple[Experiment, str, str, pd.DataFrame, list[dict[str, Any]]]]:
-    """The experiments of the catalogue, size by size, that the store has enough of for a figure, and how much in words.
+    """The experiments of the catalogue, size by size, of which the store holds enough for a figure.
 
-    With each come its rows and the descriptions of their ensembles. Of what there is too little of ``left_out`` is told.
+    Each comes with its size, how much there is in words, its rows, and the descriptions of their ensembles. ``left_out`` is
+    called with a line for each of which the store holds too little.
     """
     for experiment, size in product(EXPERIMENTS.values(), SIZES):
         held = experiment.held(size, store)
@@ -160,7 +161,7 @@ def reportable(
 
 
 def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
-    """One page of what the store holds of the catalogue, at ``out``; returns what is on it, and of what there is too little."""
+    """Writes one page of what the store holds of the catalogue; returns what is on it, and what has too few rows."""
     if not store.root.is_dir():
         raise UsageError(f"store is {str(store.root)!r}; there is no such folder.")
     sections: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""How long an experiment will train on this machine, roughly: a step of each network is timed, and the steps are counted."""
+"""Estimates how long an experiment will train on this machine: times a step of each network and counts the steps."""
 
 import math
 import time
@@ -26,7 +26,7 @@ _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
 def seconds(cells: Iterable[Cell], device: torch.device) -> float:
-    """The training time of the cells together."""
+    """The estimated training time of all cells together."""
     total = 0.0
     for cell in cells:
         lists = cell.recipe.epochs * cell.recipe.samples * cell.recipe.starts
@@ -37,7 +37,7 @@ def seconds(cells: Iterable[Cell], device: torch.device) -> float:
 
 @cache
 def _on_cpu(model: NetworkConfig) -> float:
-    """Seconds per list, with as many members as keep all cores busy, on any task that the network can read."""
+    """Seconds per list, timed with as many members as keep all cores busy, on a task that the network can read."""
     task = next(name for name, row in TASKS.items() if model.reads == row.TOKENS)
     lists = max(20, _ENTRIES // (model.n + 1))
     with Workers() as workers:

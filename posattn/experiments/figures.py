@@ -55,16 +55,16 @@ def _read_published() -> pd.DataFrame:
 
 
 def published(name: str) -> pd.DataFrame:
-    """Medians of the published runs of that name, where they are known, and percentiles of those drawn as lines."""
+    """The published medians of the experiment of that name, with percentiles where it is drawn as lines; empty if unknown."""
     known = _read_published()
     return known[known["experiment"] == name]
 
 
 @dataclass(frozen=True)
 class View:
-    """One row of a figure's panels: the rows that match ``where``, by default all of split test, and what they are called.
+    """One row of a figure's panels: its title and which result rows it shows, by default all of split test.
 
-    Published medians match ``published`` instead, where the published record has another split.
+    ``published``, if given, selects the published medians in place of ``where``: they may have another split.
     """
 
     title: str
@@ -80,7 +80,7 @@ class View:
         return _where({"view": self.title, "metric": self.metric}, table)
 
     def of_published(self, known: pd.DataFrame) -> pd.DataFrame:
-        """The published medians beside the view; none where the view picks by what they do not say."""
+        """The published medians to draw beside the view; none if the view selects by a column that they lack."""
         return _where({**(self.where if self.published is None else self.published), "metric": self.metric}, known)
 
 
@@ -96,11 +96,11 @@ class Lines:
     """Panels of lines, median and band over runs: one row of panels per view, columns by ``columns``.
 
     Args:
-        x: the column of the rows that stands along the axis.
+        x: the column of the rows that is on the x axis.
         views: the rows of panels.
-        columns: columns of the rows, each combination of whose values is a column of panels.
-        published: the name under which published medians are known, which are drawn beside ours; "" for none.
-        prose: what pages say of the figure, in place of what they say of every figure of its class.
+        columns: columns of the rows; each combination of their values is a column of panels.
+        published: the experiment whose published medians are drawn beside ours; "" for none.
+        prose: what pages say of the figure; by default a text that fits every figure of its class.
     """
 
     x: str = "scale"
@@ -181,7 +181,7 @@ class Lines:
         return f"Dotted lines are the published medians, which took the full recipe{shapes}. "
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
-        """The pictures, by what their file names end in: that of the panels in nothing."""
+        """The pictures by the ending of their file names, which is empty for the picture of the panels."""
         keys = list(medians[list(self.columns)].drop_duplicates().itertuples(index=False, name=None))
         if not any(isinstance(value, str) for key in keys for value in key):
             keys.sort()
@@ -207,7 +207,7 @@ class Lines:
         return plt.subplots(len(self.views), columns, figsize=size, squeeze=False, layout="constrained")
 
     def _by_view(self, medians: pd.DataFrame) -> Iterator[tuple[View, pd.DataFrame, pd.DataFrame, list[str]]]:
-        """For each view our medians, the published ones beside them, and the series, which have a style each."""
+        """Per view our medians, the published ones to draw beside them, and the series that share out the styles."""
         known = published(self.published)
         every = list(dict.fromkeys(medians["series"])) or list(dict.fromkeys(known["series"]))
         for view in self.views:
@@ -220,7 +220,7 @@ class Lines:
         return _where(dict(zip(self.columns, key, strict=True)), table)
 
     def _title(self, view: View, key: tuple[Any, ...], width: float | None = _TITLE) -> str:
-        """The title of a panel, on two lines if one of ``width`` letters is too short."""
+        """The title of a panel, on two lines if it is longer than ``width`` letters."""
         names = ", ".join(titled(name, value) for name, value in zip(self.columns, key, strict=True))
         long = width is not None and len(names) + len(view.title) > width * self._WIDTH / Lines._WIDTH
         return names + (":\n" if long else ": ") + view.title if view.title else names
@@ -284,9 +284,9 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars(Lines):
-    """The same where x is a name: for each name the series side by side, marker and bar, in the order of the rows.
+    """The same for an x that is a name: per name the series side by side, each a marker and a bar, in the order of the rows.
 
-    Wider panels, so ``columns`` go down and views across.
+    Panels are wider, so ``columns`` go down and views across.
     """
 
     x: str = "distribution"
@@ -310,7 +310,7 @@ class Bars(Lines):
         return figure, panels.T
 
     def _set_x(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
-        """Panels of names are left as matplotlib makes them."""
+        """Leaves an axis of names as matplotlib makes it."""
 
     def _draw_panel(self, axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> None:
         names = list(dict.fromkeys(ours[self.x]))
@@ -332,7 +332,7 @@ class Bars(Lines):
 
 
 def _task_of(rows: pd.DataFrame) -> Task | None:
-    """The task that networks were trained on, if any; where there are several, they are of one kind."""
+    """The task of the first row, if there is one; all tasks of a figure are of one kind."""
     return TASKS.get(str(rows["task"].iloc[0])) if "task" in rows and len(rows) else None
 
 
@@ -347,7 +347,7 @@ def _add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
 
 
 def _mark(axes: Axes, values: Sequence[float]) -> None:
-    """Names the values that were measured along a logarithmic axis: the ends, and those between that there is room for."""
+    """Labels a logarithmic axis with values that were measured: both ends, and those between for which there is room."""
     if not values or values[0] <= 0:  # nothing measured, or no such axis
         return
     span, marks = math.log(values[-1] / values[0]) or 1.0, dict[float, str]()
@@ -362,7 +362,7 @@ def _mark(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _points(frame: pd.DataFrame, x: str) -> list[list[Any]]:
-    """[x, median, 10th, 90th percentile], in the order of x where it is a number; what is no finite number is None."""
+    """[x, median, 10th, 90th percentile] per point, in the order of x if that is a number; None for what is not finite."""
     if x not in frame:
         return []
     if len(frame) and not isinstance(frame[x].iloc[0], str):
@@ -376,7 +376,7 @@ def _rounded(value: float) -> float | None:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """The picture as a file of that kind, png or pdf."""
+    """The content of the picture's file, png or pdf."""
     image = BytesIO()
     figure.savefig(image, format=kind, dpi=150, metadata={"CreationDate": None} if kind == "pdf" else None)
     figure.set_layout_engine("none")  # a PDF is laid out as the PNG was: that takes longer than to draw it

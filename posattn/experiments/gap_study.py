@@ -49,7 +49,7 @@ class Gaps(Measure):
         return run.described(pd.DataFrame(found), split="test")
 
     def _risks(self, model: torch.nn.Module, name: str, seed: int, m: int, n: int) -> list[float]:
-        """Of fresh lists and of the training lists."""
+        """The capped risk of a network on fresh lists, and on its training lists."""
         risks = []
         for count, split in ((self.fresh, "test"), (m, "train")):
             x, y = task(name).sample(count, n=n, seed=seed, split=split)
@@ -109,7 +109,7 @@ class GapPanels(Lines):
 
 
 def _lines(axes: Axes, medians: pd.DataFrame, x: str, archs: dict[str, str], measured: str, bound: str) -> None:
-    """For each series what was ``measured``, if anything, and the two bounds: of its own attention, and of the other kind."""
+    """Draws per series the metric ``measured``, if there is one, the bound of its own attention, and that of the other kind."""
     for label, arch in archs.items():
         kind, other = ATTENTION if ARCHITECTURES[arch].attends == "position" else ATTENTION[::-1]
         shown = {

@@ -17,7 +17,7 @@ from posattn.training.run import trained
 
 @dataclass(frozen=True)
 class Measure:
-    """The fields of a measure, with its ``KIND``, determine the rows beside the run."""
+    """The base of measures. Run, ``KIND`` and fields determine the rows; nothing else does."""
 
     KIND: ClassVar[str]
     SMOKE: ClassVar[dict[str, Any]] = {}  # what is less at that size
@@ -39,21 +39,21 @@ class Measure:
         return key == self.key()
 
     def own(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Of rows that hold this measure, those that it asks for."""
+        """The rows that this measure asks for, out of those that ``held_by`` accepted."""
         return rows
 
     def _set_factors(self) -> None:
-        """Makes the scale factors floats, as which stores keep them; raises unless there are some, all above 0."""
+        """Converts the scale factors to floats, as stores keep them; raises unless there are some and all are above 0."""
         given = several("measure.factors", vars(self)["factors"])
         if not given:
             raise UsageError("measure.factors is empty; it must have at least one number.")
         object.__setattr__(self, "factors", tuple(positive("measure.factors", factor) for factor in given))
 
     def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
-        """Raises where a figure of networks for ``task``, whose rows have these columns, shows what is not measured."""
+        """Raises if a figure shows what is not measured. Its networks learn ``task``, and their rows have these columns."""
 
     def check_network(self, label: str, settings: Mapping[str, Any]) -> None:
-        """Raises where a series of networks with these settings cannot be measured."""
+        """Raises if a series of networks with these settings cannot be measured."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Scales(Measure):
         return pd.concat(tables, ignore_index=True)
 
     def held_by(self, key: dict[str, Any]) -> bool:
-        """Rows of more scales have those of fewer."""
+        """Rows at more scales contain those at fewer."""
         own = self.key()
         if key.keys() != own.keys() or key["kind"] != self.KIND:
             return False
@@ -137,8 +137,8 @@ class Shifts(Measure):
 class Lengths(Measure):
     """Squared errors relative to the mean square of the answers, on fresh lists of every length and scale.
 
-    ``samples`` lists of up to 64 numbers; of longer ones as many numbers, and ``least`` lists at least. Column n is the length
-    tested, ``trained_n`` the longest trained on.
+    Each length up to 64 is tested on ``samples`` lists. Longer lists are fewer, so that together they have as many numbers as
+    ``samples`` lists of 64, but at least ``least``. Column n is the tested length, ``trained_n`` the longest trained on.
     """
 
     lengths: tuple[int, ...] = tuple(2**k for k in range(1, 11))
@@ -155,7 +155,7 @@ class Lengths(Measure):
         return replace(self, lengths=self.lengths[:8]) if size == "quick" else self
 
     def count(self, n: int) -> int:
-        """How many lists of n numbers there are."""
+        """How many lists of n numbers are tested."""
         return max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
 
     def rows(self, run: AnyRun) -> pd.DataFrame:
@@ -169,9 +169,9 @@ class Lengths(Measure):
 
 @dataclass(frozen=True)
 class FineTuned(Measure):
-    """Table 1: relative errors in distribution, at another scale, and there after fine-tuning the V matrices on it.
+    """Table 1: errors in distribution, at another scale, and at that scale after fine-tuning the V matrices on it.
 
-    The column ``stage`` says which; values are squared errors over scale squared.
+    The column ``stage`` says which of the three; values are squared errors over scale squared.
     """
 
     scale: float = 10.0

@@ -21,7 +21,7 @@ _SIMULATED = {"smoke": 2000, "quick": 100_000, "paper": 1_000_000}  # lists
 
 
 def ood_probability_rows(size: str) -> pd.DataFrame:
-    """Figure 35 and what it leaves out: the bound, its printed form, the exact value and a simulation, for every n and c."""
+    """Rows of Figure 35, and of what it leaves out: bound, its printed form, exact value and simulation, for every n and c."""
     samples = _SIMULATED[choice("scale", size, _SIMULATED)]
     rows = []
     for n in LENGTHS:
@@ -35,7 +35,7 @@ def ood_probability_rows(size: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Contours(Lines):
-    """Level lines over x and the number in each series' column ``y``: one panel per view, both axes logarithmic."""
+    """Level lines of the values over the columns ``x`` and ``y`` of the rows: one panel per view, both axes logarithmic."""
 
     columns: tuple[str, ...] = ()
     y: str = "n"

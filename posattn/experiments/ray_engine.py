@@ -1,8 +1,9 @@
 """A Ray cluster as an engine: every ensemble is a task, and its runs and rows are those that the local engine gives.
 
-The driver is the process that asks. It holds the ensembles' folders, hands out the tasks (posattn.experiments.ray_task), tells
-how far each is and writes what comes back; no worker needs to see the store. It keeps the workers' checkpoints there too: an
-ensemble whose worker is lost goes on from the last one elsewhere, and so does a command that was stopped, with either engine.
+The driver is the process that asks. It holds the ensembles' folders, hands out the tasks (posattn.experiments.ray_task),
+announces how far each is and writes what comes back; no worker sees the store. The driver also keeps the workers' checkpoints
+in the store: an ensemble whose worker is lost goes on from its last checkpoint on another, and so does a command that was
+stopped, with either engine.
 """
 
 import contextlib
@@ -41,9 +42,9 @@ class RayEngine:
     Args:
         address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine alone.
             A process that is part of a cluster already stays in that one.
-        gpus: what a task takes of a GPU; 0.25 lets four tasks share one, 0 trains on the CPU.
+        gpus: how many GPUs a task takes; 0.25 lets four tasks share one, 0 trains on the CPU.
         cpus: how many cores a task takes; it computes with as many threads.
-        announce: gets a line for what happens, and for each ensemble's progress.
+        announce: called with a line when something happens, and for each ensemble's progress.
         retries: how often an ensemble whose worker was lost is given to another.
         every: seconds between lines on progress.
         save_every: seconds between checkpoints.
@@ -65,16 +66,16 @@ class RayEngine:
         whole("retries", self.retries, least=0)
 
     def check(self, cells: Iterable[Cell], precision: str) -> None:
-        """Raises if no cluster answers, or if a cell cannot train on its CPUs where these are to be used."""
+        """Raises if no cluster answers or, for training on CPUs, if a cell cannot train on one."""
         load_ray()
         _check_reachable(self.address)
         if not self.gpus:
             Engine(torch.device("cpu")).check(cells, precision)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
-        """Trains and measures the ensembles; returns those that another process is at.
+        """Trains and measures the ensembles; returns those that another process is training.
 
-        An error of one ensemble is raised when the others are done.
+        If one ensemble fails, its error is raised when the others are done.
         """
         load_ray()
         _check_reachable(self.address)
@@ -95,7 +96,7 @@ class RayEngine:
         return elsewhere
 
     def _announce(self, own: dict[str, "Ensemble"], elsewhere: list[RunSpec]) -> None:
-        """Numbers the ensembles, as several may be alike in words, and tells what is to be done."""
+        """Announces every ensemble, with a number, because several may be called the same."""
         for number, ensemble in enumerate(own.values(), start=1):
             ensemble.name = f"{number}/{len(own)} {called(ensemble.spec)}"
             self.announce(f"{number}/{len(own)} {plan(ensemble.spec)}")
@@ -105,7 +106,7 @@ class RayEngine:
                 self._waited_for.add(spec.digest)
 
     def _check_resources(self) -> None:
-        """Without this a task that fits nowhere would wait in silence."""
+        """Raises or announces that no node has what a task takes: Ray would let the task wait in silence."""
         need = {"CPU": self.cpus, "GPU": self.gpus}
         nodes = [node["Resources"] for node in load_ray().nodes() if node["Alive"]]
         if any(all(node.get(kind, 0) >= count for kind, count in need.items()) for node in nodes):
@@ -138,7 +139,7 @@ def engine_named(
 
 @dataclass
 class Ensemble:
-    """One that this driver holds."""
+    """An ensemble whose folder this driver holds."""
 
     spec: RunSpec
     folder: ExitStack  # lets go of it when closed
@@ -236,7 +237,7 @@ class Tasks:
         self.engine.announce(f"{ensemble.name}: failed: {' '.join(str(reason).split())}")
 
     def _follow(self, tell: bool = True) -> None:
-        """Tells how far each ensemble is, and puts its newest checkpoint into the store."""
+        """Announces how far each ensemble is, and puts its newest checkpoint into the store."""
         newest: dict[str, str] = {}
         for digest, epoch, place, checkpoint in self.reports.get_nowait_batch(self.reports.qsize()):
             if digest in self.unfinished:
@@ -251,7 +252,7 @@ class Tasks:
         ensemble.folder.close()
 
     def close(self) -> None:
-        """Ends what is left where the driver is leaving early, and keeps its last checkpoints."""
+        """If the driver leaves early, stops the tasks that are left and keeps their last checkpoints."""
         if self.waiting:
             for task in self.waiting:
                 self.ray.cancel(task)
@@ -263,7 +264,7 @@ class Tasks:
 
 @contextlib.contextmanager
 def _joined(address: str | None) -> Iterator[None]:
-    """While open, this process is part of the cluster. One that is part of a cluster already stays in it."""
+    """Makes this process part of the cluster while open. A process that is in a cluster already stays in that one."""
     ray = load_ray()
     if ray.is_initialized():
         yield
@@ -288,7 +289,7 @@ def _joined(address: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """While open, SIGTERM ends the process in order, as Ctrl-C does; Ray's own handler aborts it."""
+    """Lets SIGTERM end the process in order while open, as Ctrl-C does; Ray's own handler would abort it."""
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -309,7 +310,7 @@ _SILENT = "where no Ray cluster answers; start one with ray start."
 
 
 def _check_reachable(address: str | None) -> None:
-    """Ray itself would try for a long time."""
+    """Raises if nothing answers at the address within ten seconds; Ray itself would try for longer."""
     if address in (None, "auto"):
         return  # Ray looks on this machine only
     host, _, port = address.rpartition(":")

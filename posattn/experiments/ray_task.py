@@ -46,9 +46,9 @@ def load_ray() -> Any:
 
 @dataclass(frozen=True)
 class Group:
-    """What a task does: trains an ensemble, or goes on from ``begun``, and measures it.
+    """One task: trains an ensemble, or goes on from ``begun``, and measures it.
 
-    ``begun`` are the files of its folder, by name: those of a finished run, of a checkpoint, or none.
+    ``begun`` holds files of its folder by name: those of a finished run, those of a checkpoint, or none.
     """
 
     spec: RunSpec
@@ -60,7 +60,7 @@ class Group:
     save_every: float = 60.0
 
     def packed(self) -> bytes:
-        """The group, and the tables that give its names their meaning."""
+        """The group as bytes, with the tables in which its names are looked up."""
         return load_ray().cloudpickle.dumps(([dict(table) for table in TABLES], self))
 
     @staticmethod
@@ -71,7 +71,7 @@ class Group:
         return group
 
     def work(self, reports: Any) -> tuple[dict[str, bytes], pd.DataFrame]:
-        """The files of the finished run, and its rows."""
+        """Trains and measures; returns the files of the finished run, and its rows."""
         torch.set_num_threads(self.threads)
         device = torch.device("cuda" if self.cuda else "cpu")
         if self.cuda and not torch.cuda.is_available():
@@ -94,7 +94,7 @@ class Group:
 
 
 class Reporter:
-    """Tells the driver, now and then, how many epochs a task has done, and hands it each new checkpoint."""
+    """Tells the driver every few seconds how many epochs a task has done, and hands it each new checkpoint."""
 
     def __init__(self, reports: Any, digest: str, device: torch.device, folder: RunFolder, every: float):
         node = load_ray().get_runtime_context().get_node_id()
@@ -110,9 +110,9 @@ class Reporter:
             self.send()
 
     def send(self) -> Any:
-        """Reports now, with a checkpoint if there is a newer one; the answer comes when the driver's queue has it.
+        """Sends a report, with the newest checkpoint if the driver lacks it; returns a reference that is ready on arrival.
 
-        As a plain tuple, so that the queue's process imports nothing.
+        The report is a plain tuple, so that the queue's process imports nothing.
         """
         checkpoint = self.folder.pack_checkpoint(after=self.known)
         self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
@@ -129,7 +129,7 @@ def code() -> str:
 
 
 def task_function() -> Callable[[bytes, Any], Any]:
-    """What a worker is sent: a function that travels as code and not as a name, and so can say what the node lacks."""
+    """The function that a worker runs. It travels as code, not as a name, so that it can say what the node lacks."""
     wanted = code()
 
     def work(packed: bytes, reports: Any) -> Any:

@@ -68,7 +68,7 @@ class Shown:
 
 
 def page(title: str, sections: Sequence[dict[str, Any]], contents: bool = False, others: Iterable[str] = ()) -> bytes:
-    """A page of what :func:`section` gives; with ``contents`` it begins with a list of them, and names ``others``."""
+    """One HTML page of sections; with ``contents`` it begins with a list of them, and of ``others``, which have no section."""
     given = {"title": title, "sections": sections, "contents": contents, "others": list(others)}
     return _TEMPLATES.get_template(_PAGE).render(given).encode()
 
@@ -81,7 +81,7 @@ def section(
     ensembles: list[dict[str, Any]],
     line: str = "",
 ) -> dict[str, Any]:
-    """An experiment on a page; ``line`` is what the contents say of it."""
+    """One experiment for :func:`page`; ``line`` is its entry in the contents."""
     numbered = re.fullmatch(r"(Figures?|Table|Appendix|Theorem) [\w.]+([-,] ?[\d.]+)*", experiment.reference)
     reference = experiment.reference[:1].upper() + experiment.reference[1:] + (" of the paper" if numbered else "")
     return {
@@ -101,7 +101,7 @@ def section(
 
 
 def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> Text:
-    """How the runs were trained, and how many are there."""
+    """How the runs were trained, and how many there are."""
     recipes, inputs = list(dict.fromkeys(cell.recipe for cell in cells)), task(cells[0].member.task).INPUTS
     first, shorter = recipes[0], " and shorter" if cells[0].variable_length else ""
     there = {key for about in ensembles for key in about["runs"]}
@@ -133,7 +133,7 @@ def _hardware(ensembles: list[dict[str, Any]]) -> Text:
 
 
 def _network(ensemble: dict[str, Any]) -> str:
-    """What an ensemble is of, in words."""
+    """The network of an ensemble, in words."""
     model, samples = ensemble["spec"]["model"], ensemble["spec"]["recipe"]["samples"]
     fields = {"layers": "{} layers", "encoding": "{} encodings", "width": "width {}"}
     sizes = [said.format(model[name]) for name, said in fields.items() if name in model]
@@ -143,7 +143,7 @@ def _network(ensemble: dict[str, Any]) -> str:
 
 
 def _published(shown: Shown) -> Text | None:
-    """Ours against the published medians."""
+    """Our medians against the published ones as a table; None if there are none to compare with."""
     both = shown.figure.against_published(shown.medians)
     if both.empty:
         return None

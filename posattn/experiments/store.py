@@ -4,8 +4,8 @@ store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posa
 store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
 store/computed/NAME-SIZE.csv       rows of an experiment that needs no runs, or of compiled programs
 
-A row belongs to a run, whichever ensemble it was trained in and whichever experiment asked; experiments that share runs share
-rows, also where one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last.
+A row belongs to a run, whichever ensemble trained it and whichever experiment asked for it. Experiments that share runs share
+rows, even if one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last.
 Several processes may use one store: an ensemble is trained by the process that holds its folder, and new ensembles are laid
 out by one process at a time.
 """
@@ -37,20 +37,20 @@ _WAIT = 2.0  # seconds between looks at what another process is training
 
 
 class AnyEngine(Protocol):
-    """Where ensembles are trained: here, on a Ray cluster, or somewhere of your own."""
+    """What trains ensembles: this machine, a Ray cluster, or an engine of your own."""
 
     def check(self, cells: Iterable[Cell], precision: str) -> None:
         """Raises if a cell cannot train in ``precision`` there."""
         ...
 
     def run(self, specs: list[RunSpec], measure: Measure, store: "Store") -> list[RunSpec]:
-        """Trains and measures the ensembles; returns those that another process is at."""
+        """Trains and measures the ensembles; returns those that another process is training."""
         ...
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One member's rows: the file that holds them, and its identity there."""
+    """Where the rows of one run are: the file, the run's identity in it, and its precision."""
 
     path: Path
     run: str
@@ -67,7 +67,7 @@ class Store:
     def complete(self, cells: Iterable[Cell], engine: AnyEngine, precision: str | None = None) -> None:
         """Trains and measures until every cell of a grid has rows; waits for what another process is training.
 
-        Without a ``precision`` rows of any will do, and what is lacking is trained in fp32.
+        Without a ``precision``, rows of any precision serve, and missing runs train in fp32.
         """
         missing = list(cells)
         while missing:
@@ -82,7 +82,7 @@ class Store:
     def lay_out(self, cells: Iterable[Cell], precision: str | None = None) -> list[RunSpec]:
         """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest.
 
-        ``precision`` None takes a finished run in any; what is new then trains in fp32.
+        Without a ``precision``, finished runs of any precision serve, and new ones train in fp32.
         """
         with files.lock(self.root / "lock", wait=True):
             missing = {cell.key: cell for cell in cells}
@@ -151,14 +151,14 @@ class Store:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
 
     def has_computed(self, name: str) -> bool:
-        """Whether the rows of that name were asked for before."""
+        """Whether the rows of that name were computed before."""
         return self._computed(name).exists()
 
     def _computed(self, name: str) -> Path:
         return self.root / "computed" / f"{name}.csv"
 
     def computed(self, name: str, rows: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """Rows that come from no run, computed when they are asked for first."""
+        """Rows that come from no run: computed the first time they are asked for, and read from then on."""
         path = self._computed(name)
         if not path.exists():
             files.write(path, rows().to_csv(index=False, na_rep="nan").encode())
@@ -183,7 +183,7 @@ class Store:
     def _described(self, path: Path) -> dict[str, Any]:
         """What describes the rows at ``path``; nothing if they are not complete.
 
-        Every process reads a description once: whoever writes one puts a new file in its place, which is read again.
+        A process reads a description once, and again when another file has taken its place.
         """
         about = _beside(path)
         try:
@@ -202,7 +202,7 @@ class Store:
 
 
 def _beside(rows: Path) -> Path:
-    """The file that describes rows."""
+    """The file that describes the rows in ``rows``."""
     return rows.with_name(rows.name.removesuffix(".csv.gz") + ".json")
 
 
@@ -211,7 +211,7 @@ def _keys(spec: RunSpec) -> list[str]:
 
 
 def _group(cells: Iterable[Cell], precision: str) -> list[RunSpec]:
-    """Runs that share a shape, together."""
+    """Ensembles for the cells: runs that share everything but their member, up to fifty together."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         alike = cell.spec(precision).to_dict() | {"members": None}
@@ -224,5 +224,5 @@ def _group(cells: Iterable[Cell], precision: str) -> list[RunSpec]:
 
 
 def digest(content: Any) -> str:
-    """A name for what JSON can hold."""
+    """A short name for anything that JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

@@ -48,12 +48,12 @@ def metric(name: str) -> Metric:
 
 
 def axis(x: str, inputs: str = "lists") -> str:
-    """What stands along the axis of a column: ``inputs`` are what the networks were trained on."""
+    """The label of the x axis for a column; ``inputs`` names what the networks were trained on."""
     return f"training {inputs}" if x == "samples" else _AXES.get(x, x)
 
 
 def titled(column: str, value: object) -> str:
-    """What a panel of the rows where ``column`` has this value is called."""
+    """The title of a panel whose rows have this value in ``column``."""
     if value in TASKS:
         return TASKS[str(value)].title
     if column == "domain":
@@ -74,12 +74,12 @@ def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
 
 
 def _kind(label: str, labels: Sequence[str]) -> str:
-    """The series that one is a variant of, with which it shares the colour: "RoPE" of "RoPE, looped" if both are shown."""
+    """The series that this one is a variant of and shares its colour with: "RoPE" for "RoPE, looped" if both are shown."""
     return next((name for name in labels if label.startswith(f"{name}, ")), label)
 
 
 def dash(label: str, labels: Sequence[str]) -> str:
-    """How the line of a series is drawn: variants differ in it, and where their colours come again, with another one."""
+    """The dash of a series' line, which tells the variants of one series apart."""
     alike = [name for name in labels if _kind(name, labels) == _kind(label, labels) and name not in STYLES]
     if label not in alike:
         return "-"

@@ -30,7 +30,7 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def experiments_named(name: str) -> list[Experiment]:
-    """The experiments that a command names: one of the catalogue, ``all`` of them, or that of a file."""
+    """The experiments that a name stands for: one of the catalogue, ``all`` of it, or that of a Python file."""
     if Path(name).suffix:
         return [load_experiment(Path(name))]
     if name == "all":

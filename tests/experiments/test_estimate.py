@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from posattn.experiments.estimate import in_words, operations
-from posattn.model import ModelConfig, Transformer
+from posattn.model import Transformer
+from posattn.tokens import TokenConfig
 
 
 def test_operations_are_those_that_pytorch_counts():
