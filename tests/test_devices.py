@@ -1,12 +1,15 @@
 """Devices by name, and the memory that they have left."""
 
 import math
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import posattn
 from posattn import UsageError, devices
 from posattn.devices import free_bytes, hardware, pick_device
 
@@ -57,3 +60,24 @@ def test_a_limit_on_addresses_leaves_what_is_not_used():
 def test_a_system_without_unix_limits_has_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "resource", None)
     assert devices._address_space() == math.inf
+
+
+def test_posattn_works_where_there_are_no_locks_and_no_limits(tmp_path, monkeypatch):
+    """As on Windows, which has neither fcntl nor resource, nor /proc."""
+    monkeypatch.chdir(tmp_path)
+    code = """if True:
+        import math, sys
+        from pathlib import Path
+        sys.modules |= {"fcntl": None, "resource": None}
+        import torch
+        import posattn.cli, posattn.experiments, posattn.explorer
+        posattn.devices.Path = lambda path: Path("/nowhere" + str(path))
+        assert posattn.devices.free_bytes(torch.device("cpu")) > 0
+        run = posattn.train("sum", posattn.ModelConfig(3, layers=1), samples=4, epochs=1, batch=2, device="cpu", out="run")
+        assert posattn.load("run").status == ["ok"]
+        assert posattn.compile("prefix-sum", 2)(torch.tensor([1.0, 2.0])).tolist() == [1, 3]
+    """
+    told = {"env": os.environ | {"PYTHONPATH": str(Path(posattn.__file__).parents[1])}, "capture_output": True}
+    done = subprocess.run([sys.executable, "-c", code], **told, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert posattn.load("run").status == ["ok"]
