@@ -1,31 +1,19 @@
-"""What all tests share: one thread, a seed of their own, and shapes in types checked while they run.
-
-The import hook turns every ``Float[Tensor, "batch n d"]`` of the package into a check at each call (:mod:`shapes`), so it
-must be in place before anything imports posattn.
-"""
+"""What all tests share: one thread, a seed of their own, and shapes in types checked while they run (:mod:`shapes`)."""
 
 import os
 import signal
 import sys
-from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from shapes import check_shapes
 
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# All modules that have shapes but those of kernels, whose source Triton reads without decorators.
-PACKAGE = Path(__file__).parents[1] / "posattn"
-CHECKED = [
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-    for path in PACKAGE.rglob("*.py")
-    if "from jaxtyping import" in (source := path.read_text()) and "@triton.jit" not in source
-]
-
-jaxtyping.install_import_hook(CHECKED, "shapes.checked")
+check_shapes()  # before anything imports posattn
 import posattn.cli  # noqa: E402
 from posattn.network import configuration  # noqa: E402
 
