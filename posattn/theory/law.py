@@ -26,7 +26,8 @@ def law_table(
     samples: int = 100_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measured errors beside the law's: ``mse``, ``law`` (the factor times MSE(1)), their ``ratio`` and its standard error."""
+    """Measured and predicted errors per scale: ``mse``, ``law`` (the factor times MSE(1)), their ``ratio`` and its ``noise``,
+    the standard error of the ratio."""
     whole("samples", samples, least=2)
     errors = {}
     for c in dict.fromkeys([1.0, *(positive("scale", scale) for scale in scales)]):

@@ -12,8 +12,8 @@ Hardmax patterns Ā^(k), one per length k up to n, need encodings that distingui
     P^(k)_i = e_i ⊕ (e_k ⊗ c_i),      e_i W_Q = ⊕_k τ c_a(k,i),      (e_k ⊗ c_j) W_K = e_k ⊗ c_j,
 
 where a(k, i) is the position that i attends to at length k. Then the logit of j is τ c_a(k,i) · c_j: the keys of each length
-lie in their own plane, and W_Q holds a direction in every plane. Fewer than n dimensions do not suffice: at length n every row may
-choose the first or the second position, so the signs of n rows times one vector must be free.
+lie in their own plane, and W_Q holds a direction in every plane. Fewer than n dimensions do not suffice: at length n every row
+may choose the first or the second position, so the signs of n rows times one vector must be free.
 """
 
 import math
