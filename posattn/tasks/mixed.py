@@ -6,9 +6,9 @@ before the query (also between a category and its value), and a query for the mi
     ['Cat2', 3.45, 'Cat+7', 'Cat5', 1.23, ..., 'Find min of Cat5, Cat8, Cat11 and Cat20']
 
 In distribution identifiers are 1..20, irrelevant elements have + or -, and values lie in [0, 5]. Out of distribution (``scale``
-c > 1) all three differ: identifiers are 21..40, signs _ or *, and values lie in [0, 5c], with the rejection step of Section 7.2.
-Categories, in the list and in the query, are in ascending order, as in the paper's two examples. Values are multiples of 0.01, so
-that a prompt's text is exact.
+c > 1) all three differ: identifiers are 21..40, signs _ or *, and values lie in [0, 5c], with the rejection step of
+Section 7.2. Categories, in the list and in the query, are in ascending order, as in the paper's two examples. Values are
+multiples of 0.01, so that a prompt's text is exact.
 
 ``posattn/tasks/prompts.py`` lays a prompt out as numbers, prints it and parses it.
 Letters: c scale, u, v, w uniform on [0, 1).

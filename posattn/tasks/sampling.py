@@ -97,9 +97,11 @@ def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside
     If the first bound is outside, the condition holds: the first is uniform outside and the second uniform on everything. If
     the first bound is inside, the second must be outside: the first is uniform on I and the second uniform outside.
     """
-    first_outside = u < c / (c + 1)
-    first = torch.where(first_outside, outside(v, c), within(v, 1.0)) if c > 1 else within(v, c)
-    second = torch.where(first_outside, within(w, c), outside(w, c)) if c > 1 else within(w, c)
+    first, second = within(v, c), within(w, c)
+    if c > 1:
+        first_outside = u < c / (c + 1)
+        first = torch.where(first_outside, outside(v, c), within(v, 1.0))
+        second = torch.where(first_outside, second, outside(w, c))
     return torch.minimum(first, second), torch.maximum(first, second)
 
 

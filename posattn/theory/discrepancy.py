@@ -148,7 +148,7 @@ def claimed_chance(n: int, largest: int, m: int = 1) -> float:
 
 
 def least_length(largest: int, z: int, power: int = 1) -> int:
-    """n_0 of the claim: from this n on, all m = n^power lists of a sample, train or test, hold both ends with probability 0.9."""
+    """n_0 of the claim: from this n on, all m = n^power lists of either sample hold both ends with probability 0.9."""
     whole("power", power)
 
     def holds(n: int) -> bool:
