@@ -16,6 +16,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from posattn.errors import UsageError, whole, within
 from posattn.folding import fold, input_encoding, stack_layers
@@ -103,7 +104,7 @@ def _layer_weights(layer: Layer, reading: Tensor, heads: int, self_attention: bo
     if layer.W_1.bias is not None:
         constant = attention.W_O.bias.double().cpu() @ w_1[:d] + layer.W_1.bias.double().cpu()
         own = torch.cat([own, constant[None]])
-        by_head, own = _pad(by_head), _pad(own)
+        by_head, own = pad(by_head, (0, 1)), pad(own, (0, 1))
         own[-1, -1] = 1.0
     return LayerWeights(
         W_V=reading @ w_v.unflatten(-1, (heads, -1)).movedim(1, 0),
@@ -129,14 +130,9 @@ def _augmented(linear: nn.Linear) -> Float[Tensor, "rows columns"]:
     """[W, 0; b, 1], or W where there is no bias."""
     if linear.bias is None:
         return _matrix(linear)
-    padded = _pad(_stacked(linear))
+    padded = pad(_stacked(linear), (0, 1))
     padded[-1, -1] = 1.0
     return padded
-
-
-def _pad(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows more"]:
-    """One more column of zeros."""
-    return torch.cat([matrix, torch.zeros_like(matrix[:, :1])], dim=1)
 
 
 def _with_one(x: Float[Tensor, "*batch n d"], wanted: bool) -> Float[Tensor, "*batch n d1"]:

@@ -75,10 +75,6 @@ class Known:
         )
 
 
-def constant(value: float) -> Known:
-    return Known(value, value, float(value).is_integer())
-
-
 @dataclass
 class Margins:
     """The conditions error · ε ≤ room under which a compiled network is right."""
@@ -127,7 +123,7 @@ class Analysis:
             case Me(lost):
                 return Known(float(self.first * lost), float(self.last), True)
             case Linear(terms, offset):
-                total = constant(offset)
+                total = Known(offset, offset, float(offset).is_integer())
                 for term, weight in terms:
                     total = total.plus(known(term).times(weight))
                 return total

@@ -85,17 +85,7 @@ class CompiledConfig(NetworkConfig):
         """The list, spare machines, and the sink."""
         return self.n + self.spare + 1
 
-    @property
-    def encoded_positions(self) -> int:
-        return self.positions
-
-    @property
-    def encoding_dim(self) -> int:
-        return self.positions
-
-    @property
-    def d_k(self) -> int:
-        return self.positions
+    encoded_positions = encoding_dim = d_k = positions  # encodings are one-hot
 
     @property
     def width(self) -> int:

@@ -315,24 +315,11 @@ def comparators(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def reads_memory(node: Expression) -> bool:
-    """Whether an expression depends on memory, rather than on the machine's number and constants alone."""
-    match node:
-        case Cell():
-            return True
-        case Linear(terms):
-            return any(reads_memory(term) for term, _ in terms)
-        case Relu(x) | Assume(x):
-            return reads_memory(x)
-        case Smaller(a, b) | Greater(a, b):
-            return reads_memory(a) or reads_memory(b)
-        case Select(chosen, a, b):
-            return reads_memory(chosen) or reads_memory(a) or reads_memory(b)
-        case Sorted(sort):
-            return any(reads_memory(part) for record in sort.records for part in record)
-        case Fitted(_, arguments):
-            return any(map(reads_memory, arguments))
-    return False
+def reads_memory(node: object) -> bool:
+    """Whether an expression, or a part of one, depends on memory, rather than on the machine's number and constants alone."""
+    if isinstance(node, (Expression, Sort)):
+        return isinstance(node, Cell) or any(map(reads_memory, vars(node).values()))
+    return isinstance(node, tuple) and any(map(reads_memory, node))
 
 
 class Memory(Sequence[Expression]):

@@ -98,7 +98,9 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         row = [*local, _number(program, r)]
         key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
-            made[key] = relu_layers(row, analysis, _columns(program.memory), 2 * (program.memory + 1))
+            # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
+            s = program.memory
+            made[key] = relu_layers(row, analysis, [*range(s), 2 * s + 1], 2 * (s + 1))
         maps.append(made[key])
         *cells, number = [analysis.known(expression) for expression in row]
         margins.need(number.error, STEP_MARGIN)  # so that the code of a breach can be read
@@ -133,11 +135,6 @@ def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink:
 
 def _at(local: Sequence[Expression], memory: Array, machine: int) -> Array:
     return np.stack(evaluate(local, memory[None], np.array([float(machine)])), axis=-1)[0]
-
-
-def _columns(s: int) -> list[int]:
-    """The columns of [attended, x] that hold the s received words, and the machine's number, the last column of x."""
-    return [*range(s), 2 * s + 1]
 
 
 def hardmax_temperature(n: int, epsilon: float) -> float:

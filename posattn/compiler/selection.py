@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import Margins
-from posattn.compiler.expressions_to_relu import Map, Maps
+from posattn.compiler.expressions_to_relu import Map
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import analyse, configuration, listens_to
@@ -28,7 +28,7 @@ class SelectionNetwork:
         self.program = program
         maps, _ = analyse(program, Margins())
         self.config = configuration(program, maps, None, "lean")  # of the Transformer that computes the same
-        kept: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): _tensors(layer) for layer in maps}
+        kept = {id(mlp): [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in mlp] for mlp in maps}
         self.layers = [kept[id(layer)] for layer in maps]
         self.distinct = list(kept.values())
         self.sources = [torch.from_numpy(listens_to(program, index).T.copy()) for index in range(len(maps))]
@@ -59,10 +59,6 @@ class SelectionNetwork:
             state = _mlp(maps, torch.cat([received, torch.zeros_like(state[..., :1]), state], dim=-1))
         refuse_breaches(state, len(self.layers))
         return state[..., : program.length, list(program.outputs)]
-
-
-def _tensors(maps: Maps) -> list[tuple[Tensor, Tensor]]:
-    return [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in maps]
 
 
 def _compact(own: Map) -> Tensor:

@@ -72,6 +72,12 @@ class Content:
         self.subjects.append(made)
         return made
 
+    def compare(
+        self, task: str, lengths: Sequence[int], label: str, kind: str, detail: str, choices: list[dict[str, Any]]
+    ) -> None:
+        """Adds a model to the subject of a task and its lengths."""
+        self.subject(task, lengths)["models"].append(_model(label, kind, detail, choices, list(lengths)))
+
     def program(self, name: str, machines: int) -> int:
         """Adds a program of the library to step through, unless it is there already; returns its network's number."""
         for found in self.programs:
@@ -87,9 +93,7 @@ class Content:
             task, lengths = subject["task"], subject["lengths"]
             if task in _SOLVING and len(lengths) == 1:
                 choices = [{"network": self.program(_SOLVING[task], lengths[0]), "name": _SOLVING[task]}]
-                subject["models"].append(
-                    _model("compiled", "compiled", f"{_SOLVING[task]}, no training", choices, lengths)
-                )
+                self.compare(task, lengths, "compiled", "compiled", f"{_SOLVING[task]}, no training", choices)
 
     def place_every_length(self) -> None:
         """Adds models of every length to the subjects of their task, or to a new one, with the exact looped program if any."""
@@ -115,8 +119,7 @@ def of_package() -> Content:
         for arch in COMPARED:
             model = pretrained(name, arch)
             choices = [{"network": content.add(model), "name": "median of ten runs"}]
-            subject = content.subject(name, [model.config.n])
-            subject["models"].append(_model(arch, arch, "trained, the median of ten runs", choices, subject["lengths"]))
+            content.compare(name, [model.config.n], arch, arch, "trained, the median of ten runs", choices)
     for name, machines in STEPPED.items():
         content.program(name, machines)
     content.add_compiled()
@@ -163,8 +166,7 @@ def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None
             detail = f"{arch}, trained on lists up to {model.n}"
             content.every_length.setdefault(task, []).append(_model(label, arch, detail, choices, None))
         else:
-            subject = content.subject(task, list(run.lengths))
-            subject["models"].append(_model(label, arch, f"{arch}, n = {model.n}", choices, subject["lengths"]))
+            content.compare(task, run.lengths, label, arch, f"{arch}, n = {model.n}", choices)
 
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
@@ -173,9 +175,8 @@ def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     content.programs.append(_described(name, config.n, number, label, config))
     task = run.members[0].task
     if task in TASKS and config.inputs == config.outputs == 1:
-        subject = content.subject(task, [config.n])
         choices = [{"network": number, "name": name}]
-        subject["models"].append(_model(label, "compiled", f"{name}, saved", choices, subject["lengths"]))
+        content.compare(task, [config.n], label, "compiled", f"{name}, saved", choices)
 
 
 def _model(

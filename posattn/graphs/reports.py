@@ -92,9 +92,8 @@ def program_report(name: str, machines: int) -> Report:
     """The report of a program of the library, or of ``benes``."""
     check_room(machines)
     graph = graph_of(name, machines)
-    found = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
-    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
-    return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
+    edges = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
+    return _message_report(graph, edges, {"program": name, "machines": machines})
 
 
 def report_of(
@@ -155,10 +154,8 @@ def _check_own(machines: int | None, model: torch.nn.Module) -> None:
 
 def compiled_report(model: Transformer, program: str) -> Report:
     """The report of a compiled network, from its weights alone; its layers are rounds of the program."""
-    graph, found = network_graph(model, program), network_edges(model)
-    edges = [_edge(graph, r, j, i, weight, head=h + 1) for r, h, j, i, weight in found]
     settings = {"compiled": program, "machines": model.config.n, "hardmax": model.config.hardmax}
-    return Report(graph, edges, settings, _rounds(graph, model.config.heads, found))
+    return _message_report(network_graph(model, program), network_edges(model), settings, model.config.heads)
 
 
 def trained_report(
@@ -201,9 +198,7 @@ def looped_report(model: LoopedTransformer, title: str, least: float, machines: 
     found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
     graph = Graph(title, numbered(machines), len(loops), arrows)
-    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
-    settings = {"arch": "looped", "n": machines, "least": least}
-    return Report(graph, edges, settings, _rounds(graph, 1, found), step="loop")
+    return _message_report(graph, found, {"arch": "looped", "n": machines, "least": least}, step="loop")
 
 
 def _check_share(least: float) -> None:
@@ -211,13 +206,21 @@ def _check_share(least: float) -> None:
         raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
 
 
-def _rounds(graph: Graph, heads: int, edges: Iterable[tuple[int, int, int, int, float]]) -> list[Likeness | None]:
-    """The likeness of every round, from edges (round, head, sender, receiver, weight) among machines."""
+def _message_report(
+    graph: Graph,
+    edges: list[tuple[int, int, int, int, float]],
+    settings: dict[str, Any],
+    heads: int | None = None,
+    step: str = "layer",
+) -> Report:
+    """The report of edges (round, head, sender, receiver, weight) among machines; a network's edges name their head."""
     machines = len(graph.names)
-    heard = torch.zeros(graph.rounds, heads, machines, machines, dtype=torch.float64)
+    heard = torch.zeros(graph.rounds, heads or 1, machines, machines, dtype=torch.float64)
+    listed = []
     for r, h, j, i, weight in edges:
         heard[r, h, i, j] = weight
-    return _layers(heard, machines)
+        listed.append(_edge(graph, r, j, i, weight, **({} if heads is None else {"head": h + 1})))
+    return Report(graph, listed, settings, _layers(heard, machines), step=step)
 
 
 def _layers(strength: Tensor, n: int) -> list[Likeness | None]:
