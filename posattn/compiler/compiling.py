@@ -86,12 +86,12 @@ class Compilation:
             ]
         plan = self.routing
         assert plan is not None
-        k = plan.network.k
+        k, heads = plan.network.k, 2 * written.memory
         bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
         return [
             ("nodes n", config.positions, f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines"),
             ("layers", config.layers, f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}"),
-            ("heads", config.heads, f"2s = {2 * written.memory}, times padding of words, times {CELLS} numbers per tuple"),
+            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers per tuple"),
         ]
 
     def _padding(self) -> list[tuple[str, object, str]]:

@@ -207,7 +207,8 @@ def _not(bit: Affine) -> Affine:
     return Affine({}, 1.0).plus(bit, -1.0)
 
 
-Columns = dict[tuple[int, int], int]  # (unit, sign) to the layer's column that holds relu(x) (sign 1) or relu(-x) (sign -1)
+# (unit, sign) to the layer's column that holds relu(x) (sign 1) or relu(-x) (sign -1)
+Columns = dict[tuple[int, int], int]
 
 
 class Map:

@@ -39,7 +39,7 @@ class Program:
     counts: Callable[[int], dict[str, str]] = lambda machines: {}
 
     def answers(self, x: Array) -> Array:
-        """(..., N, c) to (..., N, outputs)."""
+        """The answers (..., N, outputs) to inputs (..., N, c)."""
         found = [self.answer(rows) for rows in x.reshape(-1, *x.shape[-2:]).tolist()]
         return np.array(found, dtype=float).reshape(*x.shape[:-1], -1)
 
@@ -63,7 +63,7 @@ def _grouped_sums(rows: Rows) -> Rows:
 
 
 def _distances(rows: Rows) -> Rows:
-    """How many nodes follow each one in its list."""
+    """For every node, how many nodes follow it in its list."""
 
     def distance(i: int) -> int:
         node, count = i, 0

@@ -55,7 +55,7 @@ class Content:
     subjects: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""  # what was left out
-    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models per task, until they are placed
+    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models per task, until placed
 
     def add(self, model: nn.Module) -> int:
         """Adds a network and returns its number."""

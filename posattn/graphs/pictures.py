@@ -24,7 +24,7 @@ _LARGEST = 64  # the most machines that a picture can show
 _ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
 
 Arrow = tuple[int, int, int]
-_TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the same without partial answers
+_TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def trained_report(
     effect = effects(model, x)
     if not bool(effect.isfinite().all()):
         raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
-    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has effects of 0
+    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
     graph = attention_graph(strength, title, least)
     return Report(
         graph,

@@ -330,7 +330,7 @@ def _cut(cells: Float[Tensor, "cells n n"], form: Float[Tensor, " n"]) -> Float[
 
 
 def _halved(cells: Float[Tensor, "cells n n"]) -> Float[Tensor, "twice n n"]:
-    """Every simplex in two, along its longest edge."""
+    """Cuts every simplex in two, at the middle of its longest edge."""
     rows, n = torch.arange(len(cells)), cells.shape[1]
     edge = (cells[:, :, None] - cells[:, None]).norm(dim=-1).flatten(1).argmax(dim=1)
     i, j = edge // n, edge % n

@@ -76,7 +76,7 @@ class Members:
         return s[..., -1]
 
     def member(self, index: int) -> "Members":
-        """One of them alone."""
+        """The network number ``index``, as a class of one."""
         return Members(*(w[index : index + 1] for w in (self.logits, self.W_1, self.W_2)))
 
 

@@ -143,7 +143,7 @@ def _integral(f: Callable[[Numbers], Numbers], start: float, end: float) -> floa
 
 
 def closed_bound(n: int, c: float) -> float:
-    """The paper's bound: Eq. 27 for n >= 3 and Eq. 28 with the factor 4 that Eq. 26 lacks for n = 2; at most 1."""
+    """The paper's bound, at most 1: Eq. 27 for n >= 3; for n = 2 Eq. 28 with the factor 4 that Eq. 26 lacks."""
     return min(1.0, _bound_a(n, c) + _bound_b2(n, c, factor=4.0))
 
 

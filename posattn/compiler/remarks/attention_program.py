@@ -59,18 +59,9 @@ class SelfAttention:
         rounds = [Round(self._to_its_column, self._arrived)]
         rounds += [Round(self._spread(reach), self._heard(reach)) for reach in reaches]
         rounds += [Round(self._gathered(reach), self._added(reach)) for reach in reaches]
-        inputs = (Known(-self.bound, self.bound),) * self.d
-        answers = tuple(range(self.d))
+        inputs, outputs, size = (Known(-self.bound, self.bound),) * self.d, tuple(range(self.d)), self.n**2
         return PCOC(
-            self.n**2,
-            self.memory,
-            inputs,
-            tuple(rounds),
-            answers,
-            self._start,
-            None,
-            "self-attention",
-            self.n**2 - self.n,
+            size, self.memory, inputs, tuple(rounds), outputs, self._start, name="self-attention", spare=size - self.n
         )
 
     def answer(self, x: Array) -> Array:
