@@ -146,7 +146,7 @@ def _value_width(program: PCOC, values: str) -> int:
     return program.memory + 1 if values == "proved" else 1
 
 
-def configuration(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
+def compiled_config(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
     """The configuration of the network that runs ``program`` with these MLPs."""
     s = program.memory
     return CompiledConfig(
@@ -166,7 +166,7 @@ def configuration(program: PCOC, maps: list[Maps], temperature: float | None, va
 
 
 def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledTransformer:
-    config, s = configuration(program, maps, temperature, values), program.memory
+    config, s = compiled_config(program, maps, temperature, values), program.memory
     require_room(program.name, parameters(config))
     model = blank_transformer(config)
     assert isinstance(model, CompiledTransformer)

@@ -15,7 +15,7 @@ from posattn.compiler.analysis import Margins
 from posattn.compiler.expressions_to_relu import Map
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.pcoc import PCOC
-from posattn.compiler.pcoc_to_weights import analyse, configuration, listens_to
+from posattn.compiler.pcoc_to_weights import analyse, compiled_config, listens_to
 
 _SPARSE = 0.1  # a matrix with a smaller share of nonzero entries is stored sparse
 _TILE = 1 << 18  # numbers of a hidden layer computed at once, so that they stay in the processor's cache
@@ -27,7 +27,7 @@ class SelectionNetwork:
     def __init__(self, program: PCOC):
         self.program = program
         maps, _ = analyse(program, Margins())
-        self.config = configuration(program, maps, None, "lean")  # of the Transformer that computes the same
+        self.config = compiled_config(program, maps, None, "lean")  # of the Transformer that computes the same
         kept = {id(mlp): [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in mlp] for mlp in maps}
         self.layers = [kept[id(layer)] for layer in maps]
         self.distinct = list(kept.values())

@@ -116,7 +116,7 @@ def numbered(machines: int) -> tuple[str, ...]:
     return tuple(str(i + 1) for i in range(machines))
 
 
-def check_room(machines: int) -> None:
+def check_size(machines: int) -> None:
     """Raises if a picture has no room for so many machines."""
     if machines > _LARGEST:
         raise UsageError(f"machines is {machines}; a picture has room for {_LARGEST}.")
@@ -125,7 +125,7 @@ def check_room(machines: int) -> None:
 def svg(graph: Graph) -> str:
     """The picture of a graph as SVG."""
     count = len(graph.names)
-    check_room(count)
+    check_size(count)
     width, height = 2 * _MARGIN + _ACROSS * graph.rounds, 2 * _MARGIN + _DOWN * (count - 1) + 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

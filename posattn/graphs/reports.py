@@ -17,7 +17,7 @@ from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
 from posattn.errors import UsageError, choice, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
-from posattn.graphs.pictures import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
+from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
@@ -90,7 +90,7 @@ def _likeness(own: Likeness) -> dict[str, Any]:
 
 def program_report(name: str, machines: int) -> Report:
     """The report of a program of the library, or of ``benes``."""
-    check_room(machines)
+    check_size(machines)
     graph = graph_of(name, machines)
     edges = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
     return _message_report(graph, edges, {"program": name, "machines": machines})
@@ -193,7 +193,7 @@ def trained_report(
 def looped_report(model: LoopedTransformer, title: str, least: float, machines: int) -> Report:
     """The report of a looped network, with loops for layers; attention to the sink or beyond the list is no edge."""
     _check_share(least)
-    check_room(machines)
+    check_size(machines)
     loops = edges_of(model.layer.attention, machines, least)
     found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
