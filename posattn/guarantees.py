@@ -1,4 +1,4 @@
-"""The theory's functions for a :class:`posattn.Transformer`: the one place of the theory that knows the model.
+"""The theory applied to a :class:`posattn.Transformer`: generalization bound, certificate and the models of Appendix G.
 
 Biases are absorbed by augmentation: every state carries one more coordinate that is always 1. With x̃ = [x, 1],
 
@@ -8,7 +8,7 @@ Biases are absorbed by augmentation: every state carries one more coordinate tha
     M̃   = [W_Q; b_Q] [W_K; b_K]ᵀ / √d_k, on P̃ = [P, 1] or on x̃,      w̃ = [w; b]
 
 and the encoder, Ẽ = [E, 0; b_E, 1], is absorbed into what reads it: Ẽ W̃_V, the rows of W̃_1 that read x̃, and M̃ where attention
-reads x̃. Exact: the network so made gives the model's outputs. Without biases nothing is added.
+reads x̃. This is exact: the resulting network has the model's outputs. Without biases nothing is added.
 """
 
 import math
@@ -16,6 +16,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from posattn.errors import UsageError, whole, within
 from posattn.folding import fold, input_encoding, stack_layers
@@ -45,9 +46,9 @@ def generalization_bound(
         samples: m, the number of training lists.
         delta: the bound holds with probability 1 - delta.
         cap: where the squared error is cut off, which the theorem needs.
-        layer_norm: the same weights with every layer projected to the unit ball (the Remark).
-        attention: ``positional`` or ``self-attention``; by default what the model has. The other gives the counterpart for
-            the same norms.
+        layer_norm: for the same weights with every layer projected to the unit ball (the Remark).
+        attention: ``positional`` or ``self-attention``; by default the model's own. The other one gives the bound of its
+            counterpart with the same norms.
         limit: the largest magnitude of a number in a list.
     """
     network = network_of(model, limit)
@@ -58,7 +59,7 @@ def generalization_bound(
 def network_bound(
     network: Network, samples: int, attention: str, delta: float, cap: int | float, layer_norm: bool = False
 ) -> GeneralizationBound:
-    """The same for Eq. 9's matrices of a model, whose outputs are all positions but the scratchpad."""
+    """``generalization_bound`` for a model's matrices of Eq. 9; every position but the scratchpad is an output."""
     return evaluate(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
 
 
@@ -103,7 +104,7 @@ def _layer_weights(layer: Layer, reading: Tensor, heads: int, self_attention: bo
     if layer.W_1.bias is not None:
         constant = attention.W_O.bias.double().cpu() @ w_1[:d] + layer.W_1.bias.double().cpu()
         own = torch.cat([own, constant[None]])
-        by_head, own = _pad(by_head), _pad(own)
+        by_head, own = pad(by_head, (0, 1)), pad(own, (0, 1))
         own[-1, -1] = 1.0
     return LayerWeights(
         W_V=reading @ w_v.unflatten(-1, (heads, -1)).movedim(1, 0),
@@ -129,14 +130,9 @@ def _augmented(linear: nn.Linear) -> Float[Tensor, "rows columns"]:
     """[W, 0; b, 1], or W where there is no bias."""
     if linear.bias is None:
         return _matrix(linear)
-    padded = _pad(_stacked(linear))
+    padded = pad(_stacked(linear), (0, 1))
     padded[-1, -1] = 1.0
     return padded
-
-
-def _pad(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows more"]:
-    """One more column of zeros."""
-    return torch.cat([matrix, torch.zeros_like(matrix[:, :1])], dim=1)
 
 
 def _with_one(x: Float[Tensor, "*batch n d"], wanted: bool) -> Float[Tensor, "*batch n d1"]:
@@ -144,7 +140,7 @@ def _with_one(x: Float[Tensor, "*batch n d"], wanted: bool) -> Float[Tensor, "*b
 
 
 def _largest_row(model: Transformer, limit: int | float) -> float:
-    """B_X: rows of the input are value · slope + base, and a norm is largest at an end of the values' range."""
+    """B_X: rows of the input are value · slope + base, so their norm is largest at an end of the values' range."""
     positions = positions_of(model.config.n, model.config, model.P.device)
     slope, base = input_encoding(model.P[positions], positions, model.config).double().cpu()
     ends = torch.stack([base + value * slope for value in (-limit, limit)])[:, :-1]
@@ -183,19 +179,19 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
 
 
 def certify_model(model: nn.Module, task: str, ratio: int | float = 1.9, seconds: int | float = 600.0) -> Certificate:
-    """The largest error of a bias-free positional ``model`` over all lists, certified; see :func:`certify`."""
+    """Certifies the largest error of a bias-free positional ``model`` over all lists; see :func:`certify`."""
     return certify(relu_matrices(model), find_task(task).target, task, ratio, seconds)
 
 
 def extremum_model(n: int, maximum: bool = False) -> Transformer:
-    """The min (or max) of n numbers exactly, n a power of two: a network of Appendix G's class as a model."""
+    """A model of Appendix G's class that computes the min (or max) of n numbers exactly, for n a power of two."""
     return class_model(extremum(n, maximum))
 
 
 def class_model(members: Members, index: int = 0) -> Transformer:
-    """One of ``members``, networks of Appendix G's class, as a model that gives its answers, W_V = W_O = I.
+    """One of ``members``, networks of Appendix G's class, as a model with the same answers; W_V = W_O = I.
 
-    The state has the number twice, once for each head. No position sees the scratchpad, which the appendix does not have.
+    The state holds the number twice, once per head. The appendix has no scratchpad, so no position attends to it.
     """
     layers, n = members.logits.shape[1], members.logits.shape[-1]
     model = Transformer(ModelConfig(n, "scale-exact", layers=layers, heads=2, embed=2, width=4))

@@ -5,7 +5,9 @@ expressions.py       what a machine computes in a round
 mpc.py, pcoc.py      the two models of computation, with interpreters
 mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
 pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, analysis.py the bounds
-room.py              how large a network will be, and whether memory holds it; selection.py is one without large matrices
+direct_rounds.py     rounds of MPC that need no routing
+room.py              how large a network will be, and whether it fits into memory
+selection.py         the same network without its large matrices
 letters.py           the compiled khop on sequences of tokens
 library.py           the programs by name
 remarks/             what only shows a remark of the paper

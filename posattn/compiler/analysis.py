@@ -1,8 +1,8 @@
-"""What is known of an expression before it is computed: its range, whether it is an integer, and how far softmax moves it.
+"""Static analysis of expressions: the range of each, whether it is an integer, and how far softmax can move it.
 
-Softmax attention that gives the wanted source all but a share ε of the weight moves a value by at most ε times the range
-of what it attends to. An error is kept as a multiple of ε, so that one pass gives the largest ε (and with it the lowest
-temperature) for which every comparison still sees its integer and every output is as close as asked.
+Softmax attention gives the wanted source all but a share ε of the weight. It moves a value by at most ε times the range of
+what it attends to. Errors are kept as multiples of ε. So a single pass finds the largest ε, and with it the lowest
+temperature, at which every comparison still sees the right integer and every output is accurate enough.
 """
 
 import math
@@ -31,10 +31,10 @@ from posattn.compiler.expressions import (
 )
 from posattn.errors import UsageError
 
-STEP_MARGIN = 0.2  # a step rises between 1/4 and 3/4 above an integer, so an error of a fifth is not seen
-SLACK = 0.01  # a gate stays shut for numbers up to this share beyond their range
-LARGEST = 2.0**1000  # of any number: gates are up to twice as wide, and float64 ends at 2^1024
-LARGEST_COMPARED = 2.0**50  # of the integers a and b of [a > b] together: 2(a - b) - 3/2 is then exact in float64
+STEP_MARGIN = 0.2  # a step rises between 1/4 and 3/4 above an integer, so an error of 1/5 does not change it
+SLACK = 0.01  # a gate stays shut for numbers that exceed their range by up to this share
+LARGEST = 2.0**1000  # the largest number allowed: gates are up to twice as wide, and float64 ends at 2^1024
+LARGEST_COMPARED = 2.0**50  # the largest |a| + |b| in [a > b]: up to here 2(a - b) - 3/2 is exact in float64
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,9 @@ class Known:
         )
 
 
-def constant(value: float) -> Known:
-    return Known(value, value, float(value).is_integer())
-
-
 @dataclass
 class Margins:
-    """Conditions error · ε ≤ room that a compiled network needs."""
+    """The conditions error · ε ≤ room under which a compiled network is right."""
 
     limits: list[tuple[float, float]] = field(default_factory=list)
 
@@ -95,9 +91,9 @@ class Margins:
 
 
 class Analysis:
-    """What is known of expressions over ``cells`` on machines 0 to ``last`` (the sink).
+    """Computes what is known of expressions over ``cells`` on machines 0 to ``last`` (the sink).
 
-    ``first`` is below 0 where an overflow may have taken a machine's number from it.
+    ``first`` is below 0 where an overflow may have replaced a machine's number by a negative code.
     """
 
     def __init__(
@@ -127,7 +123,7 @@ class Analysis:
             case Me(lost):
                 return Known(float(self.first * lost), float(self.last), True)
             case Linear(terms, offset):
-                total = constant(offset)
+                total = Known(offset, offset, float(offset).is_integer())
                 for term, weight in terms:
                     total = total.plus(known(term).times(weight))
                 return total
@@ -153,13 +149,10 @@ class Analysis:
             case Sorted(sort, _, place):
                 return self._sorted(sort)[place]
             case Fitted():
-                fit = self.fit(node)
-                spread = sum(known(argument).error for argument in node.arguments) * fit.slope
-                return Known(fit.lo, fit.hi, False, spread, fit.error + fit.slope * self._misfit(node))
+                fit, parts = self.fit(node), [known(argument) for argument in node.arguments]
+                spread = sum(part.error for part in parts) * fit.slope
+                return Known(fit.lo, fit.hi, False, spread, fit.error + fit.slope * sum(part.misfit for part in parts))
         raise TypeError(f"{type(node).__name__} is no expression")
-
-    def _misfit(self, node: Fitted) -> float:
-        return sum(self.known(argument).misfit for argument in node.arguments)
 
     def _check_comparison(self, a: Known, b: Known) -> None:
         if not (a.integer and b.integer):
@@ -180,15 +173,15 @@ class Analysis:
             raise UsageError(
                 f"{self.place}select was given a number in [{bit.lo:g}, {bit.hi:g}]; it needs a bit, 0 or 1."
             )
-        self.margins.need(bit.error, STEP_MARGIN)  # what softmax adds to it, a step takes away
+        self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
 
     def _check_gates(self, *passed: Known) -> None:
-        """A shut gate stays shut for what softmax may add to a value."""
+        """A shut gate must stay shut whatever softmax adds to the value."""
         for known in passed:
             self.margins.need(known.error, gate_bound(known) - known.size)
 
     def _sorted(self, sort: Sort) -> list[Known]:
-        """Of every field: a record may end in any place."""
+        """What is known of every field, joined over all records: any record may end in any place."""
         if sort not in self.sorts:
             fields = []
             for column in zip(*sort.records, strict=True):
@@ -211,20 +204,20 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Fit:
-    """f(x) ≈ relu(x @ directions + offsets) @ weights + constant on a box, with the largest error measured there."""
+    """f(x) ≈ relu(x @ directions + offsets) @ weights + constant on a box; ``error`` is the largest one measured there."""
 
     directions: Array
     offsets: Array
     weights: Array
     constant: float
     error: float
-    slope: float  # of the fitted function: the largest change for a unit change of one argument
+    slope: float  # the largest change of the fitted function for a unit change of one argument
     lo: float
     hi: float
 
 
 def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
-    """Interpolation at equal distances for one argument, least squares on random ReLUs for several."""
+    """Fits a hidden layer: one argument by interpolation at equal distances, several by least squares on random ReLUs."""
     low, high = (np.array(ends, dtype=float) for ends in zip(*box, strict=True))
     width = np.maximum(high - low, 1e-12)
     random = np.random.default_rng(0)
@@ -234,6 +227,7 @@ def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
         slopes = np.diff(values) / np.diff(knots) if high[0] > low[0] else np.zeros(node.units)
         directions, offsets = np.ones((1, node.units)), -knots[:-1]
         weights, constant_term = np.diff(slopes, prepend=0.0), values[0]
+        slope = float(np.abs(slopes).max())
         probes = np.linspace(low[0], high[0], 20 * node.units + 1)[:, None]
     else:
         directions = random.standard_normal((len(box), node.units)) / width[:, None]
@@ -244,13 +238,11 @@ def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
         hidden = np.concatenate([hidden, np.ones((len(hidden), 1))], axis=1)
         solved = np.linalg.lstsq(hidden, _call(node, samples), rcond=1e-9)[0]
         weights, constant_term = solved[:-1], solved[-1]
+        slope = float(np.abs(directions * weights).sum(axis=1).max())
         corners = np.stack(np.meshgrid(*([-0.0, 1.0] for _ in box)), axis=-1).reshape(-1, len(box))
         probes = low + np.concatenate([random.random((20_000, len(box))), corners]) * width
     answers = np.maximum(probes @ directions + offsets, 0.0) @ weights + constant_term
     error = float(np.abs(answers - _call(node, probes)).max())
-    slope = float(np.abs(directions * weights).sum(axis=1).max())
-    if len(box) == 1:
-        slope = float(np.abs(slopes).max())
     return Fit(
         directions, offsets, weights, float(constant_term), error, slope, float(answers.min()), float(answers.max())
     )
@@ -267,5 +259,5 @@ def _call(node: Fitted, points: Array) -> Array:
 
 
 def gate_bound(known: Known) -> float:
-    """A power of two that the value cannot reach: large enough to shut a gate, and exact to multiply with."""
+    """A power of two above the value's size: large enough to shut a gate, and multiplying by it is exact."""
     return 2.0 ** math.ceil(math.log2(max(known.size * (1 + SLACK), 2.0**-20)))

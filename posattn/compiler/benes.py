@@ -1,9 +1,9 @@
 """The Beneš network (Definition A.4) and its routing in two phases (Lemma B.1).
 
-N = 2^k machines in 2k layers; between layer ℓ and layer ℓ + 1 machine i is joined to itself and to its Hamming neighbour in
-bit k - |k - ℓ|, counted from the most significant. In the *fragmentation* phase, steps 1 to k - 1, every machine keeps half
-of each message and passes the other half on. In the *collection* phase, steps k to 2k - 1, step k + t sends a word where
-bit t (counted from the least significant) of its destination says.
+The network has N = 2^k machines in 2k layers. Between layer ℓ and layer ℓ + 1 machine i is joined to itself and to its Hamming
+neighbour in bit k - |k - ℓ|, counted from the most significant. In the *fragmentation* phase, steps 1 to k - 1, every machine
+keeps half of each message and passes the other half on. In the *collection* phase, steps k to 2k - 1, step k + t routes a word
+by bit t of its destination, counted from the least significant.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Benes:
 
     @property
     def steps(self) -> range:
-        """1 to 2k - 1: between every two layers."""
+        """1 to 2k - 1, one between every two layers."""
         return range(1, 2 * self.k)
 
     def partner(self, step: int, i: int) -> int:
@@ -43,7 +43,7 @@ class Benes:
         return step < self.k
 
     def edges(self) -> Iterator[tuple[int, int, int]]:
-        """(step, from, to): the whole network."""
+        """All edges of the network as (step, from, to)."""
         for step in self.steps:
             for i in range(self.machines):
                 yield step, i, i
@@ -51,7 +51,7 @@ class Benes:
 
 
 def size_for(machines: int) -> Benes:
-    """The smallest network that has a place for every machine."""
+    """The smallest network with at least this many machines."""
     return Benes(max(1, (machines - 1).bit_length()))
 
 

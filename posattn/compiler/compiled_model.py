@@ -1,8 +1,8 @@
-"""The network of a compiled program: positional attention whose weights a program makes (Lemma B.2), for lists of exactly n.
+"""The network of a compiled program: a positional Transformer with the weights of Lemma B.2, for lists of exactly n.
 
-A position is a machine. It reads the machine's input and number, and its state is the machine's memory. Spare machines, and
-the sink in the scratchpad's place, follow the list. Inputs that the program was not compiled for are refused, and so is what
-breaks the rules of its model of computation.
+Each position is a machine. It reads the machine's input and number, and its state is the machine's memory. Spare machines
+follow the list, and the sink takes the scratchpad's place. The network refuses inputs that the program was not compiled for,
+and lists on which a machine breaks the rules of its model of computation.
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class CompiledConfig(NetworkConfig):
     """What determines a compiled network up to its weights.
 
     Args:
-        n: machines that are given a part of the input: the length of the list.
-        layers: one for each round, and one more.
-        heads: one for each position of a machine's memory.
-        embed: width of the state: a machine's memory, and its number.
+        n: machines with an input: the length of the list.
+        layers: one per round, and one more.
+        heads: one per position of a machine's memory.
+        embed: width of the state: a machine's memory and its number.
         d_v: value width of a head.
         mlp: hidden widths of every layer's MLP.
         inputs: numbers that a machine is given; more than one makes them vectors, (..., n, inputs).
@@ -37,7 +37,7 @@ class CompiledConfig(NetworkConfig):
         spare: blank machines between the list and the sink.
         hardmax: hardmax (Eq. 6) in place of softmax.
         bounds: smallest and largest value of each input; others are refused.
-        integers: which of the inputs are whole numbers; others are refused there.
+        integers: which inputs must be whole numbers; other values are refused there.
     """
 
     n: int
@@ -86,17 +86,7 @@ class CompiledConfig(NetworkConfig):
         """The list, spare machines, and the sink."""
         return self.n + self.spare + 1
 
-    @property
-    def encoded_positions(self) -> int:
-        return self.positions
-
-    @property
-    def encoding_dim(self) -> int:
-        return self.positions
-
-    @property
-    def d_k(self) -> int:
-        return self.positions
+    encoded_positions = encoding_dim = d_k = positions  # encodings are one-hot
 
     @property
     def width(self) -> int:
@@ -124,7 +114,7 @@ class CompiledConfig(NetworkConfig):
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> "CompiledConfig":
-        """Older folders also hold what follows from the rest."""
+        """The configuration that ``to_dict`` described; older folders also hold fields that follow from the others."""
         derived = ("arch", "width", "encoding", "encoding_dim", "d_k", "bias")
         made = cls(**{name: value for name, value in given.items() if name not in (*derived, "numbered")})
         without(given, {name: getattr(made, name) for name in derived} | {"numbered": True}, "this program")
@@ -150,7 +140,7 @@ class HardAttention(Attention):
 
 
 class CompiledTransformer(Transformer):
-    """Numbers (..., n) in, or vectors (..., n, inputs), and likewise out; in float64 if it comes from the compiler."""
+    """Maps numbers (..., n), or vectors (..., n, inputs), to the same of outputs; the compiler makes it in float64."""
 
     config: CompiledConfig
 
@@ -165,11 +155,8 @@ class CompiledTransformer(Transformer):
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        check_input(x, x.dtype if isinstance(x, Tensor) else self.input_dtype)  # numbers within bounds are cast
+        check_input(x, x.dtype if isinstance(x, Tensor) else self.input_dtype)  # any dtype: it is cast below
         given = within_bounds(x, config.n, config.bounds, config.integers).to(self.P.dtype)
-        length = given.shape[-1 if config.inputs == 1 else -2]
-        if length != config.n:
-            raise UsageError(f"the list has {length} numbers; this compiled program takes {config.n}.")
         positions = torch.arange(config.positions, device=given.device)
         return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions
 

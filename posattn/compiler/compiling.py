@@ -1,10 +1,10 @@
-"""Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call a lemma.
+"""Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call per lemma.
 
     built = program.build(machines, bound)       what to run: rounds of messages (MPC) or of fixed communication (PCOC)
-    pcoc = fixed_communication(built)            Lemma B.1, if messages go where the data says
+    pcoc = fixed_communication(built)            Lemma B.1, if addresses of messages depend on the data
     lowered = lower(pcoc, epsilon)               Lemmas B.2 and B.3: attention and MLPs
 
-Every level can be run, and :meth:`Compilation.check` holds them against each other on random inputs.
+Every level can be run, and :meth:`Compilation.check` compares them on random inputs.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ import torch
 
 from posattn.compiler import library, mpc, pcoc
 from posattn.compiler.expressions import Array
-from posattn.compiler.inputs import given
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
@@ -27,8 +26,8 @@ from posattn.compiler.room import attention_parameters, require_room
 from posattn.errors import UsageError, positive, whole
 from posattn.model import Transformer
 
-BOUND = 1e6  # numbers up to here, unless the caller says otherwise
-EXACT = 1e-9  # what two exact levels may differ by, relative to the largest answer: rounding in float64
+BOUND = 1e6  # the largest absolute value of a number, by default
+EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 
 
 @dataclass(frozen=True)
@@ -47,20 +46,20 @@ class Compilation:
 
     @cached_property
     def routing(self) -> Layout | None:
-        """Sizes of the Beneš routing, for a program of MPC."""
+        """Sizes of the Beneš routing; None for a PCOC program."""
         return layout(self.written) if isinstance(self.written, MPC) else None
 
     def run(self, x: Array) -> Array:
         """The network's answers (..., N, outputs) to inputs (..., N, c)."""
-        x = given(self.program, x)
+        x = self.program.given(x)
         words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
         answers = self.model(words).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
     def sizes(self) -> pd.DataFrame:
-        """What the network measures, and beside it what the theorem says."""
+        """The sizes of the network beside those of the theorem."""
         config, model = self.model.config, self.model
-        depth = [1 + len(hidden) for hidden in config.mlp or ()]
+        depth = [1 + len(hidden) for hidden in config.mlp]
         parameters = list(model.parameters())
         rows = [*self._counts(), *self._padding()]
         if self.source is not None:
@@ -78,46 +77,44 @@ class Compilation:
 
     def _counts(self) -> list[tuple[str, object, str]]:
         config, written = self.model.config, self.written
-        n = written.machines
+        n, rounds = written.machines, len(written.rounds)
         if isinstance(written, PCOC):
-            rounds = len(written.rounds)
             return [
                 ("nodes n", config.positions, f"N + 1 = {n + 1}"),
                 ("layers", config.layers, f"R + 1 = {rounds + 1}"),
                 ("heads", config.heads, f"s = {written.memory}"),
             ]
-        plan, rounds = self.routing, len(written.rounds)
+        plan = self.routing
         assert plan is not None
-        k = plan.network.k
-        heads = 2 * written.memory
+        k, heads = plan.network.k, 2 * written.memory
         bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
         return [
             ("nodes n", config.positions, f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines"),
             ("layers", config.layers, f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}"),
-            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers a tuple"),
+            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers per tuple"),
         ]
 
     def _padding(self) -> list[tuple[str, object, str]]:
-        """How much larger the network is than the theorem's for what it was given."""
+        """By what factors padding enlarges the network."""
         machines, given = self.program.machines, self.model.config.n
         rows: list[tuple[str, object, str]] = [
             ("padding of machines", machines / given, f"{machines} for {given} inputs")
         ]
         if (plan := self.routing) is not None:
             least, length = 1 << (plan.network.k - 1), plan.padded
-            why = f"{length} tuples a message, a multiple of 2^{plan.network.k - 1} = {least}; at most N/2 times"
+            why = f"{length} tuples per message, a multiple of 2^{plan.network.k - 1} = {least}; at most N/2 times"
             rows.append(("padding of words", plan.factor, why))
         return rows
 
     def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
-        """Every level against the direct answer on random inputs: the largest difference, and what is allowed.
+        """Compares every level with the direct answer on random inputs: the largest difference, and how much is allowed.
 
-        Both kinds of network are tried: the one that was compiled, and the other one, which is compiled for the purpose.
+        It runs both kinds of network, hardmax and softmax: the one that was compiled, and the other, compiled here.
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
-        machines = self.written.machines - self.written.spare
-        x = self.source.sample(np.random.default_rng(seed), whole("samples", samples), machines, self.bound)
+        random = np.random.default_rng(seed)
+        x = self.source.sample(random, whole("samples", samples), self.written.length, self.bound)
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []
@@ -127,7 +124,7 @@ class Compilation:
                 "hardmax network" if lowered.temperature is None else f"softmax network, T = {lowered.temperature:.2f}"
             )
             other = Compilation(self.written, self.program, lowered, self.source, self.bound)
-            # Softmax is held to its own error, with room for float64's rounding only.
+            # Beyond its own error, softmax is allowed rounding in float64 only.
             rounding = exact if lowered.temperature is None else 1e-3 * exact
             levels.append((name, other.run(x), rounding + lowered.error + lowered.misfit))
         rows = [
@@ -152,16 +149,16 @@ def compile_program(
     values: str = "proved",
     direct: bool = False,
 ) -> Compilation:
-    """Compiles a program of the library, by name, or one of your own, and keeps what lies between.
+    """Compiles a program of the library or one of your own, and keeps every level of it.
 
     Args:
-        program: a name, a row of the library, or a program that is built already.
-        machines: how many, for a program of the library.
-        epsilon: softmax attention, at the temperature where no answer moves by more than this; hardmax by default.
-        temperature: softmax attention at this temperature.
+        program: a name or a row of the library, or a program that is already built.
+        machines: how many machines, for a program of the library.
+        epsilon: use softmax, at the temperature where no answer moves by more than this; hardmax by default.
+        temperature: use softmax at this temperature.
         bound: the largest absolute value of real inputs, for a program of the library.
-        values: ``proved``, W_V = I as in the proof, or ``lean``, one column a head, which computes the same with less.
-        direct: rounds of MPC whose addresses do not depend on the data go without routing; False is the lemma.
+        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same.
+        direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
     """
     source, written = _written(program, machines, bound)
     fixed = fixed_communication(written, direct)  # Lemma B.1
@@ -173,9 +170,8 @@ def _written(
     program: str | Program | PCOC | MPC, machines: int | None, bound: float
 ) -> tuple[Program | None, PCOC | MPC]:
     if isinstance(program, (PCOC, MPC)):
-        own = program.machines - program.spare
-        if machines not in (None, own):
-            raise UsageError(f"machines is {machines}; this program was written for {own}.")
+        if machines not in (None, program.length):
+            raise UsageError(f"machines is {machines}; this program was written for {program.length}.")
         return None, program
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
@@ -190,6 +186,6 @@ def _written(
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
     """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
 
-    Options (epsilon, temperature, bound, values, direct) are those of :func:`compile_program`, which also has sizes and checks.
+    :func:`compile_program` explains the options (epsilon, temperature, bound, values, direct), and also gives sizes and checks.
     """
     return compile_program(program, machines, **options).model

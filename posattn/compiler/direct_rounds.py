@@ -1,8 +1,8 @@
 """Rounds of MPC whose addresses do not depend on the data: one round of PCOC each, without routing.
 
-Messages are edges between senders and receivers. Coloured so that no two edges of a machine share a colour, which takes as many
-colours as a machine has edges at most (König), they all travel at once: an edge of colour c at memory place c. The
-receiver then sorts what came by sender, as an inbox is sorted; which sender has which colour is known beforehand.
+Messages are edges between senders and receivers. The edges are coloured so that no two edges of a machine share a colour; the
+largest number of edges of any machine is enough colours (König). Then all messages travel at once, a message of colour c in
+memory block c. The receiver sorts them by sender, as an inbox is sorted; the colours of all senders are known beforehand.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from posattn.compiler.expressions import (
     by_machine,
     evaluate,
     reads_memory,
+    select,
     sort_records,
 )
-from posattn.compiler.expressions import select as choose
 from posattn.compiler.mpc import MPC, Sent
 
 Edge = tuple[int, int, int]  # sender, number of its message, receiver
@@ -28,7 +28,7 @@ Edge = tuple[int, int, int]  # sender, number of its message, receiver
 
 @dataclass(frozen=True)
 class Schedule:
-    """The colour of every message; ``places`` blocks of 1 + ``longest`` memory positions, one a colour."""
+    """The colour of every message. Memory has ``places`` blocks of 1 + ``longest`` positions, one per colour."""
 
     colours: dict[Edge, int]
     machines: int
@@ -42,7 +42,7 @@ class Schedule:
         return [(i, self._block(colour)) for (i, _, to), colour in self.colours.items() if to == j]
 
     def place(self, messages: Sequence[Sent]) -> list[Expression]:
-        """What a machine writes: in the block of each colour the message that has it, if it is sent."""
+        """What a machine writes: into each colour's block the message of that colour, if it is sent."""
         found: list[Expression] = []
         for colour in range(self.places):
             block: list[Expression] = [as_expression(0.0)] * (self.longest + 1)
@@ -52,12 +52,12 @@ class Schedule:
                     mine = by_machine(float(i in owners) for i in range(self.machines + 1))
                     sent = both(mine, message.when)
                     written = [as_expression(1.0), *message.words]
-                    block = [choose(sent, new, old) for new, old in zip(written, block, strict=True)]
+                    block = [select(sent, new, old) for new, old in zip(written, block, strict=True)]
             found += block
         return found
 
     def inbox(self, memory: Memory) -> list[list[Expression]]:
-        """(present, words) of every place, in the order of senders and of their messages; empty ones last."""
+        """(present, words) of every place, ordered by sender and then by message; empty places come last."""
         order = np.full((self.machines + 1, self.places), float(self.places))
         for j in range(self.machines):
             arriving = sorted((i, m, colour) for (i, m, to), colour in self.colours.items() if to == j)
@@ -66,15 +66,15 @@ class Schedule:
         records = []
         for colour in range(self.places):
             present, *words = (memory[position] for position in self._block(colour))
-            key = choose(present, by_machine(order[:, colour].tolist()), self.places)
+            key = select(present, by_machine(order[:, colour].tolist()), self.places)
             records.append([key, present, *words])
         return [record[1:] for record in sort_records(records)]
 
 
 def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
-    """For round ``r`` of a program, or None if its addresses depend on data or more words meet than a memory holds.
+    """The schedule of round ``r``; None if its addresses depend on data, or if a machine sends or receives too many words.
 
-    A message to a machine that is not there has no edge; the round's guard tells if it is sent.
+    A message to a machine that does not exist has no edge; the round's guard reports it if it is sent.
     """
     messages = program.messages(r, program.view())
     addresses = [message.to for message in messages]
@@ -96,7 +96,10 @@ def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
 
 
 def coloured(edges: Sequence[Edge], colours: int) -> dict[Edge, int]:
-    """A colour for every edge, none twice at a sender or a receiver, with as many colours as a machine has edges."""
+    """A colour for every edge, such that no sender and no receiver has two edges of one colour.
+
+    ``colours`` must be at least the largest number of edges of a sender or a receiver.
+    """
     at: dict[tuple[str, int, int], Edge] = {}  # (side, machine, colour) to the edge there
 
     def ends(edge: Edge) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -109,7 +112,7 @@ def coloured(edges: Sequence[Edge], colours: int) -> dict[Edge, int]:
     for edge in edges:
         sender, receiver = ends(edge)
         a, b = free(sender), free(receiver)
-        # Along the path of colours a, b, a, ... that begins at the receiver, exchange them: then a is free at both ends.
+        # Exchange a and b along the path of colours a, b, a, ... that begins at the receiver: then a is free at both ends.
         path, end, colour = [], receiver, a
         while (*end, colour) in at:
             following = at[(*end, colour)]

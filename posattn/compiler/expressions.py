@@ -1,12 +1,12 @@
 """Local functions as expressions: what a machine computes on its memory in one round.
 
 An expression is built from memory cells, the machine's number and constants by the functions of this file. It has two
-meanings that must agree: :func:`evaluate` computes it with numpy, and ``expressions_to_relu`` turns it into ReLU layers.
+meanings, which must agree: :func:`evaluate` computes it with numpy, and ``expressions_to_relu`` turns it into ReLU layers.
 
     lambda memory: [minimum(memory[0], memory[1]), select(memory.me >= 4, memory[0], 0)]
 
-A *bit* is an expression that is 0 or 1. Comparison is for integers: between integers a step of a ReLU network can rise
-unseen, between reals it cannot.
+A *bit* is an expression that is 0 or 1. Only integers can be compared: a step of a ReLU network rises continuously, and it can
+do so between two integers.
 """
 
 import math
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 class Expression:
-    """A number that a machine computes. Sums, multiples by constants and comparisons of integers are written as usual."""
+    """A number that a machine computes. The usual operators add, multiply by constants and compare integers."""
 
     def __add__(self, other: "Expression | float") -> "Expression":
         return linear((self, 1.0), (as_expression(other), 1.0))
@@ -67,7 +67,7 @@ class Expression:
     def __ne__(self, other: "Expression | float") -> "Expression":  # type: ignore[override]
         return 1 - equal(self, other)
 
-    __hash__ = object.__hash__  # expressions are told apart by identity
+    __hash__ = object.__hash__  # by identity: == builds an expression
 
     def __truediv__(self, divisor: float) -> "Expression":
         return self * (1 / _divisor(divisor))
@@ -90,7 +90,7 @@ class Cell(Expression):
 class Me(Expression):
     """The machine's number, the identifier in the last column of X.
 
-    After an overflow the machine has a number below 0; nothing but ``lost`` numbers reckons with that.
+    After an overflow it is below 0; only an expression with ``lost`` takes that into account.
     """
 
     lost: bool = False
@@ -136,14 +136,14 @@ class Select(Expression):
 
 @dataclass(frozen=True, eq=False)
 class ByMachine(Expression):
-    """A constant of each machine's own; machines beyond the table have its last value."""
+    """One constant per machine; machines beyond the table have its last value."""
 
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Sort:
-    """Records in ascending order of the integer in field ``key``, by :func:`comparators`, which fix the order of equals."""
+    """Records in ascending order of the integer in field ``key``; the :func:`comparators` fix the order of equal ones."""
 
     records: tuple[tuple[Expression, ...], ...]
     key: int
@@ -151,7 +151,7 @@ class Sort:
 
 @dataclass(frozen=True, eq=False)
 class Sorted(Expression):
-    """One field of the record that a :class:`Sort` puts into one place."""
+    """Field ``field`` of the record that a :class:`Sort` puts at ``place``."""
 
     sort: Sort
     place: int
@@ -160,7 +160,7 @@ class Sorted(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Assume(Expression):
-    """``x``, of which something else than its own parts' ranges shows that it lies in [lo, hi], and is an integer or not."""
+    """``x`` with the assertion that it lies in [lo, hi], and whether it is an integer: more than its parts' ranges show."""
 
     x: Expression
     lo: float
@@ -170,7 +170,7 @@ class Assume(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Fitted(Expression):
-    """A Python function of its arguments; in the network, a fitted hidden layer of ``units`` ReLUs."""
+    """A Python function of the arguments; the network approximates it by a hidden layer of ``units`` ReLUs."""
 
     function: Callable[..., Any]
     arguments: tuple[Expression, ...]
@@ -250,7 +250,7 @@ def select(chosen: Expression | float, a: Expression | float, b: Expression | fl
 
 
 def by_machine(values: Iterable[float]) -> Expression:
-    """A constant of each machine's own, read from a table by the machine's number."""
+    """One constant per machine, read from a table by the machine's number."""
     table = tuple(_number(value) for value in values)
     if not table:
         raise UsageError("by_machine was given no values; it needs one for each machine, or at least one.")
@@ -270,9 +270,9 @@ def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) 
 
 
 def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64) -> Expression:
-    """Any function of numbers, or of numpy arrays of them, which is faster.
+    """Any function of numbers; one that also takes numpy arrays is evaluated faster.
 
-    The network holds a hidden layer fitted to it, whose largest error is measured.
+    The network holds a hidden layer that is fitted to the function, and the largest error of the fit is measured.
     """
     if not callable(function) or not arguments:
         raise UsageError("fitted takes a function and at least one expression: fitted(np.cos, memory[0]).")
@@ -280,7 +280,7 @@ def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64
 
 
 def applied(function: Callable[..., Any], *arguments: Array) -> Array:
-    """A function of arrays of one shape, or else of numbers, for every point; a point where it fails is named."""
+    """``function`` at every point: called once on the arrays if it takes them, else per point; an error names its point."""
     with suppress(Exception), np.errstate(all="ignore"):
         values = np.asarray(function(*arguments), dtype=float)
         if values.shape == arguments[0].shape:
@@ -300,7 +300,7 @@ def _at_point(function: Callable[..., Any], point: list[float]) -> float:
 
 @cache
 def comparators(count: int) -> tuple[tuple[int, int], ...]:
-    """Batcher's odd-even merge sort: compare and exchange these pairs in turn, and any ``count`` records are sorted."""
+    """The pairs of Batcher's odd-even merge sort: comparing and exchanging them in turn sorts any ``count`` records."""
     pairs = []
     merged = 1
     while merged < count:
@@ -315,24 +315,11 @@ def comparators(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def reads_memory(node: Expression) -> bool:
-    """Whether an expression depends on any memory cell, or on the machine's number and constants alone."""
-    match node:
-        case Cell():
-            return True
-        case Linear(terms):
-            return any(reads_memory(term) for term, _ in terms)
-        case Relu(x) | Assume(x):
-            return reads_memory(x)
-        case Smaller(a, b) | Greater(a, b):
-            return reads_memory(a) or reads_memory(b)
-        case Select(chosen, a, b):
-            return reads_memory(chosen) or reads_memory(a) or reads_memory(b)
-        case Sorted(sort):
-            return any(reads_memory(part) for record in sort.records for part in record)
-        case Fitted(_, arguments):
-            return any(map(reads_memory, arguments))
-    return False
+def reads_memory(node: object) -> bool:
+    """Whether an expression, or a part of one, depends on memory, rather than on the machine's number and constants alone."""
+    if isinstance(node, (Expression, Sort)):
+        return isinstance(node, Cell) or any(map(reads_memory, vars(node).values()))
+    return isinstance(node, tuple) and any(map(reads_memory, node))
 
 
 class Memory(Sequence[Expression]):
@@ -362,7 +349,7 @@ def evaluate(expressions: Sequence[Expression], cells: Array, me: Array) -> list
 
 
 class _Evaluation:
-    """One pass over a graph of expressions in which parts are shared."""
+    """One pass over a graph of expressions; shared parts are computed once."""
 
     def __init__(self, cells: Array, me: Array):
         self.cells, self.me = cells, np.broadcast_to(me, cells.shape[:-1])
@@ -403,7 +390,7 @@ class _Evaluation:
         raise TypeError(f"{type(node).__name__} is no expression")
 
     def _sorted(self, sort: Sort) -> Array:
-        """(..., records, fields)."""
+        """The sorted records, (..., records, fields)."""
         if sort not in self.done:
             table = np.stack([np.stack([self.value(part) for part in row], axis=-1) for row in sort.records], axis=-2)
             for low, high in comparators(len(sort.records)):

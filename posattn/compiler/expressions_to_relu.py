@@ -5,11 +5,11 @@ than |x| and bits c that are 0 or 1,
 
     min(a, b)  =  a - relu(a - b)
     [a > b]    =  relu(2(a - b) - 1/2) - relu(2(a - b) - 3/2)         for integers: flat for a quarter around each of them
-    c x        =  relu(x - B(1-c)) - relu(-x - B(1-c))                exact in floating point: where c = 1 nothing is added
+    c x        =  relu(x - B(1-c)) - relu(-x - B(1-c))                exact in floating point: if c = 1, nothing is added
     t(i)       =  t(0) + Σ_j (second difference of t at j) relu(i - j)        a table read by the machine's number
 
-A unit stands in the hidden layer after the last of what it reads. What is needed later is carried on: a number that
-cannot be negative by relu(x), another by relu(x) and relu(-x).
+A unit belongs to the hidden layer after the last unit that it reads. Layers in between carry what is needed later: relu(x) if
+the number cannot be negative, else relu(x) and relu(-x).
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,11 +48,11 @@ def combined(parts: Iterable[tuple[Affine, float]], constant: float = 0.0) -> Af
 
 @dataclass(frozen=True)
 class Unit:
-    """relu(reads), in hidden layer ``level``; an input has level 0 and reads nothing."""
+    """relu(``reads``) in hidden layer ``level``; an input of the MLP has level 0 and reads nothing."""
 
     level: int
     reads: Affine | None = None
-    negative: bool = False  # an input that can be below 0
+    negative: bool = False  # whether it is an input that can be below 0
 
 
 class Lowering:
@@ -68,7 +68,7 @@ class Lowering:
         self._sorts: dict[ex.Sort, list[list[Affine]]] = {}
 
     def relu(self, x: Affine) -> Affine:
-        """relu(x) as a unit; equal units are one."""
+        """relu(x) as a unit; equal units are made once."""
         if not x.terms:
             return Affine({}, max(x.constant, 0.0))
         if x.constant == 0 and len(x.terms) == 1:
@@ -82,7 +82,7 @@ class Lowering:
         return Affine({self._same[key]: 1.0})
 
     def held(self, x: Affine, signed: bool) -> Affine:
-        """``x`` in at most two units, so that carrying it on is cheap: x = relu(x) - relu(-x)."""
+        """``x`` as at most two units, which are cheap to carry: x = relu(x) - relu(-x)."""
         if len(x.terms) <= 1 + signed and not (x.terms and x.constant):
             return x
         return self.relu(x).plus(self.relu(x.times(-1.0)), -1.0) if signed else self.relu(x)
@@ -100,7 +100,7 @@ class Lowering:
         return passed.plus(self.relu(x.times(-1.0).plus(closed, -bound)), -1.0) if signed else passed
 
     def level(self, x: Affine) -> int:
-        """The hidden layer from which on ``x`` can be read."""
+        """The first hidden layer after which ``x`` can be read."""
         return max((self.units[unit].level for unit in x.terms), default=0)
 
     def affine(self, node: Expression) -> Affine:
@@ -110,7 +110,7 @@ class Lowering:
 
     def _lower(self, node: Expression) -> Affine:
         affine, known = self.affine, self.analysis.known
-        known(node)  # checks what the node asks of its parts
+        known(node)  # raises if the node's parts do not suit it
         match node:
             case ex.Cell(index):
                 return Affine({index: 1.0})
@@ -154,7 +154,7 @@ class Lowering:
         return self._step(self.affine(a).plus(self.affine(b), -1.0))
 
     def _step(self, difference: Affine) -> Affine:
-        """0 at integers up to 0, and 1 at those from 1 on."""
+        """The step function: 0 at integers up to 0, and 1 at integers from 1 on."""
         first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)))
         return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5))), -1.0)
 
@@ -192,7 +192,7 @@ class Lowering:
 
     def _fitted(self, node: ex.Fitted) -> Affine:
         fit = self.analysis.fit(node)
-        # Every unit reads the arguments, so what has many parts is one number first.
+        # Every unit reads the arguments, so an argument of many parts is first made one number.
         signed = [self.analysis.known(argument).lo < 0 for argument in node.arguments]
         arguments = [self.held(self.affine(each), sign) for each, sign in zip(node.arguments, signed, strict=True)]
         units = zip(fit.directions.T.tolist(), fit.offsets.tolist(), fit.weights.tolist(), strict=True)
@@ -207,11 +207,12 @@ def _not(bit: Affine) -> Affine:
     return Affine({}, 1.0).plus(bit, -1.0)
 
 
-Columns = dict[tuple[int, int], int]  # where a layer holds relu(x) (sign 1) and relu(-x) (sign -1) of a unit
+# (unit, sign) to the layer's column that holds relu(x) (sign 1) or relu(-x) (sign -1)
+Columns = dict[tuple[int, int], int]
 
 
 class Map:
-    """A linear map of an MLP, most of whose weights are 0: x to W x + b, with W given by its other entries."""
+    """A linear map of an MLP, x to W x + b. Most weights are 0, so W is stored as its other entries."""
 
     def __init__(self, rows: Sequence[Affine], columns: Columns, inputs: int):
         self.shape = (len(rows), inputs)
@@ -237,11 +238,11 @@ Maps = list[Map]  # of an MLP, with a ReLU between each two
 
 
 def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: Sequence[int], width: int) -> Maps:
-    """The MLP that computes ``expressions``; the cells and the machine's number are ``columns`` of its ``width`` inputs."""
+    """The MLP that computes ``expressions``; ``columns`` of its ``width`` inputs are the cells and the machine's number."""
     lowering = Lowering(analysis)
     outputs = [lowering.affine(expression) for expression in expressions]
     depth = max((lowering.level(output) for output in outputs), default=0)
-    # What is ready early and has many parts is carried on as one number.
+    # An output that is ready early and has many parts is carried as one number.
     outputs = [
         lowering.held(output, analysis.known(expression).lo < 0) if lowering.level(output) < depth else output
         for expression, output in zip(expressions, outputs, strict=True)
@@ -252,7 +253,7 @@ def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: 
 def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], width: int) -> Maps:
     depth = max([1, *(units[unit].level for output in outputs for unit in output.terms)])
     last = _last_uses(units, outputs, depth)
-    # The columns of every hidden layer: its own units, and what is carried through it.
+    # The columns of every hidden layer: its own units, and those that it carries.
     vectors: list[Columns] = [{} for _ in range(depth + 1)]
     for unit, until in last.items():
         for level in range(units[unit].level, until):
@@ -269,7 +270,7 @@ def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], 
 
 
 def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int, int]:
-    """For every unit that is needed, the level of its last reader; the outputs are read at depth + 1."""
+    """The level of the last reader of every unit that is needed; outputs are read at level ``depth`` + 1."""
     last: dict[int, int] = {}
     for output in outputs:
         last |= dict.fromkeys(output.terms, depth + 1)
@@ -282,6 +283,6 @@ def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int
 
 
 def _read(units: list[Unit], unit: int, sign: int, level: int) -> Affine:
-    """What a column of hidden layer ``level`` is the ReLU of: its own unit's argument, or a number that is carried on."""
+    """The argument of the ReLU in a column of hidden layer ``level``: the unit's own, or a number that the layer carries."""
     reads = units[unit].reads
     return reads if units[unit].level == level and reads is not None else Affine({unit: float(sign)})

@@ -1,7 +1,6 @@
-"""What a program is given: what is known of it beforehand, checked, and the inputs themselves, checked against it."""
+"""The inputs of a program: their ranges, which the program declares, and the check of actual inputs against them."""
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,48 +11,48 @@ from posattn.compiler.machine_memory import within_bounds
 from posattn.errors import UsageError
 
 
-class Program(Protocol):
-    """MPC or PCOC: the last ``spare`` machines have no input."""
+class ParallelProgram:
+    """What MPC and PCOC programs share. The last ``spare`` machines have no input; every other one has c = len(``inputs``)."""
+
+    name: str
+    machines: int
+    spare: int
+    inputs: tuple[Known, ...]
 
     @property
-    def name(self) -> str: ...
+    def length(self) -> int:
+        """How many machines have an input: the length of the list."""
+        return self.machines - self.spare
+
     @property
-    def machines(self) -> int: ...
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """The smallest and the largest value of each input."""
+        return tuple((float(known.lo), float(known.hi)) for known in self.inputs)
+
     @property
-    def spare(self) -> int: ...
-    @property
-    def inputs(self) -> tuple[Known, ...]: ...
+    def integers(self) -> tuple[int, ...]:
+        """Which inputs must be whole numbers."""
+        return tuple(place for place, known in enumerate(self.inputs) if known.integer)
 
+    def check_inputs(self) -> None:
+        """Raises if the range of an input is empty or too large, or if all machines are spare."""
+        for place, known in enumerate(self.inputs):
+            if not -math.inf < known.lo <= known.hi < math.inf or known.size > LARGEST:
+                raise UsageError(
+                    f"{self.name} has input {place} in [{known.lo:g}, {known.hi:g}]; the bounds must be numbers of at most "
+                    f"{LARGEST:.3g}, the smaller one first."
+                )
+        if not 0 <= self.spare < self.machines:
+            raise UsageError(f"{self.name} has {self.spare} spare machines; it has {self.machines} in all.")
 
-def check_inputs(program: Program) -> None:
-    """Raises if the ranges of a program's inputs are none, or its spare machines are more than it has."""
-    for place, known in enumerate(program.inputs):
-        if not -math.inf < known.lo <= known.hi < math.inf or known.size > LARGEST:
-            raise UsageError(
-                f"{program.name} has input {place} in [{known.lo:g}, {known.hi:g}]; the bounds must be numbers of at most "
-                f"{LARGEST:.3g}, the smaller one first."
-            )
-    if not 0 <= program.spare < program.machines:
-        raise UsageError(f"{program.name} has {program.spare} spare machines; it has {program.machines} in all.")
-
-
-def bounds_of(inputs: tuple[Known, ...]) -> tuple[tuple[float, float], ...]:
-    return tuple((float(known.lo), float(known.hi)) for known in inputs)
-
-
-def integers_of(inputs: tuple[Known, ...]) -> tuple[int, ...]:
-    """The places of inputs that must be whole numbers."""
-    return tuple(place for place, known in enumerate(inputs) if known.integer)
-
-
-def given(program: Program, x: Array) -> Array:
-    """``x`` as (..., N, c) numbers, if the program takes it."""
-    try:
-        x = np.asarray(x, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the input of {program.name} must be an array of numbers.") from error
-    machines, c = program.machines - program.spare, len(program.inputs)
-    if x.shape[-2:] != (machines, c):
-        raise UsageError(f"the input has shape {x.shape}; {program.name} takes (..., {machines}, {c}).")
-    within_bounds(torch.from_numpy(x), machines, bounds_of(program.inputs), integers_of(program.inputs))
-    return x
+    def given(self, x: Array) -> Array:
+        """``x`` as an array (..., length, c) of numbers; raises if the program does not take it."""
+        try:
+            x = np.asarray(x, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the input of {self.name} must be an array of numbers.") from error
+        c = len(self.inputs)
+        if x.shape[-2:] != (self.length, c):
+            raise UsageError(f"the input has shape {x.shape}; {self.name} takes (..., {self.length}, {c}).")
+        within_bounds(torch.from_numpy(x[..., 0] if c == 1 else x), self.length, self.bounds, self.integers)
+        return x

@@ -14,19 +14,19 @@ from posattn.compiler.pcoc import PCOC
 from posattn.compiler.remarks.attention_program import SelfAttention
 from posattn.errors import UsageError, choice
 
-Rows = list[list[float]]  # a row a machine
+Rows = list[list[float]]  # one row per machine
 
 
 @dataclass(frozen=True)
 class Program:
     """One row of the library.
 
-    build: the program for a number of machines and a bound on its real numbers.
-    answer: what it computes, the obvious way: from the rows of inputs to the rows of answers.
-    sample: inputs (count, N, c) from a generator, a count, the machines and the bound.
-    task: the task of :mod:`posattn.tasks` that it solves, if it is one.
-    least: machines and heads that it takes for N inputs, at least.
-    counts: what the paper says of its sizes for N inputs, where that is not Theorem 5.1.
+    build: makes the program, given the number of machines and a bound on real numbers.
+    answer: computes the answers in plain Python, from rows of inputs to rows of answers.
+    sample: draws inputs (count, N, c), given a generator, the count, the number of machines and the bound.
+    task: the task of :mod:`posattn.tasks` that the program solves, if any.
+    least: a lower bound on the machines and heads that N inputs need.
+    counts: the paper's sizes for N inputs where they are not those of Theorem 5.1.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Program:
     counts: Callable[[int], dict[str, str]] = lambda machines: {}
 
     def answers(self, x: Array) -> Array:
-        """(..., N, c) to (..., N, outputs)."""
+        """The answers (..., N, outputs) to inputs (..., N, c)."""
         found = [self.answer(rows) for rows in x.reshape(-1, *x.shape[-2:]).tolist()]
         return np.array(found, dtype=float).reshape(*x.shape[:-1], -1)
 
@@ -48,12 +48,8 @@ def _column(values: Iterable[float]) -> Rows:
     return [[float(value)] for value in values]
 
 
-def _list_answer(function: Callable[[list[float]], Iterable[float]]) -> Callable[[Rows], Rows]:
-    """An answer for programs of one number a machine."""
-    return lambda rows: _column(function([row[0] for row in rows]))
-
-
 def _last_only(function: Callable[[list[float]], float]) -> Callable[[list[float]], list[float]]:
+    """0 at every machine but the last, which has the answer for the whole list."""
     return lambda x: [0.0] * (len(x) - 1) + [function(x)]
 
 
@@ -67,7 +63,7 @@ def _grouped_sums(rows: Rows) -> Rows:
 
 
 def _distances(rows: Rows) -> Rows:
-    """How many nodes follow each one in its list."""
+    """For every node, how many nodes follow it in its list."""
 
     def distance(i: int) -> int:
         node, count = i, 0
@@ -81,7 +77,7 @@ def _distances(rows: Rows) -> Rows:
 
 
 def _hops(rows: Rows) -> Rows:
-    """The letter k hops away, or -1: a hop goes behind the latest earlier place of the letter."""
+    """The letter k hops away, or -1: a hop goes to the place after the latest earlier occurrence of the letter."""
     letters = [row[0] for row in rows]
 
     def hop(j: int | None) -> int | None:
@@ -102,14 +98,14 @@ def _reals(random: np.random.Generator, count: int, machines: int, bound: float)
 
 
 def _keys_and_values(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
-    """Keys that crowd: half of the samples draw from a few keys only."""
+    """Keys and values; a random limit per sample makes many keys equal."""
     few = random.integers(1, machines + 1, (count, 1))
     keys = random.integers(0, machines, (count, machines)) % few
     return np.stack([keys, random.uniform(-bound, bound, (count, machines))], axis=-1)
 
 
 def _lists(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
-    """A random order of the nodes, cut into one list or two."""
+    """Random linked lists: a random order of the nodes, which may be cut into two."""
     x = np.full((count, machines, 1), float(machines))
     for sample in x:
         order, cut = random.permutation(machines), random.integers(0, machines)
@@ -120,7 +116,7 @@ def _lists(random: np.random.Generator, count: int, machines: int, bound: float)
 
 
 def _letters(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
-    """Five letters, anywhere in the alphabet, no two equal neighbours; and the hop count, the same at every machine."""
+    """Letters from five neighbours in the alphabet, no two alike side by side; and one hop count for all machines."""
     first = random.integers(0, message_programs.LETTERS - 4, (count, 1))
     steps = random.integers(1, 5, (count, machines))
     steps[:, 0] = random.integers(0, 5, count)
@@ -129,18 +125,18 @@ def _letters(random: np.random.Generator, count: int, machines: int, bound: floa
 
 
 def _layer(tokens: int) -> SelfAttention:
-    """A layer of width 2 with some weights; tokens are numbers in [-1, 1]."""
+    """A self-attention layer of width 2 with fixed random weights, for tokens in [-1, 1]²."""
     w_q, w_k, w_v = np.random.default_rng(0).uniform(-0.5, 0.5, (3, 2, 2))
     return SelfAttention(tokens, w_q, w_k, w_v)
 
 
 def _routed(machines: int) -> tuple[int, int]:
-    """A message fills 2^(k-1) tuples of two numbers, and a machine has room for two messages: 2^(k+1) heads or more."""
+    """``least`` of routed programs: a message fills 2^(k-1) tuples of two numbers, a machine holds two messages or more."""
     return machines, 2 * machines
 
 
 def _remark(tokens: int) -> dict[str, str]:
-    """Remark 5.1, for L = 1 layer on N tokens: O(N²) nodes, O(L log N) layers, and d_V H that does not grow like N."""
+    """The sizes of Remark 5.1 for L = 1 layer on N tokens: O(N²) nodes, O(L log N) layers, d_V H sublinear in N."""
     rounds = 2 * (tokens - 1).bit_length() + 1
     return {
         "nodes n": f"O(N²): N² + 1 = {tokens**2 + 1}",
@@ -156,7 +152,8 @@ def _list_program(
     answer: Callable[[list[float]], Iterable[float]],
     task: str | None = None,
 ) -> Program:
-    return Program(name, title, build, _list_answer(answer), _reals, task)
+    """A program with one number per machine, whose answer is a function of the list."""
+    return Program(name, title, build, lambda rows: _column(answer([row[0] for row in rows])), _reals, task)
 
 
 _LIST = (

@@ -1,15 +1,14 @@
 """Programs as the weights of the looped network (docs/any-length.md): exact for lists of every length.
 
-A scan is one head that looks s = 2^l back. Its state is the words of a stretch, Φ joins the partner's stretch with its own, and
-a position whose partner is not in the list stays as it is, so that Φ never sees a blank. A bitonic sorter has two heads: h_1 is
-the partner's number p, and h_2 is p as well where a position keeps the smaller one of p and its own x, and x where it keeps the
-larger one:
+A scan has one head, which looks s = 2^l back. Its state is the words of a stretch, and Φ joins the partner's stretch with its
+own. A position whose partner is not in the list keeps its state, so Φ never sees a blank. A bitonic sorter has two heads. Head
+1 brings the partner's number p. Head 2 brings p where the position keeps min(x, p), and its own x where it keeps max(x, p):
 
     Φ  =  x + max(h_1, h_2) - max(x, h_2)  =  x + p - max(x, p) = min(x, p),  or  x + max(p, x) - x = max(x, p).
 
-A selector, which gives the median of the whole list, has the same Φ. Where the two middle numbers of a sorted list take their
-mean, h_1 is half on either: (x + p) / 2 is the larger one of itself and the lower number, and the smaller one of itself and the
-upper.
+A selector, which gives the median of the whole list, has the same Φ. In its last step the two middle numbers of the sorted list
+take their mean: head 1 attends to both equally, so h_1 = (x + p) / 2. Head 2 brings x at the lower number and h_1 at the upper
+one, so Φ = h_1 at both.
 
 The Φ are those of the compiler's programs, lowered by ``expressions_to_relu``; none needs a bias.
 
@@ -30,18 +29,18 @@ from posattn.errors import choice
 from posattn.looped.families import FAMILIES
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 
-_CERTAIN = 1000.0  # logits this far apart make softmax hardmax, in float64 too
-_ANY = 1e200  # no weight depends on how large the numbers are
+_CERTAIN = 1000.0  # with logits this far apart softmax is hardmax, in float64 too
+_ANY = 1e200  # the analysis wants a range; no weight depends on it
 
 
 @dataclass(frozen=True)
 class LoopedProgram:
     """One row of the table.
 
-    heads: where each looks, by class of positions: one of the family's candidates r, several in equal parts, or None for the
-        sink.
-    reads: the word of the state that each head brings.
-    phi: the new words, from what the heads bring and the position's own words.
+    heads: where each head looks, per class of positions: at one of the family's candidates r, at several equally, or at
+        the sink (None).
+    reads: the words of the state that each head brings.
+    phi: the new words, from those that the heads bring and the position's own.
     """
 
     family: str
@@ -61,10 +60,10 @@ def _exchange(brought: Sequence[Expression], own: Sequence[Expression]) -> Seque
     return [own[0] + maximum(brought[0], brought[1]) - maximum(own[0], brought[1])]
 
 
-# Classes of the butterfly: lower of an ascending pair, lower of a descending one, upper, upper. A lower one's partner is ahead.
+# Classes of the butterfly: lower of an ascending and of a descending pair, then upper of each. A lower one's partner is ahead.
 _PARTNER = (1, 1, -1, -1)
 _PARTNER_IF_LESS = (1, 0, 0, -1)
-# And of the selector: the lower and the upper of the middle two, and those that keep what they have.
+# The selector adds three: the lower and the upper of the middle two, and positions that keep their number.
 _PARTNER_OR_MEAN = (*_PARTNER, (0, 1), (0, -1), 0)
 _THE_SAME_IF_LESS = (*_PARTNER_IF_LESS, 0, (0, -1), 0)
 
@@ -83,7 +82,7 @@ def looped_program(task: str) -> LoopedTransformer:
     brought = sum(len(words) for words in row.reads)
     cells = [Cell(index) for index in range(brought + row.words)]
     anything = Analysis([Known(-_ANY, _ANY)] * len(cells), 0)
-    # The machine's number, which the analysis has a place for, is in no expression.
+    # The analysis also wants a column for the machine's number, which no expression reads.
     maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, [*range(len(cells)), 0], len(cells))
     config = LoopedConfig(
         n=16,
@@ -98,17 +97,13 @@ def looped_program(task: str) -> LoopedTransformer:
     layer = model.layer
     for linear, each in zip((layer.W_1, *layer.between, layer.W_2), maps, strict=True):
         assert not each.bias.any()
-        _set(linear, torch.from_numpy(each.dense()))
+        linear.weight.copy_(torch.from_numpy(each.dense()))
     layer.attention.logits.copy_(_logits(row))
-    _set(layer.attention.W_V, torch.eye(row.words)[[word for words in row.reads for word in words]])
-    _set(layer.attention.W_O, torch.eye(brought))
-    _set(model.encoder, torch.ones(row.words, 1))
-    _set(model.decoder, torch.eye(row.words)[-1:])
+    layer.attention.W_V.weight.copy_(torch.eye(row.words)[[word for words in row.reads for word in words]])
+    layer.attention.W_O.weight.copy_(torch.eye(brought))
+    model.encoder.weight.copy_(torch.ones(row.words, 1))
+    model.decoder.weight.copy_(torch.eye(row.words)[-1:])
     return model
-
-
-def _set(linear: torch.nn.Linear, weight: Tensor) -> None:
-    linear.weight.copy_(weight)
 
 
 def _logits(row: LoopedProgram) -> Tensor:

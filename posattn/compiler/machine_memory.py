@@ -1,6 +1,6 @@
 """The input of a compiled program: X of Lemma B.2, whose row i is the memory of machine i.
 
-Letters: n machines, c numbers that a machine is given, N positions with spare machines and the sink.
+Letters: n machines with an input, c numbers per machine, N positions including spare machines and the sink.
 """
 
 from typing import Any
@@ -16,12 +16,16 @@ from posattn.errors import UsageError
 def within_bounds(
     x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
 ) -> Float[Tensor, "*batch"]:
-    """``x`` if each of its c inputs lies within its bounds, and is whole if it is one of ``integers``: the weights of a program
-    are right for no others."""
+    """``x`` if it is a list of n, each input lies within its bounds, and those of ``integers`` are whole numbers.
+
+    A program's weights are right for such inputs only, so others are refused.
+    """
     c = len(bounds)
     if x.ndim < 1 + (c > 1) or (c > 1 and x.shape[-1] != c):
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
-    if torch.compiler.is_compiling():  # an exported program cannot refuse
+    if (length := x.shape[-1 - (c > 1)]) != n:
+        raise UsageError(f"the list has {length} numbers; this compiled program takes {n}.")
+    if torch.compiler.is_compiling():  # an exported program cannot raise
         return x
     for place, (low, high) in enumerate(bounds):
         numbers = x if c == 1 else x[..., place]
@@ -37,14 +41,14 @@ def within_bounds(
 
 
 def memory_cells(x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int) -> Float[Tensor, "*any N d_in"]:
-    """A machine's input and, in the last column, its number (Lemma B.2); spare machines and the sink hold 0."""
+    """Each machine's input and, in the last column, its number (Lemma B.2). The input of spare machines and the sink is 0."""
     words = x[..., None] if c == 1 else x
     words = pad(words, (0, 0, 0, len(positions) - words.shape[-2]))
     return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
 
 
-# What a machine can do that its model of computation forbids. A machine that did has no number any more but a code:
-# -(1 + since + L (kind + K (count - 1))), with L layers, K kinds, and ``since`` the layers that have passed.
+# The breaches: what a machine can do that its model of computation forbids. A code replaces the number of such a machine:
+# -(1 + since + L (kind + K (count - 1))), with L layers, K kinds of breach, and ``since`` the layers passed since then.
 BREACHES = (
     "overflows by {} words",
     "has to pass on {} tuples more than it has room for",
@@ -53,11 +57,11 @@ BREACHES = (
     "sends {} messages to machines that are not there",
 )
 OVERFLOWS, PASSES_ON, RECEIVES, SENDS, MISADDRESSES = range(len(BREACHES))
-MOST_COUNTED = 1 << 20  # a larger count is told as this one
+MOST_COUNTED = 1 << 20  # a larger count is reported as this one
 
 
 def breach_code(kind: int, count: Any, layers: int) -> Any:
-    """The code of a breach in the layer where it happens; ``count`` may be anything that is added and multiplied."""
+    """The code of a breach in the layer where it happens; ``count`` is a number or an expression."""
     return -1.0 - layers * kind - (count - 1) * (layers * len(BREACHES))
 
 
@@ -69,9 +73,9 @@ def described_breach(kind: int, count: int) -> str:
 
 
 def refuse_breaches(z: Float[Tensor, "*batch N d"], layers: int) -> Float[Tensor, "*batch N d"]:
-    """``z`` if every machine has its number in the last column; else the earliest breach is told.
+    """``z`` if every machine has its number in the last column; otherwise raises and describes the earliest breach.
 
-    An exported program, which cannot raise, answers with what is not a number.
+    An exported program cannot raise; its answers become NaN.
     """
     lost = z[..., -1] < -0.5
     if torch.compiler.is_compiling():

@@ -1,6 +1,6 @@
-"""Programs whose messages go where the data says, in MPC: grouped sums, list ranking, induction heads.
+"""Programs of MPC, in which the data decides where messages go: grouped sums, list ranking, induction heads.
 
-What a machine keeps it sends to itself. A message begins with its kind where machines receive several kinds.
+A machine keeps a word by sending it to itself. Where machines receive several kinds of message, its first word is the kind.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ Send = Callable[[Machine], list[Message]]
 
 
 def pick(inbox: Sequence[Received], kind: int) -> Received:
-    """The message of a kind, of which there is at most one; its words without the kind, or zeros."""
+    """The one message of a kind, without its first word; zeros where there is none."""
     hits = [both(box.present, equal(box.words[0], kind)) for box in inbox]
     words = [as_expression(0.0)] * (len(inbox[0].words) - 1)
     for hit, box in zip(hits, inbox, strict=True):
@@ -33,14 +33,14 @@ def word_count(machines: int, bound: float) -> MPC:
     """Every machine has a key, 0 to N - 1, and a value; machine j ends with the sum of the values with key j.
 
     In round r a pair moves to the machine that agrees with its key in bit r, and pairs of equal keys are added up. So
-    no machine ever holds more than min(2^r, N / 2^r) keys, however the keys are spread.
+    no machine ever holds more than min(2^r, N / 2^r) keys, whatever the keys are.
     """
     size = 1 << (machines - 1).bit_length()
     most = max((min(2 * reach, size // reach) for reach in doublings(size)), default=1)
     absent = size
 
     def merged(machine: Machine) -> list[tuple[Expression, Expression]]:
-        """(key, sum) of the inbox; of equal keys the first keeps the sum, and the key of the others is absent."""
+        """(key, sum) per message of the inbox: the first of equal keys gets the sum, the others become absent."""
         keys = [select(box.present, box.words[0], absent) for box in machine.inbox]
         pairs = []
         for q, key in enumerate(keys):
@@ -79,7 +79,7 @@ def word_count(machines: int, bound: float) -> MPC:
 
 
 def _with_bit(me: Expression, key: Expression, reach: int, size: int) -> Expression:
-    """The machine's number with the bit ``reach`` taken from ``key``."""
+    """The machine's number with the bit of value ``reach`` taken from ``key``."""
     mine = by_machine(float(bool(i & reach)) for i in range(size))
     return me + (_bit(key, reach, size) - mine) * reach
 
@@ -99,12 +99,15 @@ STATE, ASK, ANSWER = 0, 1, 2
 
 
 def list_ranking(machines: int, bound: float) -> MPC:
-    """Every machine is a node of a linked list and has the number of the next one, or N at the end; it ends with its
-    distance from the end. Asking the next node for its next and its distance doubles the reach every two rounds."""
+    """Every machine is a node of a linked list and has the number of the next node, or N at the end of the list.
+
+    It ends with its distance from the end. Each node asks its next node for that one's next and distance, which doubles its
+    reach every two rounds.
+    """
     nil = machines
 
     def state(machine: Machine) -> tuple[Expression, Expression]:
-        """next and distance, after what was answered."""
+        """(next, distance) after the answer is taken in."""
         own, told = pick(machine.inbox, STATE), pick(machine.inbox, ANSWER)
         return select(told.present, told.words[0], own.words[0]), own.words[1] + told.words[1]
 
@@ -142,9 +145,9 @@ LETTERS = 26
 def khop(machines: int, bound: float) -> MPC:
     """Every machine has a letter, 0 to 25, and the hop count k, 0 to 3; it ends with the letter k hops away, or -1.
 
-    One hop goes from a position to the one after the latest earlier place of its letter. Sorting by letter and place puts
-    that place next door; then every machine asks where its hop leads, three times. No two machines ask the same one,
-    because different positions have different latest places.
+    One hop goes from a position to the one after the latest earlier occurrence of its letter. Sorting by letter and place
+    makes that occurrence the left neighbour. Then every machine asks, up to three times, where the next hop leads. No two
+    machines ask the same one, because different positions have different latest earlier occurrences.
     """
     size = 1 << (machines - 1).bit_length()
     none = size
@@ -157,7 +160,7 @@ def khop(machines: int, bound: float) -> MPC:
         return [letter * size + machine.me, letter, hops]
 
     def kept(machine: Machine, block: int, reach: int) -> list[Expression]:
-        """Of the two records that an exchange brought, the one that the machine keeps."""
+        """The record that the machine keeps of the two that an exchange brought."""
         a, b = (box.words[:3] for box in machine.inbox[:2])
         wants_less = by_machine(float(bool(i & reach) == bool(i & block)) for i in range(size))
         takes_first = equal(wants_less, a[0] < b[0])
@@ -188,7 +191,7 @@ def khop(machines: int, bound: float) -> MPC:
         hop = select(same, before[0] - letter * size + 1, none)
         return [Message(key - letter * size, _filled([hop, letter, hops]))]
 
-    # Asking: the state is (hop, letter, k, answer), and ``at`` is where the machine has got to.
+    # Asking: the state is (hop, letter, k, answer), and ``at`` is the position that the machine's hops have reached.
     def begin(machine: Machine) -> list[Message]:
         hop, letter, hops = machine.inbox[0].words[:3]
         answer = select(hops < 1, letter, -1)
@@ -232,7 +235,7 @@ _LENGTH = 5  # words of every message of khop
 
 
 def _filled(words: Sequence[Expression | float]) -> list[Expression | float]:
-    """All messages have one length: a short one would make room for more of them, and so for a larger inbox."""
+    """Pads a message: if one were shorter, more would fit into a memory, and the inbox would have to be larger."""
     return [*words, *[0.0] * (_LENGTH - len(words))]
 
 

@@ -1,9 +1,9 @@
-"""Massively Parallel Computation (Definition A.1): machines whose messages may go where the data says.
+"""Massively Parallel Computation (Definition A.1): the data may decide where messages go.
 
-N machines with a memory of s words work in rounds. In a round every machine reads the messages that it received, its inbox,
-computes, and sends messages to machines that it may name by what it computed. Afterwards it holds only what it received:
-what it wants to keep it sends to itself. It may send and receive s words a round; a breach is an error that names the
-machine, the round and the count. The inbox is in the order of senders, and of a sender's messages as it lists them.
+N machines with a memory of s words each work in rounds. In a round every machine reads its inbox, the messages that it
+received, computes, and sends messages to machines whose numbers it may compute. Afterwards it holds only its new inbox, so it
+keeps a word by sending it to itself. It may send s words and receive s words per round; a breach is an error that names the
+machine, the round and the count. The inbox is ordered by sender, and messages of one sender as the sender lists them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Cell, Expression, Me, as_expression, evaluate
-from posattn.compiler.inputs import check_inputs, given
+from posattn.compiler.inputs import ParallelProgram
 from posattn.errors import UsageError, whole
 
 
@@ -30,7 +30,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message whose ``words`` are filled with zeros up to the longest; ``length`` is how many it has of its own."""
+    """A message whose ``words`` are padded with zeros to the longest; ``length`` is how many it has of its own."""
 
     to: Expression
     words: tuple[Expression, ...]
@@ -40,14 +40,14 @@ class Sent:
 
 @dataclass(frozen=True)
 class Received:
-    """A place of the inbox: the bit ``present``, and the words (0 where there is no message, or a shorter one)."""
+    """A place of the inbox: the bit ``present``, and the words, which are 0 beyond the message or if there is none."""
 
     present: Expression
     words: tuple[Expression, ...]
 
 
 class Inbox(tuple[Received, ...]):
-    """The places for messages, as many as can be; empty ones are last."""
+    """The places for messages, as many as a memory can hold; empty ones come last."""
 
     def __getitem__(self, index: Any) -> Any:
         try:
@@ -65,11 +65,11 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class MPC:
-    """A program of ``rounds``, each a function from a machine to its messages, and ``finish``, the answers at the end.
+class MPC(ParallelProgram):
+    """A program: ``rounds``, each a function from a machine to its messages, and ``finish``, which gives the answers.
 
-    ``memory`` is s, in words, and ``longest`` how many the longest message has, or the input, which is what the inbox holds
-    in the first round. The last ``spare`` machines have no input and give no answer.
+    ``memory`` is s, in words. ``longest`` is the number of words of the longest message; the input, which is the first inbox,
+    counts as one. The last ``spare`` machines have no input and give no answer.
     """
 
     machines: int
@@ -89,33 +89,33 @@ class MPC:
             raise UsageError(
                 f"{self.name} has {len(self.inputs)} inputs; it must have 1 to {most}, as many words as a message."
             )
-        check_inputs(self)
+        self.check_inputs()
         for length in self._all_lengths:
             if not 1 <= length <= most:
                 raise UsageError(f"{self.name} has a message of {length} words; it must be 1 to {most}.")
 
     @cached_property
     def _all_lengths(self) -> frozenset[int]:
-        """Of messages that can be sent; a length never depends on values, so a look at any machine tells."""
+        """The lengths of all messages; a length never depends on values, so any machine shows them."""
         anyone = _view(self.memory, self.longest)
         return frozenset(len(message.words) for send in self.rounds for message in send(anyone))
 
     @property
     def places(self) -> int:
-        """How many messages s words can be: the places of the inbox."""
+        """How many messages s words can hold: the places of the inbox."""
         return self.memory // min(self._all_lengths, default=self.memory)
 
     @property
     def one_length(self) -> int | None:
-        """Of all messages, if they have but one."""
+        """The length of all messages; None if they differ."""
         return min(self._all_lengths) if len(self._all_lengths) == 1 else None
 
     def view(self) -> Machine:
-        """A machine whose inbox is memory cells: of each place the bit, then the words."""
+        """A machine whose inbox is memory cells: for each place the bit, then the words."""
         return _view(self.places, self.longest)
 
     def messages(self, r: int, machine: Machine) -> list[Sent]:
-        """Round ``r``'s messages, filled up to the longest."""
+        """The messages of round ``r``, padded to the longest."""
         found = []
         for message in self.rounds[r](machine):
             words = [as_expression(word) for word in message.words]
@@ -135,7 +135,7 @@ def _view(places: int, longest: int) -> Machine:
 
 def run(program: MPC, x: Array) -> Array:
     """The answers (..., N, outputs) to inputs (..., N, c), message by message."""
-    x = given(program, x)
+    x = program.given(x)
     batch = x.reshape(-1, *x.shape[-2:])
     shape, own = (len(batch), program.machines), slice(x.shape[-2])
     me = np.arange(program.machines, dtype=float)
@@ -149,7 +149,7 @@ def run(program: MPC, x: Array) -> Array:
 
 
 def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
-    """The inboxes (batch, N, places, 1 + words) after round ``r``, within the model's bounds."""
+    """The inboxes (batch, N, places, 1 + words) after round ``r``; raises if a machine breaks the model's rules."""
     messages = program.messages(r, program.view())
     lengths = [message.length for message in messages]
     parts = [part for message in messages for part in (message.to, message.when, *message.words)]

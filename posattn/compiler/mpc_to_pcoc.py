@@ -1,15 +1,15 @@
-"""MPC to PCOC (Lemma B.1): messages that go where the data says, over a network that does not see the data.
+"""MPC to PCOC (Lemma B.1): routing messages with data-dependent addresses over a network that is fixed.
 
-A round of MPC becomes the 2k - 1 steps of a Beneš network on P = 2^k ≥ N machines. A message is cut into *tuples*, a word and
-a key, which is the integer ((r(j) P + i) M + m) B + pos: r(j) is the destination with its bits reversed, i the sender, m
-the number of the message at its sender, pos the place of the word in it. The order of keys is the order of destinations,
-and at the receiver that of senders and words; reversed bits let each step of the collection compare once.
+A round of MPC becomes the 2k - 1 steps of a Beneš network on P = 2^k ≥ N machines. A message is cut into *tuples* of a word
+and a key. The key is the integer ((r(j) P + i) M + m) B + pos: r(j) is the destination j with its bits reversed, i the sender,
+m the number of the message at its sender, pos the place of the word in the message. Keys are ordered by destination, and at
+the receiver by sender, message and word. Because bits are reversed, each step of the collection needs one comparison.
 
-Every machine holds 2S tuples. Before each step local computation sorts them, so that the oracle need not look: in the
-fragmentation phase by destination, even places to the first half and odd ones to the second; in the collection phase
-what stays to the first half and what leaves to the second. The first half is received from oneself and the second from
-the partner. By Facts B.1 and B.2 no machine holds more than S tuples if every message has a multiple of 2^(k-1) of them;
-shorter ones are padded to B.
+Every machine holds 2S tuples. Before each step local computation sorts them, so that the oracle need not see them. In the
+fragmentation phase they are sorted by destination; even places go to the first half of the memory and odd ones to the second.
+In the collection phase tuples that stay go to the first half and tuples that leave to the second. A machine receives the first
+half from itself and the second from its partner. By Facts B.1 and B.2 no machine holds more than S tuples if every message has
+a multiple of 2^(k-1) of them, so messages are padded to B tuples.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,21 +40,21 @@ CELLS = 2  # a tuple is a key and a word
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a program's routing: network, tuples, and what a key is made of."""
+    """The sizes of a program's routing: the network, the tuples and the parts of a key."""
 
     program: MPC
     network: Benes
-    messages: int  # M: the most messages that a round lists for a machine
+    messages: int  # M: the largest number of messages that a machine lists in a round
 
     @property
     def padded(self) -> int:
-        """B: tuples of a message, the next multiple of 2^(k-1)."""
+        """B: tuples per message, the next multiple of 2^(k-1)."""
         least = 1 << (self.network.k - 1)
         return -(-self.carried // least) * least
 
     @property
     def carried(self) -> int:
-        """Words that travel with a message: its own, and where messages differ in length, its length."""
+        """Words that a message carries: its own and, if messages differ in length, its length."""
         return self.program.longest + (self.program.one_length is None)
 
     @property
@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def factor(self) -> float:
-        """How much padding enlarges the memory: S words in place of s."""
+        """The factor by which padding enlarges the memory: S / s."""
         return self.tuples / self.program.memory
 
     @property
@@ -73,20 +73,20 @@ class Layout:
 
     @property
     def blank(self) -> int:
-        """Keys from here on are no tuples."""
+        """The first key that stands for no tuple."""
         return self.network.machines * self.per_destination
 
     @property
     def memory(self) -> int:
-        """Memory positions of a machine: 2S tuples of two."""
+        """Memory positions per machine: 2S tuples of two."""
         return 2 * self.tuples * CELLS
 
     def tuples_of(self, memory: Memory) -> list[list[Expression]]:
-        """(key, word) of every place; the first S are the first half."""
+        """(key, word) of every place; the first S places are the first half."""
         return [[memory[CELLS * place], memory[CELLS * place + 1]] for place in range(2 * self.tuples)]
 
     def reversed_number(self, i: int, bits: int) -> int:
-        """r(i) of the lowest ``bits`` bits of i, the others taken as 0."""
+        """r(i), with all but the lowest ``bits`` bits of i taken as 0."""
         return sum((i >> bit & 1) << (self.network.k - 1 - bit) for bit in range(bits))
 
 
@@ -100,14 +100,14 @@ def layout(program: MPC) -> Layout:
 
 
 def fixed_communication(program: PCOC | MPC, direct: bool = False) -> PCOC:
-    """A program whose communication does not see the data: the program itself, or Lemma B.1's."""
+    """A PCOC program that gives the same answers: the program itself, or for MPC that of Lemma B.1."""
     return simulate(program, direct) if isinstance(program, MPC) else program
 
 
 def simulate(program: MPC, direct: bool = False) -> PCOC:
     """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory.
 
-    With ``direct``, a round whose addresses depend on machines alone goes without routing, in one round (``direct_rounds``).
+    With ``direct``, a round whose addresses do not depend on the data takes one round, without routing (``direct_rounds``).
     """
     plan = layout(program)
     routed = _routed(plan)
@@ -118,7 +118,7 @@ def simulate(program: MPC, direct: bool = False) -> PCOC:
     deliveries = [routed if known is None else _straight(plan, known) for known in straight]
     words = _input_knowledge(program)
     views: list[View] = [_from_input, *(delivery.view for delivery in deliveries)]
-    computes: list[tuple[Local, Guard | None]] = []  # the program's own: before every delivery, and after the last
+    computes: list[tuple[Local, Guard | None]] = []  # the program's own, before every delivery and after the last
     for r, delivery in enumerate(deliveries):
         computes.append(_sending(plan, r, words, views[r], delivery))
         words = _sent_knowledge(program, r, words)
@@ -138,7 +138,7 @@ def simulate(program: MPC, direct: bool = False) -> PCOC:
         start=start,
         start_guard=start_guard,
         name=program.name,
-        spare=plan.network.machines - program.machines + program.spare,
+        spare=plan.network.machines - program.length,
     )
 
 
@@ -146,9 +146,9 @@ def simulate(program: MPC, direct: bool = False) -> PCOC:
 class Delivery:
     """How the messages of one round travel.
 
-    place: the memory that a machine makes of its messages before they leave.
-    rounds: the communication, given the computation (and its guard) that follows the last of it.
-    view: the inbox, from the memory after the last of it.
+    place: writes a machine's messages into its memory before they leave.
+    rounds: the rounds of communication, given the computation and guard that follow the last one.
+    view: reads the inbox from the memory after the last round.
     """
 
     place: Callable[[Expression, list[Sent]], list[Expression]]
@@ -157,7 +157,7 @@ class Delivery:
 
 
 def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
-    """Every message goes at once, in a place of the memory that neither its sender nor its receiver uses twice."""
+    """All messages travel in one round, each in a block of memory that neither its sender nor its receiver uses twice."""
 
     def place(me: Expression, messages: list[Sent]) -> list[Expression]:
         return _filled(plan, known.place([replace(each, when=_sent(plan, me, each)) for each in messages]))
@@ -172,7 +172,7 @@ def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
 
 
 def _routed(plan: Layout) -> Delivery:
-    """Over the Beneš network."""
+    """Messages travel over the Beneš network."""
     placing = {step: _placing(plan, step) for step in plan.network.steps}
     held: Guard = lambda memory: [_held(plan, memory)]  # noqa: E731
 
@@ -185,7 +185,7 @@ def _routed(plan: Layout) -> Delivery:
 
 
 def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]]:
-    """The oracle: the first half from oneself, the second from the partner, in every round and whatever the data."""
+    """The oracle: machine i receives the first half from itself and the second from its partner, whatever the data."""
     half = plan.tuples * CELLS
     return lambda i: [(i, range(half)), (plan.network.partner(step, i), range(half, 2 * half))]
 
@@ -194,7 +194,7 @@ def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]
 
 
 def _placing(plan: Layout, step: int) -> Callable[[Memory], list[Expression]]:
-    """Sorts what was received so that the halves are right for ``step``."""
+    """Sorts the received tuples into the halves that ``step`` needs."""
 
     def compute(memory: Memory) -> list[Expression]:
         tuples = plan.tuples_of(memory)
@@ -206,14 +206,14 @@ def _placing(plan: Layout, step: int) -> Callable[[Memory], list[Expression]]:
 
 
 def _dealt(tuples: list[list[Expression]]) -> list[Expression]:
-    """Fragmentation: of tuples sorted by destination the even ones stay and the odd ones leave."""
+    """Fragmentation: of the tuples, sorted by destination, even ones stay and odd ones leave."""
     return [part for each in (*tuples[::2], *tuples[1::2]) for part in each]
 
 
 def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit: int) -> list[Expression]:
     """Collection: a tuple stays if bit ``bit`` of its destination is the machine's own; blanks fill the middle."""
     machines, k = range(plan.network.machines), plan.network.k
-    # All tuples here agree with the machine in the lower bits, so one threshold tells the next.
+    # All tuples here agree with the machine in the lower bits, so one comparison decides the next bit.
     threshold = by_machine(
         (plan.reversed_number(i, bit) + (1 << (k - 1 - bit))) * plan.per_destination for i in machines
     )
@@ -228,7 +228,7 @@ def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit
 
 
 def _held(plan: Layout, memory: Memory) -> Excess:
-    """Tuples that a machine on the way holds beyond S: by Facts B.1 and B.2 none, if no machine receives too much."""
+    """Tuples that a machine holds beyond S during routing: by Facts B.1 and B.2 none, if no machine receives too much."""
     held = ((key < plan.blank, 1.0) for key, _ in plan.tuples_of(memory))
     return Excess(linear(*held, constant=-float(plan.tuples)), PASSES_ON)
 
@@ -237,17 +237,17 @@ def _held(plan: Layout, memory: Memory) -> Excess:
 
 
 def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-    """Before the first round the inbox holds one message, the input."""
+    """The first inbox, which holds one message: the input."""
     given = [memory[word] for word in range(len(plan.program.inputs))]
     zero = as_expression(0.0)
-    present = memory.me < plan.program.machines - plan.program.spare
+    present = memory.me < plan.program.length
     first = Received(present, tuple(given + [zero] * (plan.program.longest - len(given))))
     none = Received(zero, (zero,) * plan.program.longest)
     return Machine(memory.me, Inbox([first, *[none] * (plan.program.places - 1)]))
 
 
 def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-    """Recombination: sorted by sender, message and word, tuples are messages again."""
+    """Recombination: tuples sorted by sender, message and word are messages again."""
     boxes = []
     for block in _blocks(plan, memory)[: plan.program.places]:
         carried = [word for _, word in block[: plan.program.longest]]
@@ -256,7 +256,7 @@ def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machin
 
 
 def _blocks(plan: Layout, memory: Memory) -> list[list[list[Expression]]]:
-    """The tuples of every message that has arrived, twice as many as a machine has room for at most."""
+    """The tuples that have arrived, grouped by message: up to twice as many messages as fit into the inbox."""
     ordered = sort_records(plan.tuples_of(memory))
     return [ordered[start : start + plan.padded] for start in range(0, len(ordered), plan.padded)]
 
@@ -268,7 +268,7 @@ def _received(plan: Layout, memory: Memory) -> Excess:
         if length is not None:
             counted.append((block[0][0] < plan.blank, float(length)))
             continue
-        # The number that travels behind the words; compared, it is exact whatever softmax added. It is 0 in a blank.
+        # The length follows the words; comparing it removes what softmax added. It is 0 in a blank.
         told = Assume(block[plan.program.longest][1], 0.0, float(plan.program.longest), True)
         counted += [(told >= least, 1.0) for least in range(1, plan.program.longest + 1)]
     return Excess(linear(*counted, constant=-float(plan.program.memory)), RECEIVES)
@@ -281,7 +281,7 @@ def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Kno
 def _sending(
     plan: Layout, r: int, words: Sequence[Known], view: View, delivery: Delivery
 ) -> tuple[Local, Guard | None]:
-    """The program's round ``r``: its messages, placed for their delivery; and what must not exceed 0."""
+    """The program's own round ``r``: the computation that writes its messages for delivery, and the guard."""
 
     def compute(memory: Memory) -> list[Expression]:
         return delivery.place(memory.me, plan.program.messages(r, view(plan, memory, words)))
@@ -317,12 +317,12 @@ def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expre
 
 
 def _sent(plan: Layout, me: Expression, message: Sent) -> Expression:
-    """Whether a message is sent: spare machines and the sink have nothing to say."""
+    """The bit whether a message is sent; machines beyond the program's own and the sink send none."""
     return both(message.when, me < plan.program.machines)
 
 
 def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Expression]:
-    """(r(j) P + i) M + m, or a blank, and the message's words, and its length if it must be told."""
+    """A message as a record: (r(j) P + i) M + m, or a blank, its words, and its length if lengths differ."""
     sent = _sent(plan, me, message)
     origin = me * plan.messages + m
     group = _reversed_bits(message.to, plan.network.k) * (plan.network.machines * plan.messages) + origin
@@ -332,7 +332,7 @@ def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Express
 
 
 def _reversed_bits(number: Expression, k: int) -> Expression:
-    """r(j): the most significant bit of what is left, again and again."""
+    """r(j) for j = ``number``: takes the most significant bit of the rest, k times."""
     total = as_expression(0.0)
     for bit in reversed(range(k)):
         digit = number >= (1 << bit)
@@ -352,9 +352,9 @@ def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:
     return words + [as_expression(0.0)] * (plan.memory - len(words))
 
 
-# --- what is known of words -------------------------------------------------------------------------------------------
-# In a machine's memory any word may lie at any place, so their ranges mix. In the program they do not: word w of the
-# messages of one round has a range of its own, which is found here and handed to the receivers.
+# --- ranges of words ---------------------------------------------------------------------------------------------------
+# In a machine's memory any word may lie at any place, so the ranges of words mix. In the program they do not: word w of the
+# messages of one round has its own range. It is computed here, and the receivers assume it.
 
 
 def _input_knowledge(program: MPC) -> list[Known]:
@@ -363,7 +363,7 @@ def _input_knowledge(program: MPC) -> list[Known]:
 
 
 def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]:
-    """Of every word of the messages of round ``r``, from what is known of those before; a place may be empty."""
+    """What is known of each word of round ``r``'s messages, given that of the round before; a place may be empty."""
     bit, blank = Known(0.0, 1.0, True), Known(0.0, 0.0, True)
     cells = [known for _ in range(program.places) for known in (bit, *words)]
     analysis = Analysis(cells, program.machines, place=f"{program.name}, round {r + 1}: ")

@@ -1,9 +1,9 @@
-"""Parallel Computation with Oracle Communication (Definition A.2): machines whose communication does not see the data.
+"""Parallel Computation with Oracle Communication (Definition A.2): communication does not depend on the data.
 
-N machines with s memory positions each work in rounds. A round begins with communication: an oracle says from which
-machine each position is received; it knows the round and the machine, never a value. Then every machine computes
-locally on what it received. What is received keeps its position (Lemma B.2): position h of the sender becomes position h
-of the receiver, and a position that receives nothing is blank, 0.
+N machines with s memory positions each work in rounds. A round begins with communication: an oracle says from which machine
+each position is received. It knows the round and the machine, but no value. Then every machine computes locally on what it
+received. A word keeps its position (Lemma B.2): position h of the sender becomes position h of the receiver. A position that
+receives nothing is blank, 0.
 """
 
 import math
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate
-from posattn.compiler.inputs import bounds_of, check_inputs, given
+from posattn.compiler.inputs import ParallelProgram
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
 from posattn.errors import UsageError, whole
 
@@ -27,7 +27,7 @@ IDLE = -1
 
 @dataclass(frozen=True)
 class Excess:
-    """A whole number that must not exceed 0, and what it is if it does: one of ``machine_memory.BREACHES``."""
+    """A whole number that must not exceed 0, and which of ``machine_memory.BREACHES`` it is if it does."""
 
     count: Expression
     kind: int = OVERFLOWS
@@ -38,9 +38,9 @@ Guard = Callable[[Memory], Sequence[Excess]]
 
 @dataclass(frozen=True)
 class Round:
-    """``receive(i)``, the oracle: pairs (machine, its positions) that machine i receives. ``compute``: the new memory.
+    """``receive(i)``, the oracle, gives pairs (machine, positions) that machine i receives; ``compute`` the new memory.
 
-    ``guard`` gives what must not exceed 0 when the computation begins; of several breaches the first is told.
+    ``guard`` gives what must not exceed 0 when the computation begins; of several breaches the first is reported.
     """
 
     receive: Callable[[int], Iterable[tuple[int, Iterable[int]]]]
@@ -49,17 +49,17 @@ class Round:
 
 
 @dataclass(frozen=True)
-class PCOC:
+class PCOC(ParallelProgram):
     """A program: ``start`` is the local computation before the first communication.
 
     Args:
         machines: N.
-        memory: s, positions a machine.
+        memory: s, the number of positions per machine.
         inputs: what is known of every machine's input, which fills the first positions; the others begin blank.
-        start: the first local computation; the memory as it is by default. ``start_guard`` is its guard.
         rounds: communication and computation, in turn.
         outputs: the memory positions that hold the answer at the end.
-        spare: how many of the machines, the last ones, have neither input nor output.
+        start: the first local computation, which by default changes nothing. ``start_guard`` is its guard.
+        spare: how many machines, the last ones, have neither input nor output.
     """
 
     machines: int
@@ -77,24 +77,17 @@ class PCOC:
         whole("memory", self.memory)
         if not 1 <= len(self.inputs) <= self.memory:
             raise UsageError(
-                f"{self.name} has {len(self.inputs)} inputs a machine; its memory holds 1 to {self.memory}."
+                f"{self.name} has {len(self.inputs)} inputs per machine; its memory holds 1 to {self.memory}."
             )
-        check_inputs(self)
+        self.check_inputs()
         for position in self.outputs:
             _check(position, self.memory, f"{self.name} has output position {position}")
-
-    @property
-    def bounds(self) -> tuple[tuple[float, float], ...]:
-        """Of every input."""
-        return bounds_of(self.inputs)
 
     @cached_property
     def sources(self) -> NDArray[np.int64]:
         """(R, N, s): the machine that each position receives from, or IDLE; checked against the model's rules."""
-        return np.stack([self._sources(r) for r in range(len(self.rounds))]) if self.rounds else self._none()
-
-    def _none(self) -> NDArray[np.int64]:
-        return np.empty((0, self.machines, self.memory), dtype=np.int64)
+        tables = [self._sources(r) for r in range(len(self.rounds))]
+        return np.array(tables, dtype=np.int64).reshape(-1, self.machines, self.memory)
 
     def _sources(self, r: int) -> NDArray[np.int64]:
         table = np.full((self.machines, self.memory), IDLE, dtype=np.int64)
@@ -125,7 +118,7 @@ class PCOC:
         return self.start_guard if r == 0 else self.rounds[r - 1].guard
 
     def guard(self, r: int) -> list[Excess]:
-        """What must not exceed 0 when that computation begins."""
+        """What must not exceed 0 when that computation begins, over its memory cells."""
         found = self.guarding(r)
         return [] if found is None else list(found(Memory(self.memory)))
 
@@ -150,12 +143,12 @@ def _check(number: int, count: int, where: str) -> None:
 
 def run(program: PCOC, x: Array) -> Array:
     """The answers (..., N, outputs) to inputs (..., N, c), round by round, without any network."""
-    return states(program, x)[-1][..., : program.machines - program.spare, list(program.outputs)]
+    return states(program, x)[-1][..., : program.length, list(program.outputs)]
 
 
 def states(program: PCOC, x: Array) -> list[Array]:
     """The memories (..., N, s) after the start and after every round."""
-    x = given(program, x)
+    x = program.given(x)
     me = np.arange(program.machines, dtype=float)
     memory = np.zeros((*x.shape[:-2], program.machines, program.memory))
     memory[..., : x.shape[-2], : x.shape[-1]] = x

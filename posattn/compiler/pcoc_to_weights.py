@@ -1,10 +1,10 @@
-"""PCOC to the weights of a positional Transformer (Lemma B.2): one layer a round, one head a memory position.
+"""PCOC to the weights of a positional Transformer (Lemma B.2): one layer per round, one head per memory position.
 
 Row i of X is machine i: its s memory positions, and its number in the last column (d_X = s + 1). Row N is the sink.
-With P = I and W_K = I the logits are W_Q, so that W_Q = T (2Ā - 1) makes head h attend by the pattern Ā: each machine to the
-one that position h is received from (Lemma B.3). Two corrections to the printed construction: a machine that receives
-nothing attends to the sink, which is blank (routing unused sources there would leave its row uniform), and head h reads
-its value in row h + (h-1)(s+1) of W_O. Because logits are divided by √d_k, W_Q is multiplied by it.
+With P = I and W_K = I the logits are W_Q, so W_Q = T (2Ā - 1) makes head h attend by the pattern Ā: each machine attends to the
+machine from which it receives position h (Lemma B.3). There are two corrections to the printed construction. A machine that
+receives nothing attends to the sink, which is blank; if unused sources were routed there instead, the machine's row would stay
+uniform. And head h reads its value in row h + (h-1)(s+1) of W_O. Because logits are divided by √d_k, W_Q is multiplied by it.
 
 Letters: N machines, n = N + 1 positions, s memory, R rounds, T temperature, ε the weight that softmax leaves elsewhere.
 """
@@ -22,7 +22,6 @@ from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, minimum, select
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
-from posattn.compiler.inputs import integers_of
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.compiler.room import attention_parameters, parameters, require_room
@@ -30,18 +29,18 @@ from posattn.errors import UsageError, choice, positive, whole
 from posattn.model import Layer, ModelConfig, Transformer
 
 VALUES = ("proved", "lean")
-_MOST = 600  # a temperature beyond which the exponentials of float64 end
+_MOST = 600  # the largest temperature: beyond it float64 cannot hold the exponentials
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A network and what the analysis of its program showed: its softmax, and the errors that it can make."""
+    """A network with its temperature and the largest errors that the analysis of its program allows."""
 
     model: CompiledTransformer
-    leak: float | None  # ε: the weight that softmax leaves elsewhere; None: hardmax
+    leak: float | None  # ε: the weight that softmax gives to other positions; None for hardmax
     temperature: float | None
-    error: float  # of any output, through softmax; 0 for hardmax, infinite at a temperature too low for comparisons
-    misfit: float  # of any output, through fitted functions
+    error: float  # of any output, due to softmax; 0 for hardmax, infinite if T is too low for the comparisons
+    misfit: float  # of any output, due to fitted functions
 
 
 def lower(
@@ -50,7 +49,7 @@ def lower(
     """The network that runs ``program``: with hardmax, or with softmax that moves no output by more than ``epsilon``.
 
     ``values`` says what W_V holds: ``proved``, the identity in every head (d_V = s + 1), or ``lean``, the head's own column
-    (d_V = 1), which computes the same. ``temperature`` takes the place of the one that ``epsilon`` needs.
+    (d_V = 1), which computes the same. ``temperature`` overrides the one that ``epsilon`` needs.
     """
     choice("values", values, VALUES)
     least = attention_parameters(
@@ -77,7 +76,7 @@ def lower(
 
 
 def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
-    """Every round's MLP, and what is known of the outputs."""
+    """The MLP of every round, and what is known of the outputs; adds the conditions on ε to ``margins``."""
     blank = Known(0.0, 0.0, True)
     sink = np.zeros(program.memory)
     cells = [known.join(blank) for known in program.inputs] + [blank] * (program.memory - len(program.inputs))
@@ -85,7 +84,7 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
     maps: list[Maps] = []
     layers = len(program.rounds) + 1
     for r in range(layers):
-        # In the first layer attention is the identity, in the others it follows the oracle; both can leak.
+        # Attention is the identity in the first layer and follows the oracle in the others; softmax leaks in all of them.
         cells = [known.join(blank) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
         local = program.local(r)
@@ -95,21 +94,26 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         ]
         first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
         analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
-        # Rounds of one computation on cells of the same ranges have the same MLP, whatever softmax adds to them.
+        # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
         row = [*local, _number(program, r)]
         key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
-            made[key] = relu_layers(row, analysis, _columns(program.memory), 2 * (program.memory + 1))
+            # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
+            s = program.memory
+            made[key] = relu_layers(row, analysis, [*range(s), 2 * s + 1], 2 * (s + 1))
         maps.append(made[key])
         *cells, number = [analysis.known(expression) for expression in row]
-        margins.need(number.error, STEP_MARGIN)  # so that a breach is told as what it was
+        margins.need(number.error, STEP_MARGIN)  # so that the code of a breach can be read
         sink = _at(local, sink, program.machines)
     return maps, [cells[position] for position in program.outputs]
 
 
 def _number(program: PCOC, r: int) -> Expression:
-    """The machine's number. One that breaks the model's rules has a code below 0 instead (:data:`BREACHES`), and one less after
-    every round: so the network, which refuses to answer then, can tell who it was, when, and by how much."""
+    """The machine's number, or a code below 0 if the machine has broken the model's rules (:data:`BREACHES`).
+
+    The code falls by 1 per round. So the network, which then refuses to answer, can say which machine it was, when, and by
+    how much.
+    """
     if not program.guarded:
         return Me()
     number: Expression = Me(lost=True)
@@ -122,7 +126,7 @@ def _number(program: PCOC, r: int) -> Expression:
 
 
 def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink: Array) -> list[bool]:
-    """The positions where the sink computes something while an idle machine will listen to it: there it is erased."""
+    """The positions at which the sink computes something that idle machines would receive; it is erased there."""
     if r == len(program.rounds):
         return [False] * program.memory
     listened = (program.sources[r] == IDLE).any(axis=0)
@@ -131,11 +135,6 @@ def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink:
 
 def _at(local: Sequence[Expression], memory: Array, machine: int) -> Array:
     return np.stack(evaluate(local, memory[None], np.array([float(machine)])), axis=-1)[0]
-
-
-def _columns(s: int) -> list[int]:
-    """Where [attended, x] holds the s received words, and the machine's number in the last column of x."""
-    return [*range(s), 2 * s + 1]
 
 
 def hardmax_temperature(n: int, epsilon: float) -> float:
@@ -147,11 +146,11 @@ def _value_width(program: PCOC, values: str) -> int:
     return program.memory + 1 if values == "proved" else 1
 
 
-def configuration(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
-    """Of the network that runs ``program`` with these MLPs."""
+def compiled_config(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
+    """The configuration of the network that runs ``program`` with these MLPs."""
     s = program.memory
     return CompiledConfig(
-        n=program.machines - program.spare,
+        n=program.length,
         layers=len(maps),
         heads=s,
         embed=s + 1,
@@ -162,12 +161,12 @@ def configuration(program: PCOC, maps: list[Maps], temperature: float | None, va
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
         bounds=program.bounds,
-        integers=integers_of(program.inputs),
+        integers=program.integers,
     )
 
 
 def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledTransformer:
-    config, s = configuration(program, maps, temperature, values), program.memory
+    config, s = compiled_config(program, maps, temperature, values), program.memory
     require_room(program.name, parameters(config))
     model = blank_transformer(config)
     assert isinstance(model, CompiledTransformer)
@@ -188,7 +187,7 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
 
 def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
     """A network in float64 whose parameters are all 0."""
-    with torch.random.fork_rng(devices=[]):  # what it draws first should cost nobody else's randomness
+    with torch.random.fork_rng(devices=[]):  # its initial draws must not change the caller's random state
         model = config.build().double().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
@@ -196,7 +195,7 @@ def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
 
 
 def listens_to(program: PCOC, layer: int) -> Array:
-    """(s, n): the position that each position attends to in each head. Layer 0 is the identity; the sink attends to itself."""
+    """(s, n): the position that each position attends to, per head. In layer 0 all attend to themselves, the sink always."""
     sink = program.machines
     table: Any = np.broadcast_to(np.arange(sink)[:, None], (sink, program.memory))
     if layer:

@@ -1,4 +1,4 @@
-"""Programs whose communication is fixed, each a few lines of PCOC: scans, trees, sorting networks.
+"""Programs with fixed communication, each a few lines of PCOC: scans, trees, sorting networks.
 
 A scan doubles its reach every round; a sorting network exchanges with partners that depend on the round alone. Every builder
 takes the number of machines and a bound on the numbers.
@@ -20,7 +20,7 @@ def doublings(machines: int) -> list[int]:
 
 
 def copies(count: int) -> Local:
-    """The start of a program that keeps its number and sends it on."""
+    """The start of a program whose memory holds its number ``count`` times."""
     return lambda memory: [memory[0]] * count
 
 
@@ -30,9 +30,9 @@ def copies(count: int) -> Local:
 def scan(
     name: str, machines: int, bound: float, combine: Combine, words: int = 1, blank_is_neutral: bool = False
 ) -> PCOC:
-    """x_1 ∘ ... ∘ x_i at machine i, in log2 N rounds: in round r machine i receives from machine i - 2^r.
+    """x_1 ∘ ... ∘ x_i at machine i in log2 N rounds: in round r machine i receives from machine i - 2^r.
 
-    A value is ``words`` words, all equal to the input at first. Memory holds it twice: to keep, and to send.
+    A value has ``words`` words, all equal to the input at first. Memory holds it twice: one copy to keep and one to send.
     """
 
     def step(reach: int) -> Round:
@@ -60,7 +60,7 @@ def least(a: Words, b: Words) -> Words:
 
 
 def joined_stretch(a: Words, b: Words) -> Words:
-    """Of two stretches side by side. A stretch is its sum, its best start, its best end and its best part."""
+    """Joins two neighbouring stretches. A stretch is (sum, best prefix sum, best suffix sum, best sum of neighbours)."""
     best = maximum(maximum(a[3], b[3]), a[2] + b[1])
     return [a[0] + b[0], maximum(a[1], a[0] + b[1]), maximum(b[2], b[0] + a[2]), best]
 
@@ -111,7 +111,7 @@ def tree_min(machines: int, bound: float) -> PCOC:
 
 
 def exchange(machines: int, partner: Callable[[int], int], keeps_less: Callable[[int], bool], words: int = 1) -> Round:
-    """Partners compare word by word, and one keeps the smaller ones. A machine without partner is its own."""
+    """Partners compare word by word; one keeps the smaller and one the larger words. Alone, a machine is its own partner."""
 
     def compute(memory: Memory) -> list[Expression]:
         less = by_machine(keeps_less(i) for i in range(machines))
@@ -155,7 +155,7 @@ def bitonic_steps(machines: int) -> list[tuple[int, int]]:
 
 
 def bitonic_sort(machines: int, bound: float) -> PCOC:
-    """Spare machines up to the next power of two hold the bound, which sorts to the end."""
+    """Bitonic sort; spare machines up to the next power of two hold the bound, which sorts to the end."""
     size = 1 << (machines - 1).bit_length()
 
     def start(memory: Memory) -> list[Expression]:
@@ -167,8 +167,11 @@ def bitonic_sort(machines: int, bound: float) -> PCOC:
 
 
 def median(machines: int, bound: float) -> PCOC:
-    """The median of x_1..x_i at machine i. Word p belongs to the list x_1..x_p: sort all of them at once, then send the two
-    middle values of list p, at positions p and N + p, to machine p, which receives nothing else."""
+    """The median of x_1..x_i at machine i.
+
+    Word p belongs to the list x_1..x_p. All lists are sorted at once. Then machine p receives the two middle values of list p,
+    at positions p and N + p, and nothing else.
+    """
     size = 1 << (machines - 1).bit_length()
 
     def start(memory: Memory) -> list[Expression]:

@@ -1,4 +1,4 @@
-"""How many numbers a compiled network holds, counted before it is built, and whether this machine has room for them."""
+"""How many numbers a compiled network will hold, and whether they fit into the free memory of this computer."""
 
 from itertools import pairwise
 
@@ -9,11 +9,11 @@ from posattn.devices import free_bytes
 from posattn.errors import UsageError
 
 _NUMBER = 8  # bytes: weights are float64
-_KEPT = 0.95  # of what is free; the rest is for what is not weights
+_KEPT = 0.95  # the share of free memory that weights may take
 
 
 def attention_parameters(n: int, heads: int, embed: int, d_v: int) -> int:
-    """Of one layer on n positions: W_Q and W_K (d_P = d_k = n), W_V and W_O, with biases."""
+    """Parameters of one layer's attention on n positions: W_Q and W_K (d_P = d_k = n), W_V and W_O, with biases."""
     return 2 * heads * n * (n + 1) + heads * d_v * (embed + 1) + embed * (heads * d_v + 1)
 
 
@@ -22,14 +22,14 @@ def mlp_parameters(embed: int, hidden: tuple[int, ...]) -> int:
 
 
 def parameters(config: CompiledConfig) -> int:
-    """Of a compiled network, without building it."""
+    """How many parameters a compiled network has, without building it."""
     layer = attention_parameters(config.positions, config.heads, config.embed, config.d_v)
     ends = (config.input_dim + 1) * config.embed + (config.embed + 1) * config.outputs
     return ends + sum(layer + mlp_parameters(config.embed, hidden) for hidden in config.mlp)
 
 
 def require_room(name: str, count: int, least: bool = False) -> None:
-    """Raises if ``count`` numbers, or at ``least`` so many, are more than the memory that is free."""
+    """Raises if ``count`` numbers do not fit into free memory; ``least`` says that ``count`` is a lower bound."""
     needed, free = count * _NUMBER, free_bytes(torch.device("cpu"))
     if needed > _KEPT * free:
         raise UsageError(

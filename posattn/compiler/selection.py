@@ -1,8 +1,8 @@
-"""A compiled program without its large matrices: hardmax attention as the selection that it is, MLPs sparse.
+"""A compiled program without its large matrices: hardmax attention as indexing, and sparse MLPs.
 
-A row of a hardmax pattern is a unit vector, so that A X picks rows of X: an index in place of n² logits for every head. W_V and
-W_O then only put each word where it was. The MLPs are mostly zeros, and rounds of one kind share theirs. What is left computes
-the same as the Transformer (a test holds them equal) and carries programs to sizes whose dense weights no memory holds.
+A row of a hardmax pattern is a unit vector, so A X selects rows of X, and n indices replace the n² logits of a head. W_V and
+W_O then only put each word back in its place. The MLPs are mostly zeros, and rounds with the same computation share one. The
+result computes the same as the Transformer (a test compares them), at sizes whose dense weights fit into no memory.
 """
 
 import math
@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import Margins
-from posattn.compiler.expressions_to_relu import Map, Maps
-from posattn.compiler.inputs import integers_of
+from posattn.compiler.expressions_to_relu import Map
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.pcoc import PCOC
-from posattn.compiler.pcoc_to_weights import analyse, configuration, listens_to
-from posattn.errors import UsageError
+from posattn.compiler.pcoc_to_weights import analyse, compiled_config, listens_to
 
-_SPARSE = 0.1  # share of entries that are not 0 below which a matrix is kept sparse
-_TILE = 1 << 18  # numbers of a hidden layer at once, which a processor's cache holds
+_SPARSE = 0.1  # a matrix with a smaller share of nonzero entries is stored sparse
+_TILE = 1 << 18  # numbers of a hidden layer computed at once, so that they stay in the processor's cache
 
 
 class SelectionNetwork:
@@ -29,15 +27,15 @@ class SelectionNetwork:
     def __init__(self, program: PCOC):
         self.program = program
         maps, _ = analyse(program, Margins())
-        self.config = configuration(program, maps, None, "lean")  # of the Transformer that computes the same
-        kept: dict[int, list[tuple[Tensor, Tensor]]] = {id(layer): _tensors(layer) for layer in maps}
+        self.config = compiled_config(program, maps, None, "lean")  # of the Transformer that computes the same
+        kept = {id(mlp): [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in mlp] for mlp in maps}
         self.layers = [kept[id(layer)] for layer in maps]
         self.distinct = list(kept.values())
         self.sources = [torch.from_numpy(listens_to(program, index).T.copy()) for index in range(len(maps))]
 
     @property
     def stored(self) -> int:
-        """Numbers that are held: indices, and weights that are not 0."""
+        """How many numbers are stored: indices and nonzero weights."""
         weights = [tensor for layer in self.distinct for pair in layer for tensor in pair]
         return sum(w._nnz() if w.layout == torch.sparse_csr else w.numel() for w in weights) + sum(
             source.numel() for source in self.sources
@@ -45,14 +43,11 @@ class SelectionNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         program, c = self.program, len(self.program.inputs)
-        machines = program.machines - program.spare
-        if x.ndim < 1 + (c > 1) or x.shape[-1 - (c > 1)] != machines:
-            raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {machines}{f', {c}' * (c > 1)}).")
-        given = within_bounds(x, program.machines, program.bounds, integers_of(program.inputs)).double()
+        given = within_bounds(x, program.length, program.bounds, program.integers).double()
         words = memory_cells(given, torch.arange(program.machines + 1), c)
         tiles = words.reshape(-1, *words.shape[-2:]).split(max(1, _TILE // (self.config.width * words.shape[-2])))
         answers = torch.cat([self._answers(tile) for tile in tiles])
-        answers = answers.reshape(*words.shape[:-2], machines, -1)
+        answers = answers.reshape(*words.shape[:-2], program.length, -1)
         return answers[..., 0] if len(program.outputs) == 1 else answers
 
     def _answers(self, words: Tensor) -> Tensor:
@@ -63,18 +58,14 @@ class SelectionNetwork:
             received = state[..., :-1].gather(-2, sources.expand(*state.shape[:-1], -1))
             state = _mlp(maps, torch.cat([received, torch.zeros_like(state[..., :1]), state], dim=-1))
         refuse_breaches(state, len(self.layers))
-        return state[..., : program.machines - program.spare, list(program.outputs)]
-
-
-def _tensors(maps: Maps) -> list[tuple[Tensor, Tensor]]:
-    return [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in maps]
+        return state[..., : program.length, list(program.outputs)]
 
 
 def _compact(own: Map) -> Tensor:
     if len(own.values) >= _SPARSE * math.prod(own.shape):
         return torch.from_numpy(own.dense())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that CSR is young
+        warnings.simplefilter("ignore")  # PyTorch warns that CSR is in beta
         entries = torch.sparse_coo_tensor(
             torch.from_numpy(own.indices.T.copy()), torch.from_numpy(own.values), own.shape
         )
@@ -82,7 +73,7 @@ def _compact(own: Map) -> Tensor:
 
 
 def _mlp(maps: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
-    """Φ on columns, as sparse products want them."""
+    """Φ, with positions as columns, as sparse products want them."""
     hidden = x.flatten(0, -2).T.contiguous()
     for depth, (weight, bias) in enumerate(maps, start=1):
         hidden = (weight @ hidden).add_(bias)

@@ -1,9 +1,9 @@
-"""One self-contained page on which trained and compiled networks run: what it shows, and how it is put together.
+"""One self-contained HTML page on which trained and compiled networks run in the browser.
 
-networks.py    a network and its weights as text
+networks.py    a network as JSON, and its weights as text
 content.py     which networks and programs are on the page: those of the package, or the user's runs
 results.py     the figures of a result store as numbers
-document.py    one file of HTML from page/, which holds its markup, style and scripts; ``explore`` writes it
+document.py    the page, from the markup, style and scripts in page/; ``explore`` writes it
 """
 
 from posattn.explorer.content import of_package, of_runs

@@ -1,8 +1,7 @@
-"""What is on the page: for every task the networks that answer it, and the compiled programs that can be stepped through.
+"""What the page shows: per task the networks that answer it, and the compiled programs that can be stepped through.
 
-A *subject* is a task with lists of one length, or of every length if a model takes them; its *models* are what is compared on
-it, each with one network or several to choose from (the members of a run). A *program* is a compiled network and inputs to
-try it on.
+A *subject* is a task with lists of one length, or of every length if a model takes them. Its *models* are compared on it; each
+has one network or several to choose from (the members of a run). A *program* is a compiled network with inputs to try.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,10 +25,10 @@ from posattn.pretrained import COMPARED, pretrained
 from posattn.runs import AnyRun, load
 from posattn.tasks import FIVE_TASKS, TASKS
 
-_EXAMPLES = 12  # inputs of a program to try
+_EXAMPLES = 12  # inputs to try per program
 _LARGEST_EXAMPLE = 8.0
-LONGEST = 64  # numbers of a list, where networks of every length are shown
-# Programs to step through, and their machines (or tokens): those whose messages go where the data says need many rounds.
+LONGEST = 64  # the longest list for networks of every length
+# Programs to step through, and their machines (or tokens): few for programs of MPC, which take many rounds.
 STEPPED = {
     "prefix-sum": 8,
     "prefix-min": 8,
@@ -44,28 +43,27 @@ STEPPED = {
     "khop": 4,
     "self-attention": 3,
 }
-_SOLVING = {
-    row.task: row.name for row in PROGRAMS.values() if row.task is not None
-}  # of several the last of the library
+# The program that solves a task: the last of several in the library.
+_SOLVING = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
 
 
 @dataclass
 class Content:
-    """What the page is told: ``networks`` by number, and the rest as JSON."""
+    """What the page shows: ``networks`` by number, and the rest as JSON."""
 
     networks: list[Packed] = field(default_factory=list)
     subjects: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""  # what was left out
-    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models by task, until they are placed
+    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models per task, until placed
 
     def add(self, model: nn.Module) -> int:
-        """The network's number."""
+        """Adds a network and returns its number."""
         self.networks.append(pack(model))
         return len(self.networks) - 1
 
     def subject(self, task: str, lengths: Sequence[int]) -> dict[str, Any]:
-        """The subject of a task and its lengths, made if it is new. ``longest`` is set where models take every length."""
+        """The subject of a task and its lengths, made if it is new. ``longest`` is set if models take every length."""
         for found in self.subjects:
             if found["task"] == task and found["lengths"] == list(lengths):
                 return found
@@ -74,8 +72,14 @@ class Content:
         self.subjects.append(made)
         return made
 
+    def compare(
+        self, task: str, lengths: Sequence[int], label: str, kind: str, detail: str, choices: list[dict[str, Any]]
+    ) -> None:
+        """Adds a model to the subject of a task and its lengths."""
+        self.subject(task, lengths)["models"].append(_model(label, kind, detail, choices, list(lengths)))
+
     def program(self, name: str, machines: int) -> int:
-        """The number of the network that a program of the library compiles to; from then on it can be stepped through."""
+        """Adds a program of the library to step through, unless it is there already; returns its network's number."""
         for found in self.programs:
             if (found["name"], found["machines"], found["label"]) == (name, machines, name):
                 return int(found["network"])
@@ -84,17 +88,15 @@ class Content:
         return number
 
     def add_compiled(self) -> None:
-        """To every subject the compiled program that solves it, where there is one."""
+        """Adds to every subject the compiled program that solves it, if there is one."""
         for subject in self.subjects:
             task, lengths = subject["task"], subject["lengths"]
             if task in _SOLVING and len(lengths) == 1:
                 choices = [{"network": self.program(_SOLVING[task], lengths[0]), "name": _SOLVING[task]}]
-                subject["models"].append(
-                    _model("compiled", "compiled", f"{_SOLVING[task]}, no training", choices, lengths)
-                )
+                self.compare(task, lengths, "compiled", "compiled", f"{_SOLVING[task]}, no training", choices)
 
     def place_every_length(self) -> None:
-        """Models of every length beside the others of their task, or alone; and the exact looped program, if there is one."""
+        """Adds models of every length to the subjects of their task, or to a new one, with the exact looped program if any."""
         for task, models in self.every_length.items():
             exact = []
             if task in LOOPED_PROGRAMS:
@@ -111,14 +113,13 @@ class Content:
 
 
 def of_package() -> Content:
-    """The networks that come with the package, and the programs of the library."""
+    """The networks that come with the package and the programs of the library."""
     content = Content()
     for name in FIVE_TASKS:
         for arch in COMPARED:
             model = pretrained(name, arch)
             choices = [{"network": content.add(model), "name": "median of ten runs"}]
-            subject = content.subject(name, [model.config.n])
-            subject["models"].append(_model(arch, arch, "trained, the median of ten runs", choices, subject["lengths"]))
+            content.compare(name, [model.config.n], arch, arch, "trained, the median of ten runs", choices)
     for name, machines in STEPPED.items():
         content.program(name, machines)
     content.add_compiled()
@@ -165,8 +166,7 @@ def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None
             detail = f"{arch}, trained on lists up to {model.n}"
             content.every_length.setdefault(task, []).append(_model(label, arch, detail, choices, None))
         else:
-            subject = content.subject(task, list(run.lengths))
-            subject["models"].append(_model(label, arch, f"{arch}, n = {model.n}", choices, subject["lengths"]))
+            content.compare(task, run.lengths, label, arch, f"{arch}, n = {model.n}", choices)
 
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
@@ -175,22 +175,21 @@ def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     content.programs.append(_described(name, config.n, number, label, config))
     task = run.members[0].task
     if task in TASKS and config.inputs == config.outputs == 1:
-        subject = content.subject(task, [config.n])
         choices = [{"network": number, "name": name}]
-        subject["models"].append(_model(label, "compiled", f"{name}, saved", choices, subject["lengths"]))
+        content.compare(task, [config.n], label, "compiled", f"{name}, saved", choices)
 
 
 def _model(
     label: str, kind: str, detail: str, choices: list[dict[str, Any]], lengths: list[int] | None
 ) -> dict[str, Any]:
-    """``lengths`` are those of the lists that it takes; None is every length."""
+    """A model as the page reads it. ``lengths`` are those of the lists that it takes; None is every length."""
     return {"label": label, "kind": kind, "detail": detail, "choices": choices, "lengths": lengths}
 
 
 def _described(
     name: str, machines: int, network: int, label: str, config: CompiledConfig | None = None
 ) -> dict[str, Any]:
-    """A program and inputs for it, machine by machine; one that the library does not have is given small numbers."""
+    """A program as the page reads it, with example inputs; programs outside the library get small random numbers."""
     row, random = PROGRAMS.get(name), np.random.default_rng(0)
     examples: Array
     if row is not None:

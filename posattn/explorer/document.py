@@ -1,7 +1,7 @@
-"""One file of HTML: markup, style and scripts of ``page/``, and the content as JSON and text beside them.
+"""The page as one HTML file: markup, style and scripts of ``page/``, with the content as JSON and text.
 
-Nothing from outside becomes markup: JSON is written without the characters that begin a tag, weights have none, and the page's
-scripts write text as text. A content security policy allows the page's own script and style, by their hashes, and nothing else.
+No content can become markup: JSON escapes the characters that begin a tag, weights have none of them, and the page's scripts
+write text as text. A content security policy allows only the page's own script and style, by their hashes.
 """
 
 import base64
@@ -17,10 +17,10 @@ from posattn.errors import UsageError
 from posattn.explorer.content import Content, of_package, of_runs
 
 LARGEST = 8_000_000  # bytes of a page
-_FOR_WEIGHTS = 0.9  # of the page
+_FOR_WEIGHTS = 0.9  # the share of the page that weights may take
 _STORES = (Path("results/store"), Path("out/store"))  # where results are looked for, in this order
 _FOLDER = resources("posattn").joinpath("explorer/page")
-# In the order in which one uses the other.
+# In this order, because later scripts use earlier ones.
 SCRIPTS = (
     "tensors.js",
     "offsets.js",
@@ -42,11 +42,11 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 def explore(
     out: Path, runs: Sequence[str | Path] = (), store: Path | None = None, members: int | None = None
 ) -> tuple[Content, Path | None]:
-    """Writes the page of ``runs``, or of the package's own networks; returns what is on it, and the store whose results are.
+    """Writes the page for ``runs``, or for the package's own networks; returns its content and the store of its results.
 
     Args:
         store: folder of result rows; by default ``results/store`` or ``out/store``, if there is one.
-        members: how many networks of each run; by default all, or as many as the page has room for.
+        members: how many networks per run; by default all, or as many as the page has room for.
     """
     from posattn.experiments import Store  # drawing is slow to import
     from posattn.explorer.results import figures_of
@@ -66,9 +66,9 @@ def explore(
 
 
 def fitting(runs: Sequence[str | Path], members: int | None) -> Content:
-    """The runs with as many of their networks as the page has room for, if nobody says how many."""
+    """The content for ``runs``; if ``members`` is None, with as many networks per run as the page has room for."""
     content = of_runs(runs, members)
-    # For every choice on the page its place among the choices of its model, and its size.
+    # For every choice on the page: its place among the choices of its model, and its size.
     models = [model for subject in content.subjects for model in subject["models"]]
     sizes = [len(packed.weights) for packed in content.networks]
     places = [(k, sizes[choice["network"]]) for model in models for k, choice in enumerate(model["choices"])]
@@ -83,7 +83,7 @@ def fitting(runs: Sequence[str | Path], members: int | None) -> Content:
 
 
 def document(content: Content, results: list[dict[str, Any]], source: str) -> str:
-    """The page; ``source`` says in words what it was made from."""
+    """The page as HTML; ``source`` says in words what it was made from."""
     script = '"use strict";\n(() => {\n' + "\n".join(_part(name) for name in SCRIPTS) + "})();\n"
     style = _part("style.css")
     told = {
@@ -106,7 +106,7 @@ def document(content: Content, results: list[dict[str, Any]], source: str) -> st
         "WEIGHTS": "\n".join(weights),
         "SCRIPT": script,
     }
-    # One pass over the markup, so that nothing which is filled in is looked at again.
+    # One pass over the markup, so that what is filled in is not searched again.
     first, *rest = _part("page.html").split("{{")
     html = first + "".join(filled[name] + after for name, after in (part.split("}}", 1) for part in rest))
     size = len(html.encode())

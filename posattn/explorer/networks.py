@@ -1,11 +1,12 @@
-"""A network as the page holds it: what its forward pass has to know, and its weights as text, without loss.
+"""A network as the page holds it: what its forward pass needs to know, and its weights as text, without loss.
 
-Weights keep their names of the state dict. A tensor is stored in float32 where that changes nothing, else in float64; one that
-is mostly 0, as in compiled programs, by its other entries alone. Bytes of equal significance stand together, which lets deflate
-shorten the exponents, and the result is written in 85 characters of ASCII: five of them for four bytes.
+Weights keep their names from the state dict. A tensor is stored in float32 if that loses nothing, else in float64. Of a tensor
+that is mostly 0, as in compiled programs, only the other entries are stored. Bytes of equal significance are grouped, so that
+deflate compresses the exponents, and the result is written in base 85: five ASCII characters per four bytes.
 """
 
 import base64
+import copy
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,22 +24,22 @@ from posattn.looped.looped_model import LoopedConfig
 from posattn.model import Layer, ModelConfig, Transformer
 from posattn.network import require
 
-_SPARSE = 0.25  # of the entries not 0, below which only these are stored
-_KINDS = ("f8", "f4", "i4")  # in this order each begins where its numbers may
-# What Python's base85 uses of characters that mean something in HTML, and what stands for them here.
+_SPARSE = 0.25  # with a smaller share of nonzero entries, only these are stored
+_KINDS = ("f8", "f4", "i4")  # in this order every array is aligned to its numbers
+# Characters of Python's base85 that have a meaning in HTML, and their replacements.
 _PLAIN = str.maketrans("<>&", ",.:")
 
 
 @dataclass(frozen=True)
 class Packed:
-    """``described`` is JSON for the page, ``weights`` text without any character that HTML or JSON would read otherwise."""
+    """``described`` is JSON for the page; ``weights`` is text without characters that have a meaning in HTML or JSON."""
 
     described: dict[str, Any]
     weights: str
 
 
 def pack(model: nn.Module) -> Packed:
-    """A network of lists of numbers, trained or compiled."""
+    """Packs a network of lists of numbers, trained or compiled."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; the explorer shows posattn.Transformers.")
     config = model.config
@@ -83,7 +84,7 @@ def _of_compiled(config: CompiledConfig) -> dict[str, Any]:
     return {"compiled": True, **{field: getattr(config, field) for field in fields}}
 
 
-# What the page has to know of a kind beside what all have; a field that is left out counts as false there.
+# The fields that a kind of network adds to the common ones; the page reads a missing field as false.
 _OF_KIND: dict[str, Callable[[Any], dict[str, Any]]] = {
     ModelConfig.kind: _of_model,
     AnyLengthConfig.kind: _of_any_length,
@@ -110,26 +111,18 @@ def _tensors(model: Transformer) -> dict[str, Tensor]:
 
 def _logits(layer: Layer, p: Tensor) -> Tensor:
     """(H, N, N): Q K^T / sqrt(d_k) in float64, of all positions."""
-    p = p.double().cpu()
-    queries, keys = (
-        nn.functional.linear(
-            p, linear.weight.double().cpu(), None if linear.bias is None else linear.bias.double().cpu()
-        )
-        .unflatten(-1, (layer.attention.heads, -1))
-        .transpose(0, 1)
-        for linear in (layer.attention.W_Q, layer.attention.W_K)
-    )
-    return queries @ keys.mT / queries.shape[-1] ** 0.5
+    logits: Tensor = copy.deepcopy(layer.attention).double().cpu().logits(p.double().cpu())
+    return logits
 
 
 def _falls(heads: int) -> list[float]:
-    """What ALiBi adds to each head's logits for every step of distance, with the rounding that it has there."""
+    """What ALiBi adds to each head's logits per step of distance, rounded as in the model."""
     one_apart = alibi(torch.arange(2), heads, torch.float64)[:, 0, 1]
     return [float(step) for step in one_apart]
 
 
 def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:
-    """For every name the shape and place of its numbers; and all numbers, kind by kind. Equal tensors share a place."""
+    """The shape and place of every tensor by name, and all numbers, kind by kind. Equal tensors share a place."""
     parts: dict[str, list[NDArray[Any]]] = {kind: [] for kind in _KINDS}
     places: list[list[Any]] = []
     known: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""The figures of a result store as numbers for the page: medians and bands of ours, and the published ones beside them."""
+"""The figures of a result store as numbers for the page: medians and bands of our runs, beside the published ones."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from posattn.experiments.engine import reportable
 
 
 def figures_of(store: Store | None) -> list[dict[str, Any]]:
-    """Every experiment that the store has enough of for a figure, size by size; of others published medians, where known."""
+    """A figure per experiment and size with enough results in the store; for others the published medians, if known."""
     drawn = []
     if store is not None:
         for experiment, size, said, rows, ensembles in reportable(store):
-            if ensembles:  # what is computed has level lines and the like, which the page does not draw
+            if ensembles:  # figures of computed results have level lines and the like, which the page does not draw
                 drawn.append(_figure(experiment, size, said, rows))
     here = {figure["name"] for figure in drawn}
     for experiment in EXPERIMENTS.values():

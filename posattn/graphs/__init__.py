@@ -1,1 +1,1 @@
-"""Who hears whom: the graph of a program or a network, as a picture and as numbers, and what its edges are worth."""
+"""Communication graphs of programs and networks: as pictures, as numbers, and how much each edge matters."""

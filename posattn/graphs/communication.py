@@ -1,8 +1,8 @@
-"""What a trained positional network communicates: which edges its answers need, and which known pattern a layer resembles.
+"""The communication of a trained positional network: which edges its answers need, and which known pattern a layer resembles.
 
 Attention is constant, so the network is a static graph: an edge (ℓ, h, i, j) with the weight A_ij of head h in layer ℓ lets
-position i hear position j. A large weight means little if the value it carries is small, the same for all lists, or unused
-later. The *effect* of an edge is how far the answers move, to first order, when i hears only what j says on average:
+position i hear position j. A large weight matters little if its value is small, the same for all lists, or unused later. The
+*effect* of an edge is how far the answers move, to first order, if i hears the mean of j's messages in place of the message:
 
     effect(ℓ, h, i, j) = A_ij · rms_x ‖ ∂y/∂a_i · W_Oᵀ (v_j - v̄_j) ‖,        v = X W_V of head h,  a = (⊕_h A v) W_O.
 
@@ -24,12 +24,12 @@ from posattn.network import require
 
 Weights = Float[Tensor, "L H N N"]
 
-STEPS = 32  # how finely cutting looks for the step in which the error grows too large
-ALLOWED = {"the error doubles": 2.0, "1% of the answers' variance": 0.01}  # the second of the variance, not the error
+STEPS = 32  # points of the curve of errors, between which cutting searches more finely
+ALLOWED = {"the error doubles": 2.0, "1% of the answers' variance": 0.01}  # factors of the error and of the variance
 
 
 def graph_weights(model: nn.Module) -> Weights:
-    """A of a positional network; other networks have none without an input."""
+    """A of a positional network; raises for others, whose attention needs an input."""
     if not isinstance(model, Transformer):
         raise UsageError(f"the network is a {type(model).__name__}; a graph is drawn of Transformers.")
     for ability in ("graph", "communicate"):
@@ -38,7 +38,7 @@ def graph_weights(model: nn.Module) -> Weights:
 
 
 def edges_between(weights: Weights) -> Bool[Tensor, "L H N N"]:
-    """Where a position hears another one: what a position keeps for itself is no communication."""
+    """The edges between two different positions; an edge from a position to itself is no communication."""
     return (weights > 0) & ~torch.eye(weights.shape[-1], dtype=torch.bool, device=weights.device)
 
 
@@ -47,7 +47,7 @@ def edges_between(weights: Weights) -> Bool[Tensor, "L H N N"]:
 
 @dataclass(frozen=True)
 class Trace:
-    """A network's pass over some lists: every layer's values (B, H, N, d_V), and what its positions heard (B, N, d)."""
+    """A network's forward pass: the answers, and per layer the values and what the positions heard."""
 
     answers: Float[Tensor, "B n"]
     values: list[Float[Tensor, "B H N d_V"]]
@@ -55,6 +55,7 @@ class Trace:
 
 
 def trace(model: Transformer, x: Float[Tensor, "B n"], weights: Weights) -> Trace:
+    """The forward pass over ``x`` with the attention ``weights``."""
     values: list[Tensor] = []
     heard: list[Tensor] = []
 
@@ -80,11 +81,11 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
     """The effect of every edge on the answers to ``x``."""
     weights = graph_weights(model)
     with torch.enable_grad():
-        passed = trace(model, x.detach().requires_grad_(), weights)  # also where the weights are frozen
+        passed = trace(model, x.detach().requires_grad_(), weights)  # so that frozen weights have gradients too
     spoken = [_beyond_the_mean(values.detach()) for values in passed.values]
     squared = torch.zeros_like(weights)
     for answer in passed.answers.unbind(dim=-1):
-        # The lists do not meet, so the gradient of a sum over them is each list's own.
+        # Lists do not interact, so the gradient of the sum over lists holds each list's own gradient.
         slopes = torch.autograd.grad(answer.sum(), passed.heard, retain_graph=True)
         for index, (slope, own) in enumerate(zip(slopes, spoken, strict=True)):
             heads = split_heads(_layer(model, index).attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
@@ -94,7 +95,7 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
 
 
 def _beyond_the_mean(values: Float[Tensor, "B H N d_V"]) -> Float[Tensor, "B H N d_V"]:
-    """v - v̄, and 0 where that is only rounding."""
+    """v - v̄, and 0 where the difference is only rounding."""
     mean = values.mean(dim=0)
     own = values - mean
     return own * (own.abs() > 16 * torch.finfo(own.dtype).eps * mean.abs())
@@ -111,7 +112,7 @@ def _layer(model: Transformer, index: int) -> Layer:
 
 @dataclass(frozen=True)
 class Cut:
-    """How many edges, weakest first, go before the error grows too large; ``curve`` has (edges cut, error)."""
+    """How many edges can be cut, weakest first, before the error is too large; ``curve`` has pairs (edges cut, error)."""
 
     how: str
     edges: int
@@ -121,7 +122,7 @@ class Cut:
 
 
 def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
-    """The answers if over edges that are not ``kept`` the receiver hears the sender's mean message over ``x``."""
+    """The answers if every edge that is not ``kept`` carries the sender's mean message over ``x``."""
     weights = graph_weights(model)
     means = [value.mean(dim=0) for value in trace(model, x, weights).values]
 
@@ -135,13 +136,13 @@ def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L 
 
 
 def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
-    """The answers if edges that are not ``kept`` have no weight, and the others of a row grow to sum to one."""
+    """The answers if edges that are not ``kept`` have weight 0, and the others of a row are scaled to sum to one."""
     weights = graph_weights(model) * kept
     return trace(model, x, weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)).answers
 
 
 def cuts(model: Transformer, x: Float[Tensor, "B n"], y: Float[Tensor, "B n"], strength: Weights) -> list[Cut]:
-    """Both ways of cutting, weakest edge first: *silenced* by ``strength``, *renormalised* by attention."""
+    """Both ways of cutting, weakest edge first: *silenced* ordered by ``strength``, *renormalised* by attention."""
     weights = graph_weights(model)
     ways = ((silenced, strength), (renormalised, weights))
     with torch.no_grad():
@@ -177,7 +178,7 @@ def _cut(
 
 
 def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:
-    """The largest number of edges within ``limit``: the first of ``steps`` above it, and then halving the one before it."""
+    """The largest number of edges with an error within ``limit``: finds the first of ``steps`` above it, then bisects."""
     for before, after in pairwise(steps):
         if error(after) > limit:
             while after - before > 1:
@@ -191,12 +192,12 @@ def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:
 
 
 def scan(n: int, offset: int) -> Iterator[tuple[int, int]]:
-    """(i, j): every position hears the one ``offset`` before it, as in a round of a parallel prefix."""
+    """Edges (i, j): every position i hears the one ``offset`` before it, as in a round of a parallel prefix."""
     return ((i, i - offset) for i in range(offset, n))
 
 
 def tree(n: int, offset: int) -> Iterator[tuple[int, int]]:
-    """Of these the ones that a binary tree with its root at the end has (the orange arrows of Figure 7)."""
+    """The edges of ``scan`` that a binary tree with its root at the end has (the orange arrows of Figure 7)."""
     return ((i, j) for i, j in scan(n, offset) if (n - 1 - i) % (2 * offset) == 0)
 
 
@@ -210,11 +211,11 @@ PATTERNS = {"scan": scan, "tree": tree, "butterfly": butterfly}
 
 @dataclass(frozen=True)
 class Likeness:
-    """How a layer divides what it communicates, in shares of 1.
+    """How a layer divides its communication, in shares of 1.
 
-    ``earlier``, ``later`` and ``scratchpad``: from positions before and after the receiver, and from or to the scratchpad.
-    ``patterns``: for each pattern the largest share that lies on its edges, over offsets 1, 2, 4, ..., and that offset.
-    ``uniform``: the same shares of a layer in which all edges between two positions are equally strong.
+    ``earlier``, ``later``: heard from positions before and after the receiver; ``scratchpad``: from or to the scratchpad.
+    ``patterns``: per pattern the largest share on its edges, over offsets 1, 2, 4, ..., and the offset that gives it.
+    ``uniform``: the same shares in a layer where all edges between two positions are equally strong.
     """
 
     earlier: float
@@ -225,7 +226,7 @@ class Likeness:
 
 
 def likeness(strength: Float[Tensor, "H N N"], n: int) -> Likeness | None:
-    """Shares of the strength of all edges between different positions, heads added up; None where nothing is sent."""
+    """The likeness of a layer, from the strength of its edges summed over heads; None if there is no communication."""
     size = strength.shape[-1]
     mass = strength.sum(dim=0) * ~torch.eye(size, dtype=torch.bool, device=strength.device)
     total = float(mass.sum())

@@ -1,7 +1,7 @@
-"""Communication as a picture: machines down, rounds from left to right, an arrow for every message (Figures 7 and 8).
+"""Communication as a picture: machines from top to bottom, rounds from left to right, one arrow per message (Figures 7 and 8).
 
-What a machine keeps for itself is drawn thin, what it receives from others thick. In scans, orange arrows are those that the
-last machine's answer needs: the program that is not cumulative has no others.
+Arrows from a machine to itself are thin, those between machines thick. In scans, orange arrows are those that the last
+machine's answer needs; they are all the arrows of the program that is not cumulative.
 """
 
 from collections.abc import Iterable
@@ -20,17 +20,16 @@ from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
 
-_LARGEST = 64  # machines beyond which a picture shows nothing
+_LARGEST = 64  # the most machines that a picture can show
 _ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
 
-
 Arrow = tuple[int, int, int]
-_TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # what is cumulative, and what is not
+_TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Arrows (r, j, i): in round r machine i receives from machine j. ``names`` are the machines', ``orange`` some arrows."""
+    """Arrows (r, j, i): in round r machine i receives from machine j. ``orange`` are those drawn in that colour."""
 
     title: str
     names: tuple[str, ...]
@@ -52,7 +51,7 @@ def graph_of(name: str, machines: int) -> Graph:
 
 
 def leading_to(graph: Graph, machine: int) -> frozenset[Arrow]:
-    """The arrows on whose way something reaches ``machine`` at the end."""
+    """The arrows that lie on a path to ``machine`` at the end."""
     wanted, found = {machine}, set()
     for r in reversed(range(graph.rounds)):
         now = {arrow for arrow in graph.arrows if arrow[0] == r and arrow[2] in wanted}
@@ -62,7 +61,7 @@ def leading_to(graph: Graph, machine: int) -> frozenset[Arrow]:
 
 
 def program_graph(built: PCOC) -> Graph:
-    """Who sends to whom in a program, position by position laid over each other."""
+    """The graph of a program: an arrow wherever any memory position is sent."""
     arrows = {
         (r, int(j), i)
         for r, table in enumerate(built.sources)
@@ -73,29 +72,29 @@ def program_graph(built: PCOC) -> Graph:
 
 
 def network_edges(model: Transformer) -> list[tuple[int, int, int, int, float]]:
-    """(round, head, sender, receiver, weight) of a compiled network, whose heads attend to one position each.
+    """(round, head, sender, receiver, weight) of a compiled network, in which a head attends to one position per machine.
 
-    The first layer has nobody to hear, and the sink says nothing: both are left out.
+    The first layer, which does not communicate, and the sink are left out.
     """
     sink = model.config.positions - 1
     edges = []
-    for r, layer in enumerate(model.layers):
+    for r, layer in enumerate(list(model.layers)[1:]):
         assert isinstance(layer, Layer)
         strongest = layer.attention.weights(model.P).max(dim=-1)
         for (h, i), j in np.ndenumerate(strongest.indices.cpu().numpy()):
-            if r and sink not in (i, j):
-                edges.append((r - 1, h, int(j), i, float(strongest.values[h, i])))
+            if sink not in (i, j):
+                edges.append((r, h, int(j), i, float(strongest.values[h, i])))
     return edges
 
 
 def network_graph(model: Transformer, title: str) -> Graph:
-    """The graph of the program that a network was compiled from, read off its attention."""
+    """The graph of the program that a network was compiled from, read from its attention."""
     arrows = frozenset((r, j, i) for r, _, j, i, _ in network_edges(model))
     return Graph(title, numbered(model.config.positions - 1), len(model.layers) - 1, arrows)
 
 
 def attention_graph(strength: Float[Tensor, "L H N N"], title: str, least: float) -> Graph:
-    """Of a trained positional network: an arrow where a head of the layer is at least as strong as ``least``.
+    """The graph of a trained positional network: an arrow where the strength of any head is at least ``least``.
 
     Layers take the place of rounds, and the scratchpad is the last machine.
     """
@@ -113,19 +112,20 @@ def benes_graph(machines: int) -> Graph:
 
 
 def numbered(machines: int) -> tuple[str, ...]:
-    """From 1 on, as the paper's Figure 7 counts."""
+    """Names from 1 on, as in the paper's Figure 7."""
     return tuple(str(i + 1) for i in range(machines))
 
 
-def check_room(machines: int) -> None:
-    """Raises if a picture would show nothing."""
+def check_size(machines: int) -> None:
+    """Raises if a picture has no room for so many machines."""
     if machines > _LARGEST:
         raise UsageError(f"machines is {machines}; a picture has room for {_LARGEST}.")
 
 
 def svg(graph: Graph) -> str:
+    """The picture of a graph as SVG."""
     count = len(graph.names)
-    check_room(count)
+    check_size(count)
     width, height = 2 * _MARGIN + _ACROSS * graph.rounds, 2 * _MARGIN + _DOWN * (count - 1) + 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

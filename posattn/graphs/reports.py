@@ -1,8 +1,7 @@
-"""A graph with its numbers: what ``posattn graph`` draws, prints and writes as JSON.
+"""A communication graph with its numbers: what ``posattn graph`` draws, prints and writes as JSON.
 
-Of a program or a compiled network every edge is a message. Of a trained network there are edges of every weight: those of at
-least ``least`` are drawn and listed, and the report (how a layer resembles a scan or a tree, how many edges can be cut)
-counts them all.
+In a program or a compiled network every edge is a message. A trained network has edges of every weight. Those of at least
+``least`` are drawn and listed; the report (how a layer resembles a scan or a tree, how many edges can be cut) counts all.
 """
 
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
 from posattn.errors import UsageError, choice, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
-from posattn.graphs.pictures import Graph, attention_graph, check_room, graph_of, network_edges, network_graph, numbered
+from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
@@ -27,14 +26,14 @@ from posattn.runs import load
 from posattn.tasks import task
 
 BY = ("attention", "effect")
-MACHINES = 8  # where nobody says how many
+MACHINES = 8  # by default
 
 
 @dataclass(frozen=True)
 class Report:
-    """``edges`` are dictionaries with layer, from, to and weight, of networks also head; ``cuts`` are of trained networks.
+    """A graph and its numbers. ``edges`` have layer, from, to and weight, and in networks head; ``cuts`` are of trained ones.
 
-    ``step`` is what tables call a layer: a loop has no scratchpad to hear.
+    ``step`` is what tables call a layer; a loop has no scratchpad.
     """
 
     graph: Graph
@@ -61,7 +60,7 @@ class Report:
         }
 
     def patterns(self) -> pd.DataFrame:
-        """A row a layer; a pattern's share with the offset that fits best, and in brackets that of a uniform layer."""
+        """One row per layer: each pattern's share with the best offset, and in brackets the share in a uniform layer."""
         rows, places = [], ("earlier", "later") + (("scratchpad",) if self.step == "layer" else ())
         for number, own in enumerate(self.layers, start=1):
             shares = {self.step: number, **dict.fromkeys((*places, "scan", "tree", "butterfly"), "-")}
@@ -73,7 +72,7 @@ class Report:
         return pd.DataFrame(rows)
 
     def cutting(self) -> pd.DataFrame:
-        """A row a way of cutting: how many of the edges may go until something happens."""
+        """One row per way of cutting: how many edges can be cut until the error reaches each limit."""
         return pd.DataFrame(
             {"cut": cut.how, "edges": cut.edges, "error": cut.error}
             | {f"until {name}": count for name, count in cut.allowed.items()}
@@ -90,12 +89,11 @@ def _likeness(own: Likeness) -> dict[str, Any]:
 
 
 def program_report(name: str, machines: int) -> Report:
-    """Of a program of the library, or of ``benes``."""
-    check_room(machines)
+    """The report of a program of the library, or of ``benes``."""
+    check_size(machines)
     graph = graph_of(name, machines)
-    found = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
-    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
-    return Report(graph, edges, {"program": name, "machines": machines}, _rounds(graph, 1, found))
+    edges = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
+    return _message_report(graph, edges, {"program": name, "machines": machines})
 
 
 def report_of(
@@ -106,7 +104,7 @@ def report_of(
     samples: int = 1000,
     machines: int | None = None,
 ) -> Report:
-    """Of a program of the library, of ``benes``, or of the trained run or compiled program in a folder.
+    """The report of a program of the library, of ``benes``, or of the trained run or compiled program in a folder.
 
     A looped network is drawn for lists of ``machines`` numbers.
     """
@@ -133,7 +131,7 @@ def pretrained_report(
     samples: int = 1000,
     machines: int | None = None,
 ) -> Report:
-    """Of a network that comes with the package."""
+    """The report of a network that comes with the package."""
     title = f"{name}, {arch}, with the package"
     return _network_report(pretrained(name, arch), name, title, least, by, samples, machines)
 
@@ -155,17 +153,18 @@ def _check_own(machines: int | None, model: torch.nn.Module) -> None:
 
 
 def compiled_report(model: Transformer, program: str) -> Report:
-    """The program's graph, from the weights alone; a layer here is a round of the program."""
-    graph, found = network_graph(model, program), network_edges(model)
-    edges = [_edge(graph, r, j, i, weight, head=h + 1) for r, h, j, i, weight in found]
+    """The report of a compiled network, from its weights alone; its layers are rounds of the program."""
     settings = {"compiled": program, "machines": model.config.n, "hardmax": model.config.hardmax}
-    return Report(graph, edges, settings, _rounds(graph, model.config.heads, found))
+    return _message_report(network_graph(model, program), network_edges(model), settings, model.config.heads)
 
 
 def trained_report(
     model: torch.nn.Module, name: str, title: str, least: float = 0.3, by: str = "attention", samples: int = 1000
 ) -> Report:
-    """``least`` is an attention weight, or a share of the largest effect. Tasks on tokens have attention only."""
+    """The report of a trained network. ``least`` is an attention weight, or a share of the largest effect.
+
+    Networks that read tokens are reported by attention only.
+    """
     _check_share(least)
     choice("by", by, BY)
     weights = graph_weights(model)
@@ -180,7 +179,7 @@ def trained_report(
     effect = effects(model, x)
     if not bool(effect.isfinite().all()):
         raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
-    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has none
+    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
     graph = attention_graph(strength, title, least)
     return Report(
         graph,
@@ -192,16 +191,14 @@ def trained_report(
 
 
 def looped_report(model: LoopedTransformer, title: str, least: float, machines: int) -> Report:
-    """Of a looped network, loops in place of layers; a position that hears nobody looks at the sink, or out of the list."""
+    """The report of a looped network, with loops for layers; attention to the sink or beyond the list is no edge."""
     _check_share(least)
-    check_room(machines)
+    check_size(machines)
     loops = edges_of(model.layer.attention, machines, least)
     found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
     graph = Graph(title, numbered(machines), len(loops), arrows)
-    edges = [_edge(graph, r, j, i, weight) for r, _, j, i, weight in found]
-    settings = {"arch": "looped", "n": machines, "least": least}
-    return Report(graph, edges, settings, _rounds(graph, 1, found), step="loop")
+    return _message_report(graph, found, {"arch": "looped", "n": machines, "least": least}, step="loop")
 
 
 def _check_share(least: float) -> None:
@@ -209,13 +206,21 @@ def _check_share(least: float) -> None:
         raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
 
 
-def _rounds(graph: Graph, heads: int, edges: Iterable[tuple[int, int, int, int, float]]) -> list[Likeness | None]:
-    """Of edges (round, head, sender, receiver, weight) among machines alone."""
+def _message_report(
+    graph: Graph,
+    edges: list[tuple[int, int, int, int, float]],
+    settings: dict[str, Any],
+    heads: int | None = None,
+    step: str = "layer",
+) -> Report:
+    """The report of edges (round, head, sender, receiver, weight) among machines; a network's edges name their head."""
     machines = len(graph.names)
-    heard = torch.zeros(graph.rounds, heads, machines, machines, dtype=torch.float64)
+    heard = torch.zeros(graph.rounds, heads or 1, machines, machines, dtype=torch.float64)
+    listed = []
     for r, h, j, i, weight in edges:
         heard[r, h, i, j] = weight
-    return _layers(heard, machines)
+        listed.append(_edge(graph, r, j, i, weight, **({} if heads is None else {"head": h + 1})))
+    return Report(graph, listed, settings, _layers(heard, machines), step=step)
 
 
 def _layers(strength: Tensor, n: int) -> list[Likeness | None]:

@@ -1,4 +1,4 @@
-"""What the models learn: lists to sample, and the answer to every list.
+"""The tasks that models learn: how inputs are sampled, and the answer to each.
 
 ``task("sort").sample(1000, n=8, scale=3.0, seed=0)`` gives inputs and targets; ``TASKS`` is the table behind the names.
 """

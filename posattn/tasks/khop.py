@@ -1,4 +1,4 @@
-"""k-hop induction heads (Section 7.1, Appendix D.2): the letter that follows an earlier occurrence of a letter, k times over.
+"""k-hop induction heads (Section 7.1, Appendix D.2): find the letter after the latest earlier occurrence of a letter, k times.
 
 A sequence is a hop count k, uniform on 0..3, and then letters s_1, s_2, ...: the first uniform over the alphabet, each next
 uniform over the letters other than its predecessor. With f_0(i) = i and j = f_{m-1}(i),
@@ -8,8 +8,8 @@ uniform over the letters other than its predecessor. With f_0(i) = i and j = f_{
 the target at letter i is s_{f_k(i)}, or '~' where f_k(i) is 'none'. The hop count's own target is a blank. A sequence of n
 tokens, 30 in the paper, is read as the hop count and n - 1 letters.
 
-In distribution letters are a-e, out of it (``scale`` above 1) f-j. A sequence depends on (seed, split, n, domain) and
-its index.
+Letters are a-e in distribution and f-j out of it (``scale`` above 1). A sequence depends on (seed, split, n, domain) and its
+index.
 """
 
 from dataclasses import dataclass
@@ -39,10 +39,10 @@ def answers(x: Int64[Tensor, "*batch n"]) -> Int64[Tensor, "*batch n"]:
 
 
 def _followers(s: Int64[Tensor, "*batch L"]) -> Int64[Tensor, "*batch L"]:
-    """1 + the largest q < j with s_q = s_j, for every j; L if there is none. Columns are letters, left to right."""
+    """1 + the largest q < j with s_q = s_j, for every j; L if there is none."""
     columns = s.movedim(-1, 0).contiguous()
     follower = torch.empty_like(columns)
-    after_last = columns.new_full((len(_WORDS.words), *columns.shape[1:]), len(columns))  # by letter
+    after_last = columns.new_full((len(_WORDS.words), *columns.shape[1:]), len(columns))  # per letter
     for j, letter in enumerate(columns):
         follower[j] = after_last.gather(0, letter[None])[0]
         after_last.scatter_(0, letter[None], j + 1)

@@ -1,15 +1,16 @@
 """Mixed-type inputs (Section 7.3, Appendix D.3): categories with values, and a query about some of them, as one list.
 
-A prompt has n = 8 categories with distinct identifiers and a value each, m = 2 irrelevant elements at random places before the
-query, also between a category and its value, and a query for the min, max or sum of the values of k = 4 categories:
+A prompt has n = 8 categories with distinct identifiers and one value per category, m = 2 irrelevant elements at random places
+before the query (also between a category and its value), and a query for the min, max or sum of the values of k = 4 categories:
 
     ['Cat2', 3.45, 'Cat+7', 'Cat5', 1.23, ..., 'Find min of Cat5, Cat8, Cat11 and Cat20']
 
-In distribution identifiers are 1..20, irrelevant elements have + or -, and values lie in [0, 5]. Out of it (``scale`` c > 1)
-all three differ: 21..40, _ or *, and values in [0, 5c], with the rejection step of Section 7.2. Categories, and those asked
-for, are in ascending order, as in the paper's two examples. Values are multiples of 0.01: a prompt's text says all of it.
+In distribution identifiers are 1..20, irrelevant elements have + or -, and values lie in [0, 5]. Out of distribution (``scale``
+c > 1) all three differ: identifiers are 21..40, signs _ or *, and values lie in [0, 5c], with the rejection step of
+Section 7.2. Categories, in the list and in the query, are in ascending order, as in the paper's two examples. Values are
+multiples of 0.01, so that a prompt's text is exact.
 
-``posattn/tasks/prompts.py`` has the layout of a prompt as numbers, prints and reads it.
+``posattn/tasks/prompts.py`` lays a prompt out as numbers, prints it and parses it.
 Letters: c scale, u, v, w uniform on [0, 1).
 """
 
@@ -23,12 +24,12 @@ from torch import Tensor
 from posattn.errors import UsageError
 from posattn.tasks import prompts
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
-from posattn.tasks.sampling import not_both_inside
+from posattn.tasks.sampling import two_bounds
 from posattn.tasks.token_task import TokenTask
 from posattn.tokens.vocabulary import IDENTIFIERS, SIGNS, TYPES, category, word_code, word_index
 
-LIMIT = 5.0  # of the training range
-_HALF = len(IDENTIFIERS) // 2  # identifiers in distribution, and out of it
+LIMIT = 5.0  # the largest training value
+_HALF = len(IDENTIFIERS) // 2  # identifiers in distribution, and as many out of it
 _FIRST = {"id": 0, "ood": _HALF}
 # How many uniform numbers each part of a prompt takes.
 _PARTS = {
@@ -44,7 +45,7 @@ _PARTS = {
 
 
 def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
-    """The answer to each prompt: every number is the value of the last category before it."""
+    """The answer to each prompt; every number is the value of the last category before it."""
     columns, index = x.movedim(-1, 0), word_index(x).movedim(-1, 0)
     values = x.new_zeros((len(IDENTIFIERS), *x.shape[:-1]))
     current = torch.zeros_like(index[0])
@@ -61,7 +62,7 @@ def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
 
 @dataclass(frozen=True)
 class MixedTask(TokenTask):
-    """A row of the table: ``kinds`` are the queries that its prompts may have."""
+    """A task on prompts; ``kinds`` are the queries that they may have."""
 
     kinds: tuple[str, ...] = TYPES
 
@@ -70,7 +71,7 @@ class MixedTask(TokenTask):
     INPUTS: ClassVar[str] = "prompts"
 
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
-        """Not the task, so that tasks differ in what they ask for alone."""
+        """What names the stream; the task is no part of it, so the prompts of two tasks differ only in their queries."""
         if n != POSITIONS:
             raise UsageError(f"n is {n!r}; a prompt of {self.name} has {POSITIONS} positions.")
         return "mixed", split, where, repr(c)
@@ -95,7 +96,7 @@ class MixedTask(TokenTask):
         return prompts.write(tokens)
 
     def encode(self, text: str) -> Float[Tensor, " n"]:
-        """A prompt in the paper's notation as a network reads it."""
+        """The numbers that a network reads for a prompt in the paper's notation."""
         x = prompts.parse(text.strip())
         kind = WORDS.words[int(word_index(x)[ELEMENTS])].strip()
         if kind not in self.kinds:
@@ -106,7 +107,7 @@ class MixedTask(TokenTask):
 
 
 def _list(parts: dict[str, Tensor], where: str, c: float) -> Float[Tensor, "*members count e"]:
-    """Categories and values in turn, irrelevant elements at their places among them."""
+    """The part before the query: categories and values in turn, with irrelevant elements at their places among them."""
     identifiers, values = _identifiers(parts, where), _values(parts, c)
     pairs = torch.stack([word_code(identifiers).to(values.dtype), values], dim=-1).flatten(-2)
     repeated = identifiers.gather(-1, (parts["repeated"] * CATEGORIES).long())
@@ -119,20 +120,19 @@ def _list(parts: dict[str, Tensor], where: str, c: float) -> Float[Tensor, "*mem
 
 
 def _identifiers(parts: dict[str, Tensor], where: str) -> Tensor:
-    """Of the categories, ascending, as indices of words."""
+    """The categories, ascending, as indices of words."""
     return _some(parts["identifiers"], CATEGORIES) + _FIRST[where]
 
 
 def _some(u: Float[Tensor, "*members count all"], wanted: int) -> Tensor:
-    """A random choice without replacement, ascending."""
+    """``wanted`` random indices without replacement, ascending."""
     return u.argsort(dim=-1, stable=True)[..., :wanted].sort(dim=-1).values
 
 
 def _values(parts: dict[str, Tensor], c: float) -> Float[Tensor, "*members count n"]:
     """Uniform between two bounds, which are uniform on [0, 5c] and, for c > 1, not both in [0, 5]; to two decimals."""
     u, v, w = parts["bounds"].double().unbind(dim=-1)
-    first, second = (_within(v, c), _within(w, c)) if c <= 1 else not_both_inside(u, v, w, c, _within, _outside)
-    low, high = torch.minimum(first, second)[..., None], torch.maximum(first, second)[..., None]
+    low, high = (bound[..., None] for bound in two_bounds(u, v, w, c, _within, _outside))
     values = low + (high - low) * parts["values"]
     return ((100 * values).round() / 100).clamp(max=LIMIT * c).float()
 

@@ -1,14 +1,14 @@
-"""The numeric tasks of Section 7 as one table, a row a task, with the answers of any number of lists at once.
+"""The numeric tasks of Section 7 as a table, one row per task; a row's target answers any number of lists at once.
 
-The cumulative tasks give at position i the answer for x_1..x_i. Each has a ``-total`` form, which gives at every
-position the answer for the whole list, so that the same model and the same loss serve both.
+A cumulative task gives at position i the answer for x_1..x_i. Its ``-total`` form gives the answer for the whole list at every
+position, so that the same model and loss serve both.
 
 To add a task, add a row:
 
     register(Task("max", "cumulative max", lambda x: x.cummax(dim=-1).values))
 
-Letters: x the lists, y their answers, n values a list. Targets work on columns: the i-th column holds x_i of all
-lists, and the left-to-right order of the operations makes an answer equal, bit for bit, on every device.
+Letters: x the lists, y their answers, n values per list. Targets work on columns: the i-th column holds x_i of all lists.
+They operate from left to right, so that every device gives the same bits.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,10 +32,10 @@ Pairs = tuple[Float32[Tensor, "*members count n"], Float32[Tensor, "*members cou
 class Task:
     """One row of the table.
 
-    name: what ``task`` finds it by.
-    title: how figures call it.
-    target: the answers, a pure function from (..., n) to (..., n) for every float dtype and device.
-    rounding_step: the answers to lists of integers are multiples of it; the rounding accuracy rounds to it.
+    name: what :func:`task` finds it by.
+    title: its name in figures.
+    target: a pure function from lists (..., n) to answers (..., n), for every float dtype and device.
+    rounding_step: answers to lists of integers are multiples of it; the rounding accuracy rounds to it.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Task:
     target: Target
     rounding_step: float = 1.0
 
-    # What training needs to know of a task of this kind: its loss, the vocabulary of its tokens, the scales it is tested
-    # at, and the settings of its experiments' network; and what pages call its inputs.
+    # What training needs to know of this kind of task: its loss, the vocabulary of its tokens, the scales of its tests and
+    # the settings of its networks in the experiments; and what pages call its inputs.
     LOSS: ClassVar[str] = "squared-error"
     TOKENS: ClassVar[str] = "none"
     SCALES: ClassVar[tuple[float, ...]] = tuple(range(1, 11))
@@ -82,7 +82,7 @@ class Task:
         integers: bool = False,
         device: Device = None,
     ) -> dict[int, Pairs]:
-        """``count`` lists in all, by length, equally many of each; what is left over goes to the first lengths."""
+        """``count`` lists in all, by length, equally many per length; the first lengths get the remainder."""
         if not isinstance(lengths, Sequence) or not lengths or any(lengths.count(n) > 1 for n in lengths):
             raise UsageError(f"lengths is {lengths!r}; it must be a sequence of at least one length, and none twice.")
         share, rest = divmod(whole("count", count, least=len(lengths)), len(lengths))
@@ -165,6 +165,6 @@ def register(row: Task) -> Task:
 
 
 def task(name: str, cumulative: bool = True) -> Task:
-    """The task of that name; ``cumulative=False`` gives its ``-total`` form, or a task of one form (sort) itself."""
+    """The task of that name; ``cumulative=False`` gives its ``-total`` form, if it has one."""
     row = TASKS[choice("task", name, TASKS)]
     return row if cumulative else TASKS.get(f"{name}-total", row)

@@ -1,12 +1,11 @@
 """Prompts of mixed type in the paper's notation, ``['Cat2', 3.45, 'Cat+7', ..., 'Find min of Cat5, Cat8, Cat11 and Cat20']``.
 
-How a prompt is laid out for a network, which the paper leaves open: a position is an element of the list, and the query at its
-end is the word asked for and its categories, a position each. So n = 2 · 8 + 2 + 1 + 4 = 23 whatever the identifiers and
-their digits, every position has one meaning as far as the prompt allows, and attention by position alone can serve. The
-characters of an element are embedded at places of their own (``posattn/tokens/vocabulary.py``). Find, of and and, which never
-change, are left out.
+The paper leaves open how a network reads a prompt. Here every element of the list is one position. The query at its end has
+one position for the operation and one per category; 'Find', 'of' and 'and', which never change, are left out. So n = 2 · 8 + 2
++ 1 + 4 = 23 for all identifiers. Positions keep their meaning as far as the prompt allows, so attention by position alone can
+work. Each character of an element has its own place in the embedding (``posattn/tokens/vocabulary.py``).
 
-``parse`` is strict: whatever is not such a prompt gets a sentence with the place of the error.
+``parse`` is strict: for any other text it raises an error that names the place.
 """
 
 import math
@@ -33,7 +32,7 @@ _QUERY = re.compile(f"Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {
 
 
 def write(x: Float[Tensor, " n"], digits: int = 1) -> str:
-    """The prompt that ``x`` stands for; numbers with two decimals and at least ``digits`` digits before the point."""
+    """The prompt that ``x`` encodes; numbers have two decimals and at least ``digits`` digits before the point."""
     values, words = x.tolist(), [WORDS.words[index].replace(" ", "") for index in word_index(x).tolist()]
     elements = [
         f"{value:0{digits + 3}.2f}" if value >= 0 else f"'{word}'" for value, word in zip(values, words, strict=True)
@@ -43,7 +42,7 @@ def write(x: Float[Tensor, " n"], digits: int = 1) -> str:
 
 
 class _Element(NamedTuple):
-    """A piece of a prompt: its number in the list, the character at which it begins, its source and what it says."""
+    """An element of a prompt: its number, the character at which it begins, its source text and its meaning."""
 
     number: int
     place: int
@@ -55,7 +54,7 @@ class _Element(NamedTuple):
 
 
 def parse(prompt: str) -> Float[Tensor, " n"]:
-    """The prompt as a network reads it."""
+    """The numbers that a network reads for a prompt."""
     *listed, query = _elements(prompt)
     kind, *asked = _read_query(query)
     codes, known = _read_list(listed)
@@ -69,7 +68,7 @@ def parse(prompt: str) -> Float[Tensor, " n"]:
 
 
 def _elements(prompt: str) -> list[_Element]:
-    """The list's elements, each text in quotes or a number."""
+    """The elements of the list; each is text in quotes or a number."""
     if not prompt.startswith("["):
         raise UsageError(f"the prompt begins with {prompt[:1]!r}; it must begin with '['.")
     found: list[_Element] = []
@@ -95,7 +94,7 @@ def _elements(prompt: str) -> list[_Element]:
 
 
 def _at(prompt: str, place: int) -> str:
-    """What a prompt has at a place, in words."""
+    """For errors: what a prompt has at a place."""
     found = repr(prompt[place : place + 8]) if place < len(prompt) else "nothing"
     return f"the prompt has {found} at character {place + 1}"
 
@@ -149,7 +148,7 @@ def _read_category(element: _Element) -> tuple[str, str]:
 
 
 def _read_query(query: _Element) -> list[str]:
-    """What is asked for, and the identifiers of which categories."""
+    """The operation and the identifiers of the categories asked for."""
     match = _QUERY.fullmatch(query.said) if isinstance(query.said, str) else None
     if match is None:
         query.refuse(
@@ -169,6 +168,6 @@ def _code(word: str) -> float:
 
 
 def number_in(text: str) -> float:
-    """The first number in a text; not a number where there is none."""
+    """The first number in a text; NaN if there is none."""
     match = _NUMBER.search(text)
     return float(match.group()) if match else math.nan

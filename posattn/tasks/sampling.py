@@ -3,12 +3,12 @@
 A list has two bounds, uniform on [-2c, 2c], and n values, uniform between the bounds. For c > 1 a rejection step keeps
 only pairs of bounds with gamma_l < -2 or gamma_u > 2, that is, never both inside the training range [-2, 2].
 
-A list depends on (seed, split, n, c, integers) and on its index alone: not on the task, the device, the other seeds of
-the call or ``count``. So the tasks of one seed are compared on the same lists, a larger sample begins with the smaller
-one, and two splits, or two scales, are independent draws.
+A list depends only on (seed, split, n, c, integers) and its index, not on the task, the device, the other seeds of the call
+or ``count``. So the tasks of one seed are compared on the same lists, a larger sample begins with the smaller one, and two
+splits or two scales are independent draws.
 
-Letters: c scale, n values a list, gamma_l and gamma_u the lower and upper bound, u, v, w uniform on [0, 1); shapes have
-a leading members axis when several seeds are given.
+Letters: c scale, n values per list, gamma_l and gamma_u the lower and upper bound, u, v, w uniform on [0, 1). With several
+seeds, shapes have a leading members axis.
 """
 
 import math
@@ -41,8 +41,7 @@ def sample_bounds(
     c = positive("scale", scale)
     keys = _keys(seed, split, n, c, integers, "bounds", device)
     u, v, w = streams.uniform(keys, 3 * whole("count", count)).unflatten(-1, (count, 3)).unbind(-1)
-    first, second = (_within(v, c), _within(w, c)) if c <= 1 else not_both_inside(u, v, w, c, _within, _outside)
-    return torch.minimum(first, second), torch.maximum(first, second)
+    return two_bounds(u, v, w, c, _within, _outside)
 
 
 def sample_lists(
@@ -55,7 +54,7 @@ def sample_lists(
     integers: bool = False,
     device: Device = None,
 ) -> Float32[Tensor, "*members count n"]:
-    """``count`` lists of n values; with M seeds, M times as many, of which row k is what the k-th seed alone gives.
+    """``count`` lists of n values; with M seeds (M, count, n), where entry k is what the k-th seed alone gives.
 
     ``integers`` rounds the values to the nearest integers that lie in [-2c, 2c]; the paper says only 'lists containing
     integers', and this keeps the diversity of ranges that the two bounds give.
@@ -86,34 +85,36 @@ def _outside(u: Tensor, c: float) -> Tensor:
 Place = Callable[[Tensor, float], Tensor]  # from u and c to a bound
 
 
-def not_both_inside(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside: Place) -> tuple[Tensor, Tensor]:
-    """Two bounds on [-2c, 2c] given that not both lie in I = [-2, 2]: what rejection would give, without its loop.
+def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside: Place) -> tuple[Tensor, Tensor]:
+    """Two bounds on [-2c, 2c], the lower first; for c > 1 not both lie in I = [-2, 2], as if by rejection but without a loop.
 
-    ``within`` and ``outside`` say where: uniform on the whole, and on what is outside I, of any interval c times as long as I.
+    ``within`` gives a bound uniform on [-2c, 2c], ``outside`` one uniform on the part outside I. The same holds for any other
+    interval I and one that is c times as long.
 
     A bound lies in I with probability 1/c, both with 1/c^2, so the condition holds with probability 1 - 1/c^2. It holds
     whenever the first bound is outside, hence
         P(first outside | not both in I) = (1 - 1/c) / (1 - 1/c^2) = c / (c + 1).
-    Given a first bound outside, the condition says nothing more: the first is uniform outside and the second uniform on
-    everything. Given a first bound inside, it says that the second is outside: the first is uniform on I and the second
-    uniform outside.
+    If the first bound is outside, the condition holds: the first is uniform outside and the second uniform on everything. If
+    the first bound is inside, the second must be outside: the first is uniform on I and the second uniform outside.
     """
-    first_outside = u < c / (c + 1)
-    first = torch.where(first_outside, outside(v, c), within(v, 1.0))
-    second = torch.where(first_outside, within(w, c), outside(w, c))
-    return first, second
+    first, second = within(v, c), within(w, c)
+    if c > 1:
+        first_outside = u < c / (c + 1)
+        first = torch.where(first_outside, outside(v, c), within(v, 1.0))
+        second = torch.where(first_outside, second, outside(w, c))
+    return torch.minimum(first, second), torch.maximum(first, second)
 
 
 def _keys(
     seed: Seeds, split: str, n: int, c: float, integers: bool, part: str, device: Device
 ) -> Int64[Tensor, "*members"]:
-    """The stream of every seed for one part of the lists."""
+    """The key of every seed's stream for one part of the lists."""
     kind = "integers" if integers else "reals"
     return keys_of(seed, device, "lists", named_split(split), whole("n", n), repr(c), kind, part)
 
 
 def keys_of(seed: Seeds, device: Device, *purpose: str | int) -> Int64[Tensor, "*members"]:
-    """The stream of every seed for a purpose; an int gives one key without an axis."""
+    """The key of every seed's stream for a purpose; a single seed gives one key without an axis."""
     seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
     if not isinstance(seeds, (list, tuple, range)):
         return torch.tensor(streams.stream(whole("seed", seeds, least=0), *purpose), device=device)
@@ -123,7 +124,7 @@ def keys_of(seed: Seeds, device: Device, *purpose: str | int) -> Int64[Tensor, "
 
 
 def named_split(split: object) -> str:
-    """``split`` if it is a name."""
+    """``split`` if it is a nonempty string."""
     if not isinstance(split, str) or not split:
         raise UsageError(f"split is {split!r}; it must be a name such as train, validation or test.")
     return split

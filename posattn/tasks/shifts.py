@@ -1,11 +1,11 @@
-"""Lists from other distributions than the training one, at its scale: what the scale factor c does not reach.
+"""Lists from other distributions than the training one, at its scale: shifts that the scale factor c does not cover.
 
-A list depends on (distribution, seed, n) and on its index alone, so a larger sample begins with the smaller one. Lists are
-drawn in float64 on the CPU and then rounded to float32 and moved: every device is given the same ones.
+A list depends only on (distribution, seed, n) and its index, so a larger sample begins with the smaller one. Lists are drawn
+in float64 on the CPU, rounded to float32 and then moved, so every device gets the same lists.
 
 ``SHIFTS`` is the table of distributions; to add one, add a row.
 
-Letters: n values a list, u uniform on (0, 1), x the lists.
+Letters: n values per list, u uniform on (0, 1), x the lists.
 """
 
 import math
@@ -19,13 +19,13 @@ from posattn import streams
 from posattn.errors import choice, whole
 from posattn.tasks.sampling import Device, sample_lists
 
-Shift = Callable[[int, int, int], Float[Tensor, "samples n"]]  # of samples, n and seed
+Shift = Callable[[int, int, int], Float[Tensor, "samples n"]]  # from samples, n and seed
 
-LIMIT = 2.0  # of the training range
+LIMIT = 2.0  # the largest training value
 # A training value is (1 - u) a + u b with a, b uniform on [-2, 2]: 4/3 E[(1 - u)² + u²] = 4/3 · 2/3.
 TRAINING_VARIANCE = 8 / 9
-SMALLEST = 1e-2  # of mixed magnitudes
-TIE = 1e-3  # how far near ties lie from their common value at most
+SMALLEST = 1e-2  # the smallest of mixed magnitudes
+TIE = 1e-3  # the largest distance of near ties from their common value
 ZEROS = 3 / 4  # the share of zeros in sparse lists
 
 
@@ -43,7 +43,7 @@ def training(samples: int, n: int, seed: int) -> Tensor:
 
 
 def uniform(samples: int, n: int, seed: int) -> Tensor:
-    """Independent values, uniform on [-2, 2]: the training range without bounds of each list's own."""
+    """Independent values, uniform on [-2, 2]: the training range without bounds per list."""
     return LIMIT * (2 * _draw("uniform", samples, n, seed) - 1)
 
 
@@ -53,7 +53,7 @@ def gaussian(samples: int, n: int, seed: int) -> Tensor:
 
 
 def heavy_tailed(samples: int, n: int, seed: int) -> Tensor:
-    """Student's t with 2 degrees of freedom, independent and not clipped: median magnitude √(2/3) ≈ 0.82, no variance."""
+    """Independent values of Student's t with 2 degrees of freedom, not clipped: median magnitude √(2/3) ≈ 0.82, no variance."""
     u = _draw("heavy-tailed", samples, n, seed)
     return (2 * u - 1) / (2 * u * (1 - u)).sqrt()  # the inverse of F(t) = 1/2 + t / (2 √(2 + t²))
 
@@ -66,7 +66,7 @@ def mixed_magnitudes(samples: int, n: int, seed: int) -> Tensor:
 
 
 def near_ties(samples: int, n: int, seed: int) -> Tensor:
-    """A value for each list, uniform on [-2, 2], plus noise for each entry, uniform on [-0.001, 0.001]."""
+    """One value per list, uniform on [-2, 2], plus noise per entry, uniform on [-0.001, 0.001]."""
     common = LIMIT * (2 * _draw("near-ties", samples, 1, seed, f"common to {n}") - 1)
     return common + TIE * (2 * _draw("near-ties", samples, n, seed, "noise") - 1)
 
@@ -87,7 +87,7 @@ def sparse(samples: int, n: int, seed: int) -> Tensor:
 
 
 def _draw(name: str, samples: int, n: int, seed: int, part: str = "values") -> Float[Tensor, "samples n"]:
-    """u, in float64: the midpoints of the 2^24 cells that ``streams.uniform`` numbers, so that neither 0 nor 1 occurs."""
+    """u in float64: midpoints of the 2^24 cells that ``streams.uniform`` draws from, so neither 0 nor 1 occurs."""
     key = torch.tensor(streams.stream(seed, "shift", name, n, part))
     return streams.uniform(key, samples * n).double().add_(2.0**-25).unflatten(-1, (samples, n))
 

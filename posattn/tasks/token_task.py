@@ -1,4 +1,4 @@
-"""What tasks of tokens share: a sampler in and out of distribution, and texts that can be read and written."""
+"""What tasks on tokens share: a sampler in and out of distribution, and conversion between tokens and text."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from posattn.tasks.sampling import Device, Seeds, keys_of, named_split
 
 
 class TokenTask(Task):
-    """A task whose x are tokens. Subclasses say how uniform numbers become sequences, and how a sequence is spelled."""
+    """A task whose inputs are tokens. Subclasses turn uniform numbers into sequences, and tokens into text and back."""
 
     def sample(
         self,
@@ -29,10 +29,10 @@ class TokenTask(Task):
         domain: str | None = None,
         device: Device = None,
     ) -> tuple[Shaped[Tensor, "*members count n"], Shaped[Tensor, "*members count out"]]:
-        """(x, y) of sequences of n tokens, by default as many as the paper's, with a leading axis if several seeds are given.
+        """(x, y) for sequences of n tokens (by default the paper's n), with a leading axis if several seeds are given.
 
-        Up to scale 1 they are in distribution, above it out of it; ``domain`` (id or ood) says so whatever the scale. A
-        sequence depends on the seed, the split, what it is asked to be, and its index.
+        They are in distribution up to scale 1 and out of it above; ``domain`` (id or ood) overrides that. A sequence depends
+        on the seed, the split, its own settings and its index.
         """
         if integers:
             raise UsageError(f"integers is {integers!r}; the task {self.name} has no lists of integers.")
@@ -45,25 +45,25 @@ class TokenTask(Task):
 
     @abstractmethod
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
-        """What names the stream of random numbers."""
+        """The name of the stream of random numbers."""
 
     @abstractmethod
     def _uniforms(self, n: int) -> int:
-        """How many uniform numbers a sequence takes."""
+        """How many uniform numbers one sequence takes."""
 
     @abstractmethod
     def _sequences(self, u: Float[Tensor, "*members count uniforms"], where: str, c: float) -> Tensor:
-        """The sequences that uniform numbers give."""
+        """The sequences made from uniform numbers."""
 
     @abstractmethod
     def encode(self, text: str) -> Shaped[Tensor, " n"]:
-        """The tokens of a text; a text that is none of this task's gets a sentence with the place of the error."""
+        """The tokens of a text; raises with the place of the error if it is no text of this task."""
 
     @abstractmethod
     def spell(self, tokens: Shaped[Tensor, " n"]) -> str:
         """The text of a sequence of tokens."""
 
     def decode(self, tokens: Shaped[Tensor, "*batch n"] | Sequence[Any]) -> Any:
-        """The characters: a text for one sequence, a list of texts for several. Plain Python lists will do."""
+        """The text of one sequence, or a list of texts for several; plain Python lists are accepted."""
         x = torch.as_tensor(tokens)
         return self.spell(x) if x.ndim == 1 else [self.decode(row) for row in x]

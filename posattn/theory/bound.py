@@ -7,7 +7,7 @@ With F the class of Eq. 10, R_l the radius of layer l's input, R_l = B_{l-1} B_X
     gap <= 4 Lip · sqrt(ν³/m) (1 + log⁺(A sqrt(m/ν³))) + 2 b sqrt(log(1/δ) / 2m)                   (Lemma C.1, Theorem C.1)
 
 Every constant that the paper leaves unnamed (its ≲ and the c of Lemma C.1) is set to one. Numbers are kept as logarithms,
-because they grow exponentially with depth. What differs from the printed proof, and why, is in docs/errata.md.
+because they grow exponentially with depth. docs/errata.md lists the differences from the printed proof, with reasons.
 """
 
 import math
@@ -21,8 +21,8 @@ from posattn.errors import UsageError, choice, positive, whole, within
 from posattn.theory.matrices import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
-FROM, TO = 1e-100, 1e100  # between which caps and limits lie: squares of them are numbers that a float holds
-_LARGEST = 709.0  # of a logarithm whose number a float holds
+FROM, TO = 1e-100, 1e100  # the range of caps and limits, whose squares a float holds
+_LARGEST = 709.0  # the largest logarithm of a number that a float holds
 _MOST_SAMPLES = 1e300
 
 
@@ -30,10 +30,10 @@ _MOST_SAMPLES = 1e300
 class LayerConstants:
     """Logarithms of one layer's constants in Eq. 18 and 19."""
 
-    B: float  # B_l: by how much rows of F_l are larger than those of X
-    radius: float  # R_l: norm of a row of F_{l-1}
-    mlp_radius: float  # of g, which W_1 reads
-    hidden_radius: float  # of σ(g W_1), which W_2 reads
+    B: float  # B_l: the factor by which rows of F_l exceed those of X
+    radius: float  # R_l: the largest norm of a row of F_{l-1}
+    mlp_radius: float  # that of g, which W_1 reads
+    hidden_radius: float  # that of σ(g W_1), which W_2 reads
     alpha: float
     beta: float
     gamma: float
@@ -43,7 +43,7 @@ class LayerConstants:
 
 @dataclass(frozen=True)
 class Term:
-    """One matrix's part of the cover: a_i and b_i of Lemma C.5 as logarithms, layer 0 for the readout w."""
+    """One matrix's part of the cover: the logarithms of a_i and b_i in Lemma C.5. The readout w has layer 0."""
 
     layer: int
     matrix: str
@@ -60,8 +60,8 @@ class Term:
 class GeneralizationBound:
     """|risk - empirical risk| <= ``gap`` with probability 1 - ``delta``, for all networks of the class at once.
 
-    ``gap`` = ``complexity`` + ``confidence``. The loss is the squared error cut off at ``cap``. A gap above the cap says
-    nothing: then ``vacuous`` is true.
+    ``gap`` = ``complexity`` + ``confidence``. The loss is the squared error cut off at ``cap``. A gap of at least the cap says
+    nothing; then ``vacuous`` is true.
     """
 
     attention: str
@@ -75,7 +75,7 @@ class GeneralizationBound:
     terms: tuple[Term, ...]
 
     def __repr__(self) -> str:
-        """What it is of, and what it says; ``table`` and ``constants`` have the rest."""
+        """The class and the gap; ``table`` and ``constants`` give the rest."""
         of = f"{len(self.layers)} layers of {self.attention} attention{', layer-normalised' if self.layer_norm else ''}"
         return (
             f"GeneralizationBound({of}, {self.samples:g} samples, delta {self.delta:g}, cap {self.cap:g}: "
@@ -93,7 +93,7 @@ class GeneralizationBound:
 
     @property
     def log_complexity(self) -> float:
-        """4 Lip times the Rademacher complexity of Lemma C.1; the capped squared error is 2 sqrt(cap)-Lipschitz."""
+        """log of 4 Lip times the Rademacher complexity of Lemma C.1; the capped squared error is 2 sqrt(cap)-Lipschitz."""
         # Lemma C.1: sqrt(C/m) (1 + log(A sqrt(m/C))), |f| <= A = B_w B_L B_X
         root = (self.log_cover - math.log(self.samples)) / 2
         largest = _log(self.norms.B_w) + _output_radius(self.norms, self.layer_norm)
@@ -111,7 +111,7 @@ class GeneralizationBound:
 
     @property
     def gap(self) -> float:
-        """inf where it is above what a float holds; ``log10_gap`` is always finite."""
+        """inf where a float cannot hold it; ``log10_gap`` is always finite."""
         return self.complexity + self.confidence
 
     @property
@@ -123,7 +123,7 @@ class GeneralizationBound:
         return self.gap >= self.cap
 
     def table(self) -> pd.DataFrame:
-        """One row for each layer and matrix: its share of ν, its part ε_i/ε of the cover's radius, and its constants."""
+        """One row per layer and matrix: its share of ν, its part ε_i/ε of the cover's radius, and its constants."""
         rows = []
         for term in self.terms:
             share = math.exp(term.log_nu - self.log_nu)
@@ -134,7 +134,7 @@ class GeneralizationBound:
         return pd.DataFrame(rows)
 
     def constants(self) -> pd.DataFrame:
-        """The constants of the proof, one row for each layer, as decimal logarithms: B_l, R_l, Λ_l, α_l, β, γ_l and η."""
+        """The constants of the proof, one row per layer, as decimal logarithms: B_l, R_l, Λ_l, α_l, β, γ_l and η."""
         letters = {"B": "B", "radius": "R", "lipschitz": "Λ", "alpha": "α", "beta": "β", "gamma": "γ", "eta": "η"}
         rows = []
         for index, own in enumerate(self.layers, start=1):
@@ -143,13 +143,13 @@ class GeneralizationBound:
         return pd.DataFrame(rows)
 
     def to_dict(self, gap: float) -> dict[str, Any]:
-        """All of it, with ``samples_for`` a wanted ``gap``."""
+        """Everything as a dictionary, including how many samples a wanted ``gap`` needs."""
         named = ("samples", "delta", "cap", "outputs", "layer_norm", "gap", "complexity", "confidence", "log10_gap")
         found = {name: getattr(self, name) for name in (*named, "vacuous")} | {"samples_for_gap": self.samples_for(gap)}
         return found | {"layers": self.constants().to_dict("records"), "terms": self.table().to_dict("records")}
 
     def samples_for(self, gap: float) -> float:
-        """How many samples make the bound at most ``gap``: a float, as it may be astronomic."""
+        """How many samples make the bound at most ``gap``; a float, because the number may be astronomical."""
         wanted = math.log(positive("gap", gap))
 
         def enough(log_m: float) -> bool:
@@ -177,7 +177,7 @@ def evaluate(
     outputs: int = 1,
     layer_norm: bool = False,
 ) -> GeneralizationBound:
-    """The bound for the class of networks with these norms; ``outputs`` numbers by a union bound over them."""
+    """The bound for the class of networks with these norms; a union bound covers the ``outputs``."""
     choice("attention", attention, ATTENTION)
     if not 0 < positive("delta", delta) < 0.5:
         raise UsageError(f"delta is {delta!r}; it must be above 0 and below 0.5.")
@@ -216,7 +216,7 @@ def layer_constants(norms: ClassNorms, attention: str, layer_norm: bool) -> tupl
                 radius,
                 mlp,
                 hidden,
-                alpha=sum(lipschitz[l + 1 :]),  # (Λ of every later layer), not of every earlier one
+                alpha=sum(lipschitz[l + 1 :]),  # Λ of every later layer, not of every earlier one
                 beta=log_s + log_2,
                 gamma=math.log(2) + log_s + 3 * log_2 + log_h / 2 + radius + features,
                 eta=log_h / 2 + log_s + 2 * log_2,
@@ -245,10 +245,10 @@ def _output_radius(norms: ClassNorms, layer_norm: bool) -> float:
 
 
 def _lipschitz(norms: ClassNorms, radius: float, attention: str) -> float:
-    """log Λ, Λ = L_σ B_2² sqrt(1 + H B_2² κ²): κ is by how much a head's output moves when F moves by one.
+    """log Λ, Λ = L_σ B_2² sqrt(1 + H B_2² κ²), where κ bounds how far a head's output moves when F moves by one.
 
-    κ = 1 for positional attention. Self-attention moves its weights too: logits f_iᵀ M f_j move by 2 R B_QK, softmax and
-    the row F it mixes make that 2 · 2 R B_QK · R, so κ = 1 + 4 R² B_QK.
+    κ = 1 for positional attention. In self-attention the weights move as well: the logits f_iᵀ M f_j move by 2 R B_QK, which
+    softmax and the rows of F that it mixes turn into 2 · 2 R B_QK · R. So κ = 1 + 4 R² B_QK.
     """
     log_kappa = 0.0
     if attention == "self-attention" and norms.B_QK > 0:
@@ -261,7 +261,7 @@ def cover_terms(
     norms: ClassNorms, layers: tuple[LayerConstants, ...], samples: float, attention: str, layer_norm: bool
 ) -> tuple[Term, ...]:
     """a_i and b_i of Eq. 18 and 19 for every matrix; a = heads · (radius of what it reads · B_{2,1})² · log(...)."""
-    # Every matrix has sizes of at most (H+1)(d + d_P); the covers hold on m samples of n rows.
+    # No dimension of a matrix exceeds (H+1)(d + d_P); the covers hold on m samples of n rows.
     size = math.log(math.log((norms.H + 1) * (norms.d + norms.d_P) * norms.n) + math.log(samples))
     b_w, b_21, log_h = _log(norms.B_w), 2 * math.log(norms.B_21), math.log(norms.H)
     terms = [Term(0, "w", 2 * (_output_radius(norms, layer_norm) + b_w) + math.log(math.log(samples)), 0.0)]
@@ -278,7 +278,7 @@ def cover_terms(
 
 
 def optimal_split(a: list[float], b: list[float], epsilon: float) -> tuple[list[float], float]:
-    """Lemma C.5: the ε_i with Σ b_i ε_i = ε that make Σ a_i/ε_i² least, and that least value, ν³/ε²."""
+    """Lemma C.5: the ε_i with Σ b_i ε_i = ε that minimize Σ a_i/ε_i², and the minimum, ν³/ε²."""
     nu = sum(a_i ** (1 / 3) * b_i ** (2 / 3) for a_i, b_i in zip(a, b, strict=True))
     return [epsilon * (a_i / b_i) ** (1 / 3) / nu for a_i, b_i in zip(a, b, strict=True)], nu**3 / epsilon**2
 
@@ -291,7 +291,7 @@ def log_sum(logs: Iterable[float]) -> float:
 
 
 def in_digits(log10: float) -> str:
-    """A number by its decimal logarithm, in two digits, also where no float holds it: 3.4e+15."""
+    """A number, given by its decimal logarithm, in two digits: 3.4e+15. Works for numbers that no float holds."""
     power = math.floor(log10)
     digits = f"{10 ** (log10 - power):.1f}"
     if digits == "10.0":

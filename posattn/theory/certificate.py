@@ -1,14 +1,14 @@
-"""A certificate for a bias-free positional model: no list is answered worse than E times its largest magnitude.
+"""A certificate for a bias-free positional model: on every list the error is at most E times the largest magnitude in it.
 
 Attention is constant, so the network is piecewise linear; it has no biases, so f(c x) = c f(x) for c > 0. All tasks here are
-piecewise linear and homogeneous too. So the error e = f - y is, and
+piecewise linear and homogeneous too. So is the error e = f - y, and
 
     |e(x)| <= E · max_i |x_i|  for every x,   E = max |e| over the boundary of [-1, 1]^n:
 
-one number for every scale. E is bounded from above by branch and bound on the faces of the cube, cut into simplices on which y
-is linear (:mod:`posattn.theory.cones` bounds f there), and from below by a search for the worst list.
+one number for every scale. An upper bound on E comes from branch and bound on the faces of the cube, cut into simplices on
+which y is linear (:mod:`posattn.theory.cones` bounds f there). A lower bound comes from a search for the worst list.
 
-Computed in float64 and not with directed rounding: E is right up to that rounding, far below a millionth of it.
+The computation is in float64 without directed rounding, so E is right up to a relative error far below one millionth.
 """
 
 import itertools
@@ -27,13 +27,13 @@ from posattn.theory.cones import Cones, Relaxed, bisect, largest_output, tighten
 Matrices = list[Float[Tensor, "_ _"]]
 Target = Callable[[Float[Tensor, "*batch n"]], Float[Tensor, "*batch n"]]
 
-_LONGEST = 6  # 2n · (n-1)! cells to begin with: 1440, and 80,640 at n = 8
+_LONGEST = 6  # the search begins with 2n · (n-1)! cells: 1,440 at n = 6, and 80,640 at n = 8
 _MOST_CELLS = 20_000
-_ROOTS = 3000  # cones to begin with, at least: fewer are bounded too loosely to be worth it
+_ROOTS = 3000  # the fewest cones to begin with: the bounds on larger cones are too loose to be of use
 _TOGETHER = 256  # cones bounded at once
-_ROOTS_TOGETHER = 512  # over n²: whole networks, which are larger than what is left of them later
-_TRIED = 16  # centres of a batch, those with the largest bounds, that are tried for a worse list
-_STEP = 1e-6  # of a difference
+_ROOTS_TOGETHER = 512  # divided by n²: first cones bounded at once, fewer because they hold the whole network
+_TRIED = 16  # cones of a batch, those with the largest bounds, whose centres are tried as worst lists
+_STEP = 1e-6  # of a finite difference
 _ZERO = 1e-12
 
 
@@ -42,7 +42,7 @@ class Certificate:
     """|f(x) - y(x)| <= ``bound`` · max|x_i| for every list x of n numbers, in every output.
 
     ``adversarial`` is the largest error found, at ``worst``, a list with max|x_i| = 1. ``complete`` says whether the search
-    reached the ratio it was asked for in its time. ``seconds`` are of CPU time.
+    reached the requested ratio in time. ``seconds`` is CPU time.
     """
 
     task: str
@@ -63,7 +63,7 @@ class Certificate:
         return self.bound * positive("limit", limit)
 
 
-# On what hyperplanes g·x = 0 a target changes from one linear map to another: orders of two numbers, or of two segment sums.
+# The hyperplanes g·x = 0 on which a target changes from one linear map to another: where two numbers, or two segment sums, tie.
 def _orders(n: int) -> Float[Tensor, "forms n"]:
     unit = torch.eye(n, dtype=torch.float64)
     return torch.stack([unit[i] - unit[j] for i, j in itertools.combinations(range(n), 2)] or [torch.zeros(n).double()])
@@ -91,8 +91,8 @@ def certify(
 ) -> Certificate:
     """Certifies the network x ↦ K_{L+1} relu(K_L ... relu(K_1 x)) against ``target``, the task called ``name``.
 
-    Branches until the bound is at most ``ratio`` times the worst error found, or for ``seconds`` of CPU time, give or take one
-    step of about a second: then the bound is still right, only looser.
+    Branches until the bound is at most ``ratio`` times the worst error found, or until ``seconds`` of CPU time have passed,
+    give or take one step of about a second. A bound that ran out of time still holds; it is only looser.
     """
     if positive("ratio", ratio) <= 1:
         raise UsageError(f"ratio is {ratio!r}; it must be above 1.")
@@ -120,8 +120,8 @@ def certify(
 class _Search:
     """Branch and bound: ``bound`` is the largest bound of a finished cone, ``error`` the largest error seen.
 
-    Every cone has at any time a bound that holds: of itself, of the cone it is half of, or of the whole cube. When ``end`` of
-    CPU time is reached the cones that are open are finished with these.
+    Every cone always has a valid bound: its own, that of the cone it is half of, or that of the whole cube. At the CPU time
+    ``end`` all open cones are finished with the bounds they have.
     """
 
     def __init__(self, matrices: Matrices, target: Target, worst: Float[Tensor, " n"], ratio: int | float, end: float):
@@ -131,7 +131,7 @@ class _Search:
         self._try(worst[None])
 
     def finish(self, cells: Float[Tensor, "cells n n"]) -> None:
-        """All cells: each bounded once, so that none is left without when time is short, and then branched."""
+        """Bounds every cell once, so that each has a bound if time runs out, and then branches."""
         n, whole = cells.shape[1], largest_on_cube(self.matrices, self.target(cells))
         while n > 1 and len(cells) < _ROOTS:
             cells = _halved(cells)
@@ -147,7 +147,7 @@ class _Search:
                 self._branch(roots[open_], bounds[open_])
 
     def _branch(self, roots: Float[Tensor, "B n n"], known: Float[Tensor, " B"]) -> None:
-        """Finishes all that is below ``roots``."""
+        """Finishes the ``roots`` and all cones that they are cut into."""
         stack = [] if self._late() else [(self._network(roots), known)]
         if not stack:
             self._settle(known)
@@ -163,7 +163,7 @@ class _Search:
             open_ = self._open(found)
             if bool(open_.any()):
                 kept = [own[open_] for own in layers]
-                units = sum((own.slope > 0).sum(dim=1) for own in kept)  # sorted, so that batches are padded little
+                units = sum((own.slope > 0).sum(dim=1) for own in kept)  # sorted, so that batches need little padding
                 order = torch.as_tensor(units).repeat(2).argsort()
                 halves, bounds = bisect(cones[open_], kept)[order], found[open_].repeat(2)[order]
                 parts = [slice(at, at + _TOGETHER) for at in range(0, len(halves), _TOGETHER)]
@@ -173,7 +173,7 @@ class _Search:
         return whole_network(self.matrices, roots, self.target(roots))
 
     def _bounded(self, cones: Cones, known: Float[Tensor, " B"]) -> tuple[Cones, list[Relaxed], Float[Tensor, " B"]]:
-        """What is left of the network on the cones, its relaxation, and a bound of each that is no worse than ``known``."""
+        """What is left of the network on the cones, its relaxation, and a bound per cone, at most ``known``."""
         cones, layers = tighten(cones)
         found = torch.minimum(largest_output(cones, layers), known)
         self.cones += len(cones)
@@ -200,9 +200,9 @@ class _Search:
 
 
 def largest_on_cube(matrices: Matrices, y: Float[Tensor, "cells n outputs"]) -> float:
-    """A bound on |e| over the cube by intervals, at once: where time is over before anything better is known.
+    """A quick bound on |e| over the cube by interval arithmetic, used where time runs out before there is a better one.
 
-    ``y`` holds the answers at the vertices of cells on which they are linear, so none is larger elsewhere.
+    ``y`` holds the answers at the vertices of cells on which they are linear, so no answer in the cube is larger.
     """
     low, high = -torch.ones(matrices[0].shape[1], dtype=y.dtype), torch.ones(matrices[0].shape[1], dtype=y.dtype)
     for index, k in enumerate(matrices):
@@ -233,9 +233,9 @@ def worst_list(
     steps: int = 120,
     seconds: float = math.inf,
 ) -> Float[Tensor, " n"]:
-    """The worst list that a search finds: for each output and sign the worst of many random ones, by gradient ascent.
+    """The worst list that a search finds: gradient ascent from the worst of many random lists, per output and sign.
 
-    After ``seconds`` of CPU time the best so far is returned.
+    After ``seconds`` of CPU time the worst so far is returned.
     """
     end = time.process_time() + seconds
     generator = torch.Generator().manual_seed(seed)
@@ -257,9 +257,8 @@ def worst_list(
             best, best_error = x[errors.amax(dim=1).argmax()], float(errors.max())
         if time.process_time() > end:
             break
-        around = x[:, None] + _STEP * torch.eye(
-            x.shape[1], dtype=x.dtype
-        )  # by differences: targets need not be differentiable
+        # Finite differences: targets need not be differentiable.
+        around = x[:, None] + _STEP * torch.eye(x.shape[1], dtype=x.dtype)
         there = signed_errors(matrices, target, around.flatten(0, 1)).unflatten(0, around.shape[:2])
         slope = (there - errors[:, None])[torch.arange(len(x)), :, goal]
         x = x + 0.1 * 0.95**step * slope / slope.norm(dim=-1, keepdim=True).clamp(min=1e-100)
@@ -269,7 +268,7 @@ def worst_list(
 def linear_cells(target: Target, forms: Float[Tensor, "forms n"]) -> Float[Tensor, "cells n n"]:
     """Simplices that cover the boundary of [-1, 1]^n, on each of which ``target`` is linear; vertices are rows.
 
-    ``forms`` are such that the target is linear where none of them changes sign; cells are cut only where it is not.
+    The target is linear wherever none of the ``forms`` changes sign. Only cells on which it is not linear are cut.
     """
     cells = _faces(forms.shape[1])
     for form in forms:
@@ -285,9 +284,9 @@ def linear_cells(target: Target, forms: Float[Tensor, "forms n"]) -> Float[Tenso
 
 
 def _linear(target: Target, cells: Float[Tensor, "cells n n"]) -> Bool[Tensor, " cells"]:
-    """Whether ``target`` agrees inside each cell with the linear map that it is at the vertices.
+    """Whether ``target`` equals, inside each cell, the linear map given by its values at the vertices.
 
-    A convex or concave output that agrees at one inner point is linear on the whole cell; two points are tried.
+    A convex or concave output that equals it at one inner point is linear on the whole cell; two points are tried.
     """
     generator = torch.Generator().manual_seed(0)
     weights = 0.1 + torch.rand(2, cells.shape[1], dtype=torch.float64, generator=generator)
@@ -297,7 +296,7 @@ def _linear(target: Target, cells: Float[Tensor, "cells n n"]) -> Bool[Tensor, "
 
 
 def _faces(n: int) -> Float[Tensor, "cells n n"]:
-    """Every face of the cube in (n-1)! simplices, one an order of its free coordinates (Kuhn's triangulation)."""
+    """Every face of the cube in (n-1)! simplices, one per order of its free coordinates (Kuhn's triangulation)."""
     cells = []
     for fixed, sign in itertools.product(range(n), (-1.0, 1.0)):
         free = [i for i in range(n) if i != fixed]
@@ -313,7 +312,7 @@ def _faces(n: int) -> Float[Tensor, "cells n n"]:
 
 
 def _cut(cells: Float[Tensor, "cells n n"], form: Float[Tensor, " n"]) -> Float[Tensor, "more n n"]:
-    """Cells cut along form·x = 0: an edge that crosses it is cut there, until none does."""
+    """Cuts cells along form·x = 0: splits edges that cross it until none does."""
     done = [cells[:0]]
     while len(cells):
         values = cells @ form
@@ -331,7 +330,7 @@ def _cut(cells: Float[Tensor, "cells n n"], form: Float[Tensor, " n"]) -> Float[
 
 
 def _halved(cells: Float[Tensor, "cells n n"]) -> Float[Tensor, "twice n n"]:
-    """Every simplex in two, along its longest edge."""
+    """Cuts every simplex in two, at the middle of its longest edge."""
     rows, n = torch.arange(len(cells)), cells.shape[1]
     edge = (cells[:, :, None] - cells[:, None]).norm(dim=-1).flatten(1).argmax(dim=1)
     i, j = edge // n, edge % n

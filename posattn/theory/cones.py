@@ -1,19 +1,19 @@
 """Linear bounds of a bias-free ReLU network on simplicial cones, many at once.
 
 The network z_1 = K_1 x, z_l = K_l relu(z_{l-1}), e = K_{L+1} relu(z_L) - y(x) is positively homogeneous, and so is everything
-in it. A cone has n generators ("vertices") v_1..v_n; a linear function on it is known by its n values there, and its largest
-value on the simplex of the vertices is the largest of them. So bounds are kept as values at vertices.
+in it. A cone has n generators ("vertices") v_1..v_n. A linear function is determined by its n values at the vertices, and its
+maximum on their simplex is the largest of these. So bounds are stored as values at vertices.
 
 With l <= z <= u linear on the cone, an unstable ReLU (of either sign there) lies between two linear functions,
 
     s z  <=  relu(z)  <=  s z + m,     s in [0, 1],     m(v_k) = max(relu(l_k) - s l_k, relu(u_k) - s u_k):
 
 relu(z) - s z is convex in z and nonnegative, and a convex function is below the linear one through its values at the vertices.
-Stable ReLUs are linear, and are multiplied out: what is kept is
+Stable ReLUs are linear and are multiplied out. What is left is
 
     z_l = D_l + Σ_{k<l} C_lk relu(z_k)      over unstable ReLUs alone, D_l linear,
 
-which shrinks as cones get smaller. That is what makes a search over many small cones cheap.
+which shrinks as cones get smaller. That makes a search over many small cones cheap.
 
 Letters: B cones, n vertices, m_l unstable units of layer l, the last "layer" being the outputs e.
 """
@@ -31,7 +31,7 @@ Blocks = dict[tuple[int, int], Float[Tensor, "B _ _"]]  # C_lk: (B, m_l, m_k)
 class Cones:
     """A batch of cones, each with what is left of the network on it."""
 
-    V: Float[Tensor, "B n n"]  # vertices, one a row
+    V: Float[Tensor, "B n n"]  # vertices as rows
     D: list[Float[Tensor, "B _ n"]]  # (B, m_l, n): values at the vertices
     C: Blocks
 
@@ -57,7 +57,7 @@ class Relaxed:
 def whole_network(
     matrices: list[Float[Tensor, "_ _"]], V: Float[Tensor, "B n n"], y: Float[Tensor, "B n outputs"]
 ) -> Cones:
-    """All of the network on cones with vertices ``V``, its target being ``y`` (B, vertex, output) there."""
+    """The whole network on cones with vertices ``V``, where the target is ``y`` (B, vertex, output)."""
     first, *rest = matrices
     nothing = [V.new_zeros(1, len(k), V.shape[1]).expand(len(V), -1, -1) for k in rest[:-1]]
     blocks = {(l, l - 1): k.expand(len(V), -1, -1) for l, k in enumerate(rest, start=1)}
@@ -65,7 +65,7 @@ def whole_network(
 
 
 def tighten(cones: Cones) -> tuple[Cones, list[Relaxed]]:
-    """Layer by layer bounds the units, multiplies the stable ones out and relaxes the others."""
+    """Layer by layer, bounds the units, multiplies stable ones out and relaxes the others."""
     layers: list[Relaxed] = []
     for l in range(len(cones.D) - 1):
         lower, upper = bounds(cones, layers, l)
@@ -88,7 +88,7 @@ def _relax(lower: Float[Tensor, "B m n"], upper: Float[Tensor, "B m n"]) -> Rela
 def _eliminate(
     cones: Cones, k: int, active: Bool[Tensor, "B m"], unstable: Bool[Tensor, "B m"], kept: Int64[Tensor, "B most"]
 ) -> Cones:
-    """Active units of layer k become part of D and C above them, dead ones vanish, and the ``kept`` ones stay."""
+    """Moves active units of layer k into D and C of the layers above, drops dead ones and keeps the ``kept`` ones."""
     D, C = list(cones.D), dict(cones.C)
     there = unstable.gather(1, kept)[..., None].to(D[k].dtype)
     for l in range(k + 1, len(D)):
@@ -109,13 +109,13 @@ def _eliminate(
 def bounds(
     cones: Cones, layers: list[Relaxed], l: int, from_below: list[Float[Tensor, "B _"]] | None = None
 ) -> tuple[Float[Tensor, "B m_l n"], Float[Tensor, "B m_l n"]]:
-    """Lower and upper linear bounds of z_l: the ReLUs below are replaced by their bounds, from the top down.
+    """Lower and upper linear bounds of z_l: from the top down, ReLUs of earlier layers are replaced by their bounds.
 
-    ``from_below`` gives other slopes where a ReLU is bounded from below, at the price of a pass for each side.
+    ``from_below`` gives other slopes for ReLUs that are bounded from below; that takes one pass per side.
     """
-    if from_below is None:
-        return _substituted(cones, layers, l, [own.slope for own in layers], [own.slope for own in layers])
     chord = [own.slope for own in layers]
+    if from_below is None:
+        return _substituted(cones, layers, l, chord, chord)
     _, upper = _substituted(cones, layers, l, chord, from_below)
     lower, _ = _substituted(cones, layers, l, from_below, chord)
     return lower, upper
@@ -124,9 +124,9 @@ def bounds(
 def _substituted(
     cones: Cones, layers: list[Relaxed], l: int, rising: list[Tensor], falling: list[Tensor]
 ) -> tuple[Float[Tensor, "B m_l n"], Float[Tensor, "B m_l n"]]:
-    """D_l + Σ C_lk relu(z_k) with ReLUs of positive and negative coefficient replaced at the slopes given for each.
+    """Bounds of D_l + Σ C_lk relu(z_k): ``rising`` are the slopes of ReLUs with positive coefficients, ``falling`` of others.
 
-    The lower bound is right if the negative ones have the chord's slope, the upper if the positive ones do.
+    The lower bound holds if ``falling`` are the chords' slopes, the upper one if ``rising`` are.
     """
     value, above, below = cones.D[l], torch.zeros(()), torch.zeros(())
     coefficients: dict[int, Tensor] = {k: cones.C[l, k] for k in range(l) if (l, k) in cones.C}
@@ -145,7 +145,7 @@ def _substituted(
 
 
 def largest_output(cones: Cones, layers: list[Relaxed]) -> Float[Tensor, " B"]:
-    """An upper bound of max |e| on each cone's simplex: the better, for each output and side, of two choices of slopes."""
+    """An upper bound of max |e| on each cone's simplex: per output and side, the better of two choices of slopes."""
     last = len(cones.D) - 1
     nearest = [(own.middle.mean(dim=-1) > 0).to(own.slope.dtype) for own in layers]  # 0 or 1
     sides = []
@@ -156,10 +156,10 @@ def largest_output(cones: Cones, layers: list[Relaxed]) -> Float[Tensor, " B"]:
 
 
 def bisect(cones: Cones, layers: list[Relaxed]) -> Cones:
-    """Every cone in two, halving the edge along which the relaxation of the ReLUs loses most."""
+    """Cuts every cone in two, at the middle of the edge along which the relaxation of the ReLUs loses most."""
     B, n = cones.V.shape[:2]
     lengths = (cones.V[:, :, None] - cones.V[:, None]).norm(dim=-1)
-    # On an edge where z goes from -q to p the chord is above relu by min(p, q)/2 in the middle.
+    # On an edge where z goes from -q to p, the chord exceeds relu by min(p, q)/2 in the middle.
     loss = torch.zeros_like(lengths)
     for own, weight in zip(layers, _influence(cones, layers), strict=True):
         p, q = own.middle.relu() * weight[..., None], (-own.middle).relu() * weight[..., None]
@@ -184,7 +184,7 @@ def bisect(cones: Cones, layers: list[Relaxed]) -> Cones:
 
 
 def _influence(cones: Cones, layers: list[Relaxed]) -> list[Float[Tensor, "B _"]]:
-    """For every ReLU the largest coefficient, over outputs, with which it enters them."""
+    """For every ReLU its largest coefficient in any output."""
     last = len(cones.D) - 1
     found: dict[int, Tensor] = {k: cones.C[last, k] for k in range(last) if (last, k) in cones.C}
     for k in range(last - 1, 0, -1):
@@ -201,7 +201,7 @@ def _added(one: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _unstable_first(unstable: Bool[Tensor, "B m"]) -> Int64[Tensor, "B most"]:
-    """Indices of the unstable units, padded with others to the most that a cone of the batch has."""
+    """Indices of the unstable units, padded with others to the largest number that a cone of the batch has."""
     most = int(unstable.sum(dim=1).max())
     return unstable.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
 

@@ -2,12 +2,12 @@
 
 Lists of n integers are uniform on 0..L in training and on 0..L+z in testing. With the loss |h(x) - h'(x)|, Theorem G.1 bounds
 the test risk of every h by its training risk plus disc = max over h, h' of |R_test(h, h') - R_train(h, h')|. The pair
-(min, max) alone makes that about z, however many samples there are and however good h is.
+(min, max) alone makes disc about z, however many samples there are and however good h is.
 
-The class H of the appendix is infinite, so what is computed is over a finite part of it, from below: every tree of pairwise
-min and max (one or the other a layer), and every coordinate, which are all networks of H.
+The class H of the appendix is infinite. The maximum over a finite part of it is a lower bound: every tree of pairwise min and
+max (one of them per layer) and every coordinate; all of these are networks of H.
 
-Letters: n numbers a list, L the largest in training, z how much larger in testing, m lists, G functions of the class.
+Letters: n numbers per list, L the largest in training, z how much larger in testing, m lists, G functions of the class.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from torch import Tensor
 from posattn import streams
 from posattn.errors import UsageError, whole
 
-HARD = 1e5  # logits this far apart make softmax a hardmax
+HARD = 1e5  # with logits this far apart softmax is hardmax
 
 
 def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "train") -> Float[Tensor, "m n"]:
@@ -32,7 +32,7 @@ def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "t
 
 
 def tree(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:
-    """Neighbours are joined pairwise, layer by layer, by max where ``maxima`` says so and by min elsewhere."""
+    """Joins neighbours pairwise, layer by layer: by max in the layers where ``maxima`` is true, else by min."""
     for take_max in maxima:
         left, right = x[:, 0::2], x[:, 1::2]
         x = torch.maximum(left, right) if take_max else torch.minimum(left, right)
@@ -40,7 +40,7 @@ def tree(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m
 
 
 def part_of_the_class(x: Float[Tensor, "m n"]) -> Float[Tensor, "G m"]:
-    """The values of the finite part of H: first min, last of the trees max, then the coordinates."""
+    """The values of the finite part of H: the trees, of which the first is min and the last max, then the coordinates."""
     layers = tree_depth(x.shape[1])
     trees = [tree(x, maxima) for maxima in itertools.product((False, True), repeat=layers)]
     return torch.stack([*trees, *x.unbind(dim=1)])
@@ -56,10 +56,11 @@ def tree_depth(n: int) -> int:
 
 @dataclass(frozen=True)
 class Members:
-    """R networks of the class H itself: log2 n layers, two heads, W_V = W_O = I, four hidden units, one number a position.
+    """R networks of the class H itself: log2 n layers, two heads, W_V = W_O = I, four hidden units, one number per position.
 
-    A layer makes s_i = W_2ᵀ relu(W_1ᵀ [(A_1 s)_i, (A_2 s)_i, s_i]) with A_h the softmax of ``logits``, which can be anything
-    where positions are in general position. Without biases, as min and max need none; h(x) is the last position's number.
+    A layer computes s_i = W_2ᵀ relu(W_1ᵀ [(A_1 s)_i, (A_2 s)_i, s_i]), where A_h is the softmax of ``logits``. The logits are
+    arbitrary, as they are for encodings in general position. There are no biases, since min and max need none. h(x) is the
+    number at the last position.
     """
 
     logits: Float[Tensor, "R L 2 n n"]
@@ -75,14 +76,14 @@ class Members:
         return s[..., -1]
 
     def member(self, index: int) -> "Members":
-        """One of them alone."""
+        """The network number ``index``, as a class of one."""
         return Members(*(w[index : index + 1] for w in (self.logits, self.W_1, self.W_2)))
 
 
 def extremum(n: int, maximum: bool = False) -> Members:
     """The min (or max) of n numbers exactly, n a power of two.
 
-    In layer l position i attends to itself and to the partner whose l-th binary digit differs, so that after the last every
+    In layer l position i attends to itself and to the partner whose l-th binary digit differs. After the last layer every
     position holds the answer.
     """
     positions, layers = torch.arange(n), tree_depth(n)
@@ -99,7 +100,7 @@ def extremum(n: int, maximum: bool = False) -> Members:
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """What a pair of samples shows of the class: the largest discrepancy of two functions, and that of min and max."""
+    """Measured on two samples: the largest discrepancy of any two functions of the class, and that of min and max."""
 
     largest: float
     min_and_max: float
@@ -115,7 +116,7 @@ class Discrepancy:
 def empirical_discrepancy(
     train: Float[Tensor, "m n"], test: Float[Tensor, "m2 n"], seed: int = 0, signs: int = 200
 ) -> Discrepancy:
-    """The empirical discrepancy of the finite part of H, and its empirical Rademacher complexities by random signs."""
+    """The empirical discrepancy of the finite part of H, and its empirical Rademacher complexities from random signs."""
     there, here = part_of_the_class(test), part_of_the_class(train)
     apart = (_mean_distances(there) - _mean_distances(here)).abs()
     last_tree = 2 ** tree_depth(train.shape[1]) - 1
@@ -129,7 +130,7 @@ def _mean_distances(values: Float[Tensor, "G m"]) -> Float[Tensor, "G G"]:
 
 
 def rademacher(values: Float[Tensor, "G m"], seed: int = 0, signs: int = 200) -> float:
-    """Definition C.1, (1/m) E sup_h Σ ε_i h(x_i), the expectation over ``signs`` random draws."""
+    """Definition C.1, (1/m) E sup_h Σ ε_i h(x_i); the expectation is a mean over ``signs`` random draws."""
     generator = torch.Generator().manual_seed(seed)
     epsilon = torch.randint(0, 2, (values.shape[1], signs), generator=generator).to(values.dtype) * 2 - 1
     return float((values @ epsilon / values.shape[1]).amax(dim=0).mean())
@@ -142,18 +143,18 @@ def chance_of_both_ends(n: int, largest: int, m: int = 1) -> float:
 
 
 def claimed_chance(n: int, largest: int, m: int = 1) -> float:
-    """The appendix's lower bound of it, (1 - 2 (L/(L+1))^n)^m."""
+    """The appendix's lower bound of that probability, (1 - 2 (L/(L+1))^n)^m."""
     return max(0.0, 1 - 2 * (largest / (largest + 1)) ** n) ** m
 
 
 def least_length(largest: int, z: int, power: int = 1) -> int:
-    """n_0 of the claim: from this n on, m = n^power lists of both kinds have both ends with a probability of 0.9 each."""
+    """n_0 of the claim: from this n on, all m = n^power lists of either sample hold both ends with probability 0.9."""
     whole("power", power)
 
     def holds(n: int) -> bool:
         return all(claimed_chance(n, end, n**power) >= 0.9 for end in (largest, largest + z))
 
-    # (1 - 2 q^n)^(n^power) rises once n is past power / log(1/q): from there on one that holds is followed by others.
+    # (1 - 2 q^n)^(n^power) rises with n once n exceeds power / log(1/q): if the claim holds there, it holds from there on.
     turning = math.ceil(power / math.log((largest + z + 1) / (largest + z)))
     n = max(2, turning)
     while not holds(n):

@@ -14,7 +14,8 @@ from posattn.tasks import Task
 def law_factor(scale: float) -> float:
     """MSE(c)/MSE(1) of a homogeneous model on a homogeneous task under the paper's sampler."""
     c = positive("scale", scale)
-    # c² MSE(1) = (1/c²) MSE(1) + (1 - 1/c²) MSE(c): lists drawn on [-2c, 2c] without rejection, split by what it rejects
+    # Without rejection the error on [-2c, 2c] is c² MSE(1). Rejection drops the share 1/c² of lists, whose bounds are both
+    # inside [-2, 2] and whose error is MSE(1): c² MSE(1) = (1/c²) MSE(1) + (1 - 1/c²) MSE(c).
     return c * c + 1 if c > 1 else c * c
 
 
@@ -26,7 +27,8 @@ def law_table(
     samples: int = 100_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measured errors beside the law's: ``mse``, ``law`` (the factor times MSE(1)), their ``ratio`` and its standard error."""
+    """Measured and predicted errors per scale: ``mse``, ``law`` (the factor times MSE(1)), their ``ratio`` and its ``noise``,
+    the standard error of the ratio."""
     whole("samples", samples, least=2)
     errors = {}
     for c in dict.fromkeys([1.0, *(positive("scale", scale) for scale in scales)]):

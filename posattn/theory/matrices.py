@@ -5,8 +5,8 @@
 with W_O absorbed into W_1, M = W_Q W_Kᵀ (divided by √d_k where the network does so), F_0 = X, and the scalar wᵀ F_L[i].
 σ is ReLU, so L_σ = 1.
 
-Letters: L layers, H heads, n positions, d width of F, d_V of a head's values, k hidden width, B_X and B_P the largest norm of a
-row of X and P.
+Letters: L layers, H heads, n positions, d width of F, d_V width of a head's values, k hidden width, B_X and B_P the largest
+norm of a row of X and P.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Network:
-    """Eq. 9 with its readout. ``self_attention`` says what feeds A: F itself, or ``P``."""
+    """Eq. 9 with its readout. Attention depends on F if ``self_attention`` is true, else on ``P``."""
 
     layers: tuple[LayerWeights, ...]
     w: Float[Tensor, " d"]
@@ -70,7 +70,7 @@ def apply_layer(
 
 
 def row_norm(x: Float[Tensor, "*batch n d"]) -> float:
-    """‖Xᵀ‖_{2,∞}: the largest norm of a row, of all matrices given."""
+    """‖Xᵀ‖_{2,∞}: the largest norm of a row, over all matrices given."""
     return float(x.norm(dim=-1).max())
 
 
@@ -86,7 +86,7 @@ def two_one(w: Float[Tensor, "rows columns"]) -> float:
 
 @dataclass(frozen=True)
 class ClassNorms:
-    """What the bound knows of a network: the smallest class of Eq. 10 that holds it."""
+    """The norms that the bound depends on: the smallest class of Eq. 10 that contains a network."""
 
     L: int
     H: int
@@ -103,7 +103,7 @@ class ClassNorms:
 
     @classmethod
     def of(cls, network: Network) -> "ClassNorms":
-        """B_2 and B_{2,1} are at least one, as the theorem assumes."""
+        """The norms of ``network``; B_2 and B_{2,1} are at least one, as the theorem assumes."""
         table, layers = norm_table(network), network.layers
         mixing = table["matrix"].str.startswith("M")
         sizes = [size for layer in layers for w in (layer.W_V[0], layer.W_1, layer.W_2) for size in w.shape[-1:]]
@@ -122,14 +122,14 @@ class ClassNorms:
         )
 
     def holds(self, other: "ClassNorms") -> bool:
-        """Whether this class (Eq. 10) holds every network of ``other``: the same layers and heads, and no norm larger."""
+        """Whether this class (Eq. 10) contains ``other``: the same layers, heads and positions, and no smaller norm."""
         norms = ("B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
         same = (self.L, self.H, self.n) == (other.L, other.H, other.n)
         return same and all(getattr(other, name) <= getattr(self, name) for name in norms)
 
 
 def norm_table(network: Network) -> pd.DataFrame:
-    """‖·‖_2 and ‖·‖_{2,1} of every matrix: one row for each layer and matrix, with M = W_Q W_Kᵀ and W_V by head."""
+    """‖·‖_2 and ‖·‖_{2,1} of every matrix: one row per layer and matrix; M = W_Q W_Kᵀ and W_V have one per head."""
     rows = []
     for index, layer in enumerate(network.layers, start=1):
         named = {

@@ -1,8 +1,8 @@
-"""How often a test list lies inside the training domain all the same (Appendix E): p_in = P(x in [-1, 1]^n).
+"""How often an out-of-distribution test list still lies in the training domain (Appendix E): p_in = P(x in [-1, 1]^n).
 
-Two bounds are uniform on [-c, c] and not both in [-1, 1]; the n values of a list are uniform between them (ranges are divided
-by 2, which changes nothing). Events, as in the paper: A, one bound inside [-1, 1]; B.1, none inside and both on one side; B.2,
-none inside and one on each side. With d = c - 1,
+Two bounds are uniform on [-c, c] and not both in [-1, 1]; the n values of a list are uniform between them. (All ranges are
+divided by 2, which does not change p_in.) The events are those of the paper. A: one bound is inside [-1, 1]. B.1: none is, and
+both are on one side. B.2: none is, and one is on each side. With d = c - 1,
 
     p_in = 2/(c+1) · p_A + (c-1)/(2(c+1)) · p_B2                                                             (Eq. 23, 25)
     p_A  = 1/(2d) ∫_0^2 ∫_0^d (u/(u+v))^n dv du                                                              (Eq. 24)
@@ -24,7 +24,7 @@ from posattn.tasks.sampling import sample_lists
 Numbers = npt.NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-_HALVINGS = 80  # panels of a quadrature, each half as long as the next: the integrands vary on the scale of log u
+_HALVINGS = 80  # panels of the quadrature, each half as long as the next: the integrands vary on the scale of log u
 _LARGEST = 1e30
 _AT_ONCE = 2_000_000  # numbers sampled at once
 _Z = {0.95: 1.959964, 0.99: 2.575829, 0.999: 3.290527}  # two-sided quantiles of the normal distribution
@@ -32,10 +32,11 @@ _Z = {0.95: 1.959964, 0.99: 2.575829, 0.999: 3.290527}  # two-sided quantiles of
 
 @dataclass(frozen=True)
 class OODProbability:
-    """p_in for lists of ``n`` at scale c three ways, and what follows for a test set.
+    """p_in for lists of ``n`` at scale c, computed, bounded and simulated, and what follows for a test set.
 
-    ``exact`` is by quadrature, ``bound`` the closed bound of Eq. 27 (n >= 3) or of Eq. 28 corrected (n = 2), ``printed`` the
-    same as printed, ``simulated`` the share of ``samples`` lists of the sampler, with its Wilson ``interval``.
+    ``exact`` comes from quadrature. ``bound`` is the closed bound of Eq. 27 (n >= 3) or of Eq. 28 corrected (n = 2), and
+    ``printed`` that bound as printed. ``simulated`` is the share among ``samples`` lists of the sampler, with its Wilson
+    ``interval``.
     """
 
     n: int
@@ -49,13 +50,13 @@ class OODProbability:
     confidence: float
 
     def chernoff(self, lists: int, epsilon: float) -> "Chernoff":
-        """Eq. 29: of ``lists`` test lists, how many lie inside, unless with a probability of at most exp(-2 N ε²)."""
+        """Eq. 29: how many of N = ``lists`` test lists lie inside, except with a probability of at most exp(-2 N ε²)."""
         if positive("epsilon", epsilon) >= 1:
             raise UsageError(f"epsilon is {epsilon!r}; it is a share of the lists, so it must be above 0 and below 1.")
         return Chernoff(whole("lists", lists), float(epsilon), self.exact)
 
     def at_most(self, lists: int, power: float = 1.0) -> float:
-        """A number of lists inside that N = ``lists`` exceed with a probability of at most N^-``power``.
+        """A number that the lists inside, of N = ``lists`` in all, reach with a probability of at most N^-``power``.
 
         The multiplicative Chernoff bound, P(N_in >= (1 + η) N p) <= exp(-η² N p / (2 + η)), solved for η.
         """
@@ -74,12 +75,12 @@ class Chernoff:
 
     @property
     def inside(self) -> float:
-        """The share of lists inside stays below this ..."""
+        """The share of lists inside stays below this, with at least ``probability``."""
         return self.p_in + self.epsilon
 
     @property
     def probability(self) -> float:
-        """... with at least this probability."""
+        """The probability with which the share stays below ``inside``, at least."""
         return -math.expm1(-2 * self.lists * self.epsilon**2)
 
 
@@ -106,14 +107,14 @@ def ood_probability(
 
 
 def exact_probability(n: int, scale: float) -> float:
-    """p_in by quadrature, to about twelve digits; also for n = 1, which the paper's formulas leave out."""
+    """p_in by quadrature, to about twelve digits; also for n = 1, which the paper's formulas exclude."""
     c = above_one("scale", scale)
     # Eq. 23 and 25: event A has probability 2/(c+1), event B (c-1)/(c+1), and half of B is B.2.
     return (2 * event_a(whole("n", n), c) + (c - 1) / 2 * event_b2(n, c)) / (c + 1)
 
 
 def event_a(n: int, c: float) -> float:
-    """p_A,in of Eq. 24, the inner integral in closed form and the outer by quadrature."""
+    """p_A,in of Eq. 24: the inner integral in closed form, the outer by quadrature."""
     d = c - 1
 
     def inner(u: Numbers) -> Numbers:
@@ -142,7 +143,7 @@ def _integral(f: Callable[[Numbers], Numbers], start: float, end: float) -> floa
 
 
 def closed_bound(n: int, c: float) -> float:
-    """The paper's bound: Eq. 27 for n >= 3 and Eq. 28 with the factor 4 that Eq. 26 lacks for n = 2; at most 1."""
+    """The paper's bound, at most 1: Eq. 27 for n >= 3; for n = 2 Eq. 28 with the factor 4 that Eq. 26 lacks."""
     return min(1.0, _bound_a(n, c) + _bound_b2(n, c, factor=4.0))
 
 
@@ -186,7 +187,7 @@ def wilson_interval(hits: int, samples: int, confidence: float = 0.99) -> tuple[
 
 
 def above_one(field: str, scale: object) -> float:
-    """``scale`` as a float if it is a scale factor out of distribution."""
+    """``scale`` as a float; raises unless it is an out-of-distribution scale, above 1."""
     c = positive(field, scale)
     if c <= 1:
         raise UsageError(f"{field} is {scale!r}; it must be above 1, where lists are out of distribution.")

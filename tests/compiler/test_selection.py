@@ -46,6 +46,10 @@ def test_lists_are_taken_in_tiles_that_change_nothing(monkeypatch):
 
 def test_it_takes_lists_of_one_length():
     network = SelectionNetwork(PROGRAMS["prefix-min"].build(5, 9.0))
-    for x in (torch.zeros(4), torch.tensor(1.0), torch.zeros(2, 6)):
-        with pytest.raises(UsageError, match=r"it must be \(..., 5\)"):
+    for x, said in (
+        (torch.zeros(4), r"the list has 4 numbers; this compiled program takes 5\."),
+        (torch.tensor(1.0), r"it must be \(..., 5\)"),
+        (torch.zeros(2, 6), r"the list has 6 numbers; this compiled program takes 5\."),
+    ):
+        with pytest.raises(UsageError, match=said):
             network(x)

@@ -1,1 +1,1 @@
-"""What only shows a remark of the paper: constructions that no program of the library needs, and one that it lists."""
+"""Constructions that demonstrate remarks of the paper; of these the library lists only the self-attention program."""

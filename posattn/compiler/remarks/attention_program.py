@@ -1,9 +1,9 @@
 """A self-attention layer of a standard Transformer as a program of fixed communication (Remark 5.1).
 
-N tokens x_i of d numbers; machine i + N j stands for the pair (i, j), so there are N² machines. Token i is sent to all (i, ·)
-and token j to all (·, j), by doubling; every pair computes e^(q_i · k_j) and its product with v_j; trees add them up over j;
-machine (i, 0) divides. That is 2⌈log2 N⌉ + 1 rounds. Products, exponentials and quotients are fitted ReLU layers, whose
-error is measured: a b = ((a + b)² - (a - b)²) / 4 needs functions of one variable only.
+There are N tokens x_i of d numbers, and N² machines: machine i + N j stands for the pair (i, j). Token i is sent to all (i, ·)
+and token j to all (·, j), by doubling. Every pair computes e^(q_i · k_j) and its product with v_j. Trees add these up over j,
+and machine (i, 0) divides. That takes 2⌈log2 N⌉ + 1 rounds. Products, exponentials and quotients are fitted ReLU layers whose
+error is measured. Since a b = ((a + b)² - (a - b)²) / 4, functions of one variable suffice.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ Sources = list[tuple[int, Sequence[int]]]
 
 
 def product(a: Expression, largest_a: float, b: Expression, largest_b: float, units: int) -> Expression:
-    """a b by squares of numbers of size one, given the largest absolute values."""
+    """a b from squares of numbers scaled to size one, given the largest absolute values of a and b."""
     one, other = a * (1 / largest_a), b * (1 / largest_b)
     squares = fitted(np.square, one + other, units=units) - fitted(np.square, one - other, units=units)
-    limit = 1.01 * largest_a * largest_b  # a little more, for what fitting adds
+    limit = 1.01 * largest_a * largest_b  # with room for the error of the fit
     return Assume(squares * (0.25 * largest_a * largest_b), -limit, limit, False)
 
 
@@ -59,18 +59,9 @@ class SelfAttention:
         rounds = [Round(self._to_its_column, self._arrived)]
         rounds += [Round(self._spread(reach), self._heard(reach)) for reach in reaches]
         rounds += [Round(self._gathered(reach), self._added(reach)) for reach in reaches]
-        inputs = (Known(-self.bound, self.bound),) * self.d
-        answers = tuple(range(self.d))
+        inputs, outputs, size = (Known(-self.bound, self.bound),) * self.d, tuple(range(self.d)), self.n**2
         return PCOC(
-            self.n**2,
-            self.memory,
-            inputs,
-            tuple(rounds),
-            answers,
-            self._start,
-            None,
-            "self-attention",
-            self.n**2 - self.n,
+            size, self.memory, inputs, tuple(rounds), outputs, self._start, name="self-attention", spare=size - self.n
         )
 
     def answer(self, x: Array) -> Array:
@@ -123,12 +114,12 @@ class SelfAttention:
     # --- every pair weighs, and the weights are added up --------------------------------------------------------------
 
     def _largest(self, matrix: Array) -> float:
-        """Of |x W|."""
+        """The largest entry of |x W|."""
         return float(np.abs(matrix).sum(axis=0).max() * self.bound)
 
     @property
     def _largest_weight(self) -> float:
-        """Of e^(q · k), and of its inverse."""
+        """The largest value of e^(q · k), and of its inverse."""
         return float(np.exp(self.d * self._largest(self.w_q) * self._largest(self.w_k)))
 
     def _weighed(self, row: Sequence[Expression], column: Sequence[Expression]) -> list[Expression]:
@@ -162,7 +153,7 @@ class SelfAttention:
         return compute
 
     def _divided(self, sums: Sequence[Expression]) -> list[Expression]:
-        """Only (i, 0) has the whole sum; the others divide by 1."""
+        """The quotients at (i, 0), which has the whole sum; other machines divide by 1."""
         most = 1.01 * self.n * self._largest_weight
         least = self.n / self._largest_weight / 1.01
         total = select(by_machine(j == 0 for _, j in self.pair), sums[0], 1.0)

@@ -1,9 +1,9 @@
 """The minimum of n numbers in two ways (end of Section 6): one self-attention layer, or log2 n positional layers.
 
 Self-attention with logits -T x_j returns Σ_j softmax(-T x)_j x_j, which exceeds the minimum by at most (n - 1) / (e T): a
-number that lies g above it has at most the weight e^(-T g) and adds at most g e^(-T g) ≤ 1 / (e T). The bound does not
-depend on the numbers' size, so that relative to them the error is largest where they are small. A binary tree of
-positional layers is exact at every size, but for rounding.
+number that exceeds the minimum by g has at most the weight e^(-T g) and adds at most g e^(-T g) ≤ 1 / (e T). The bound does
+not depend on the numbers' size, so the relative error is largest for small numbers. A binary tree of positional layers is
+exact at every size, up to rounding.
 """
 
 import math
@@ -22,7 +22,7 @@ from posattn.model import Layer, ModelConfig, Transformer
 def attention_minimum(n: int, temperature: float) -> Transformer:
     """A standard Transformer of one layer and one head whose every output is nearly the minimum of its n inputs.
 
-    The state is (x, 1, whether it is the scratchpad); the scratchpad is given a logit that nothing attends to.
+    The state is (x, 1, whether it is the scratchpad). The scratchpad's logit is so low that nothing attends to it.
     """
     config = ModelConfig(n, "standard", layers=1, heads=1, embed=3, width=2, d_k=1)
     model = blank_transformer(config)
@@ -49,7 +49,7 @@ def compare(
     temperature: float = 10.0,
     samples: int = 200,
 ) -> pd.DataFrame:
-    """Mean error relative to the numbers' size, for uniform numbers of every magnitude: both networks, layers beside them."""
+    """The mean relative error of both networks on uniform numbers of each magnitude, with the bound and the layers."""
     sizes = list(magnitudes)
     rows = []
     for n in lengths:

@@ -6,14 +6,14 @@ A softmax pattern B is row-stochastic with entries in (0, 1). With W_K = I the e
 
 whenever P is square and invertible. (The published runs divide logits by √d_k, so the factor is there.)
 
-Hardmax patterns Ā^(k), one for each length k up to n, need encodings that tell lengths apart. The text asks for O(n³)
-dimensions; 3n are enough. Let c_1..c_n be points on a circle, so that c_j · c_a is largest for j = a, and
+Hardmax patterns Ā^(k), one per length k up to n, need encodings that distinguish lengths. The text asks for O(n³) dimensions;
+3n are enough. Let c_1..c_n be points on a circle, so that c_j · c_a is largest for j = a, and
 
     P^(k)_i = e_i ⊕ (e_k ⊗ c_i),      e_i W_Q = ⊕_k τ c_a(k,i),      (e_k ⊗ c_j) W_K = e_k ⊗ c_j,
 
-where a(k, i) is the position that i attends to at length k. Then the logit of j is τ c_a(k,i) · c_j: each length has a plane
-of its own for its keys, and W_Q holds a direction for every length in it. Fewer than n do not suffice: at length n every
-row may choose the first or the second position, so the signs of n rows times one vector must be free.
+where a(k, i) is the position that i attends to at length k. Then the logit of j is τ c_a(k,i) · c_j: the keys of each length
+lie in their own plane, and W_Q holds a direction in every plane. Fewer than n dimensions do not suffice: at length n every row
+may choose the first or the second position, so the signs of n rows times one vector must be free.
 """
 
 import math
@@ -32,7 +32,7 @@ from posattn.errors import UsageError, positive
 def softmax_pattern(
     pattern: Float[Tensor, "n n"], encodings: Float[Tensor, "n d_P"]
 ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
-    """(W_Q, W_K), in float64, with which positional attention on ``encodings`` is ``pattern``."""
+    """(W_Q, W_K), in float64, for which positional attention on ``encodings`` is ``pattern``."""
     b, p = pattern.double(), encodings.double()
     if b.ndim != 2 or b.shape[0] != b.shape[1]:
         raise UsageError(f"the pattern has shape {tuple(b.shape)}; it must be square.")
@@ -50,7 +50,7 @@ def softmax_pattern(
 
 @dataclass(frozen=True)
 class PatternsOfAllLengths:
-    """One W_Q and W_K, and encodings for every length, whose attention at length k is near the k-th pattern."""
+    """One W_Q, one W_K and encodings per length, for which attention at length k is close to the k-th pattern."""
 
     encodings: tuple[Tensor, ...]
     w_q: Tensor
@@ -70,7 +70,7 @@ class PatternsOfAllLengths:
 
 
 def all_lengths(patterns: Sequence[Float[Tensor, "_ _"]], epsilon: float) -> PatternsOfAllLengths:
-    """Parameters for unique hardmax patterns of lengths 1 to n at once, each met within ``epsilon``."""
+    """Parameters for hardmax patterns of all lengths 1 to n, each met within ``epsilon``."""
     n = len(patterns)
     if not n:
         raise UsageError("no patterns are given; there must be one for each length from 1 on.")
