@@ -28,7 +28,7 @@ Logits = Callable[[Tensor], list[Tensor]]  # of one layer: from the state (M, b,
 _QUERY, _KEY = "layers.attention.W_Q", "layers.attention.W_K"
 
 
-def apart(config: ModelConfig) -> bool:
+def keeps_queries_apart(config: ModelConfig) -> bool:
     """Whether queries and keys of a self-attention do not multiply out."""
     return config.design.attends == "both" or (config.design.rotary and config.design.attends == "input")
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.folding.queries_and_keys import apart
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import layers, queries, words
 from posattn.kernels.limits import ROWS
 from posattn.kernels.shapes import narrowed, padded, short, turns, widened
@@ -127,7 +127,7 @@ class _Step:
     def _set_attention(self) -> None:
         """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
         config, self.bias = self.config, self.config.bias
-        self.positional, self.apart = config.design.attends == "position", apart(config)
+        self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
         self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
         if self.positional:
             self.attention, self.slots, self.names = "positional", 1, ("", "")

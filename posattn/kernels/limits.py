@@ -1,6 +1,6 @@
 """Which networks the kernels serve. It imports no Triton, so that others can ask where there is none."""
 
-from posattn.folding.queries_and_keys import apart
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 
 ROWS = 64  # of a tile: as many whole lists as fit
@@ -19,11 +19,11 @@ def serves(config: ModelConfig, precision: str) -> bool:
         and config.positions <= ROWS
         and config.width <= 64
         and config.input_dim <= 64
-        and (config.d_k <= 64 or not apart(config))
+        and (config.d_k <= 64 or not keeps_queries_apart(config))
     )
 
 
 def folds_rows(config: ModelConfig) -> bool:
     """Whether the kernels of ``folds`` make the products, too."""
     sizes = config.embed in (32, 64) and config.width in (16, 32, 64)
-    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal and not apart(config)
+    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal and not keeps_queries_apart(config)

@@ -6,8 +6,8 @@ least-squares problem in the weights of one small tied layer. Its P unknowns are
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
 with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. Every move takes other lists
-(:mod:`posattn.training.varied`), half of them the worst of many. A step is one move in the loops' own order and, where loops
-join neighbours, two more that join stretches in orders of their own (:mod:`posattn.training.joins`). H remembers earlier
+(:mod:`posattn.training.list_variations`), half of them the worst of many. A step is one move in the loops' own order and, where loops
+join neighbours, two more that join stretches in orders of their own (:mod:`posattn.training.scan_orders`). H remembers earlier
 moves, as in recursive least squares: a move does not undo what they have taught. The network that comes out is kept if it is
 better on the training lists than the one that went in.
 
@@ -30,9 +30,9 @@ from posattn.looped.families import FAMILIES
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 from posattn.streams import stream
 from posattn.tasks import Task
-from posattn.training.joins import Joins, Order, random_order
+from posattn.training.scan_orders import Order, OrderedScan, random_order
 from posattn.training.parameters import Parameters
-from posattn.training.varied import varied
+from posattn.training.list_variations import vary_lists
 from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
@@ -101,7 +101,7 @@ class _Fit:
         self.parameters, self.sharpness = parameters, parameters.config.sharpness
         network = parameters.model(0).double()
         assert isinstance(network, LoopedTransformer)
-        self.joins, self.task = Joins(network), task
+        self.scan, self.task = OrderedScan(network), task
         self.heads = parameters.config.heads
         self.scans = parameters.config.family == "dilated" and parameters.config.stay
         self.shorter = () if self.scans else tuple(lengths)
@@ -109,7 +109,7 @@ class _Fit:
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L N"]:
         """For each list those of n numbers, and those of the shorter lists it begins with."""
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
-        return torch.cat([functional_call(self.joins, own, (each, order)) for each in self._cut(x)], dim=-1)
+        return torch.cat([functional_call(self.scan, own, (each, order)) for each in self._cut(x)], dim=-1)
 
     def target(self, x: Float[Tensor, "L n"]) -> Float[Tensor, "L N"]:
         return torch.cat([self.task.target(each) for each in self._cut(x)], dim=-1)
@@ -182,7 +182,7 @@ class _Fit:
         half = max(1, min(_LISTS, len(lists)) // 2)
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
         key = torch.tensor(stream(number, "polish"), device=row.device)
-        x, others = varied(lists[chosen], key).tensor_split([half])
+        x, others = vary_lists(lists[chosen], key).tensor_split([half])
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 

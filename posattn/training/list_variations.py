@@ -17,7 +17,7 @@ _DECADES = 4.0  # how much smaller than the others the small numbers of a list a
 _OVER = 1.2  # times the mean is taken off at most: drifts are turned around, too
 
 
-def varied(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+def vary_lists(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
     """Every fourth list as it is, and as many of each kind below; each list as large as any was."""
     lists = x.clone()
     for kind, vary in enumerate((_less_drift, _some_small, _signs_in_runs), start=1):

@@ -31,7 +31,7 @@ def random_order(n: int, number: int) -> Order:
     return tuple(joins)
 
 
-class Joins(nn.Module):
+class OrderedScan(nn.Module):
     """The scan of a looped network in an order that is given, or in its own."""
 
     def __init__(self, network: LoopedTransformer):
