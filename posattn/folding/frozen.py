@@ -1,4 +1,4 @@
-"""One trained network for inference on lists of one length, folded once and for all."""
+"""One trained network, folded once for inference on lists of one length."""
 
 import math
 
@@ -43,7 +43,7 @@ class Frozen(nn.Module):
             self.register_buffer(name.replace(".", "_"), value.clone())
 
     def _by_layer(self, folded: dict[str, Tensor]) -> dict[str, Tensor]:
-        """For every layer the identity beside A of every head, (N, (H+1) N), U (H+1, d, w) and c; and the readout."""
+        """Per layer [I | A_1 | A_2 | ...] (N, (H+1) N), U (H+1, d, w) and c; then the readout."""
         layers = {}
         identity = torch.eye(folded["A"].shape[-1], dtype=folded["A"].dtype, device=folded["A"].device)
         for index, u in enumerate((folded["U.first"][0], *folded["U"][:, 0])):

@@ -24,7 +24,7 @@ def rounded(x, precision: tl.constexpr):
 
 @triton.jit
 def rounded_gradient(x, precision: tl.constexpr):
-    """The same for gradients, which half precision's range may not hold: one infinite entry would end a member's training."""
+    """The same for gradients, which may exceed half precision's range: one infinite entry would end a member's training."""
     if precision == "fp16":
         x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return rounded(x, precision)
@@ -125,7 +125,7 @@ def softmax(logits, same):
 
 @triton.jit
 def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
-    """z plus what a head with these logits brings, whose weights are written down for the way back."""
+    """z plus what a head with these logits attends to; stores its weights for the backward pass."""
     a = rounded(softmax(logits, same), P)
     tl.store(pairs_pointer + place, a, mask=kept)
     return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), z, P)
@@ -133,7 +133,7 @@ def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
 
 @triton.jit
 def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.constexpr):
-    """A head's weights a, e = dz U^T, and the gradient of its logits, which is written down."""
+    """A head's weights a, e = dz U^T, and the gradient of its logits, which it also stores."""
     a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
     e = gradient_dot(dz, tl.trans(u), P)
     da = dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
@@ -145,7 +145,7 @@ def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.conste
 
 @triton.jit
 def unit_of(loss_pointer, member):
-    """8 times the root mean squared error: the unit of dz, but for 2 / entries."""
+    """8 times the root mean squared error: the unit of dz, up to the factor 2 / entries."""
     return 8 * tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
 
 

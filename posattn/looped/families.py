@@ -33,7 +33,7 @@ class Family:
     """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K.
 
     ``words``, ``heads`` and ``hidden``, the hidden layers of Φ, are what a network has by default. The state is narrow on
-    purpose: see docs/any-length.md. ``carries``: a new network hands the list on, and adds a little to it. ``extends`` names
+    purpose: see docs/any-length.md. ``carries``: a new network passes the list on and adds a little to it. ``extends`` names
     a family whose loops and classes are the first of this one, so that its tables are the first rows of tables here.
     ``solves`` are the tasks that some network of the family solves exactly (``posattn/compiler/looped_programs.py``), and
     ``recipe`` is what the family learns them by.
@@ -51,7 +51,7 @@ class Family:
     recipe: str = "looped"
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
-        """c(i): with stages, two digits of i; without, all positions are of one class; after the stages by the side of i."""
+        """c(i): in stages by two digits of i, after the stages by the side of i; without stages there is one class."""
         i = torch.arange(n, device=device)
         if loop.stage is None:
             return torch.zeros_like(i)

@@ -59,7 +59,7 @@ def train(
     Args:
         task: a task's name, or one for each member.
         config: the network; by default the paper's positional Transformer for the task, for lists of 8 where it has lists.
-            One that says nothing of tokens reads those of the task.
+            A ModelConfig, which names no tokens, reads those of the task.
         samples: training lists, in place of the recipe's number.
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
@@ -170,7 +170,7 @@ def train_spec(
             if folder is not None and spec.recipe.polish:
                 _checkpoint(folder, spec, trainer, started)
                 stop.leave("Stopped before the last steps; the same command goes on from there.")
-            stop.close()  # the last steps write nothing: a signal may end them at once, and they are then done again
+            stop.close()  # the last steps write nothing, so a signal may end them at once; the next call does them again
             about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish, shown)
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
@@ -211,7 +211,7 @@ def trainer_for(
 
 
 def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
-    """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
+    """Keeps per member the start with the least loss in the last epoch; returns what the run's result says of it."""
     if starts == 1:
         return {}
     losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~trainer.alive.cpu(), math.inf)
@@ -222,7 +222,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
 
 
 def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
-    """The last steps of looped networks, if the recipe has any; returns what the run says of them."""
+    """The last steps of looped networks, if the recipe has any; returns what the run's result says of them."""
     if not steps or not can(trainer.config, "last steps"):
         return {}
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
@@ -240,7 +240,7 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     test = metrics.Evaluation(predictor(trainer.parameters), own, samples, "validation", trainer.device)
     x = replace(test, samples=1000).draw(spec.model.n)
     out, y = test.predict(x), test.targets(x)
-    words = out.ndim > y.ndim  # a logit for every word
+    words = out.ndim > y.ndim  # the network gives a logit per word
     # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
     moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
     dead = moved <= 1e-6 * (1 if words else y.std(dim=(1, 2)))
@@ -267,5 +267,5 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
 
 
 def _finite(values: list[float]) -> list[float | None]:
-    """JSON has no nan or inf: a loss that is neither is None."""
+    """The values for JSON, which has no nan and inf: None stands for these."""
     return [value if math.isfinite(value) else None for value in values]

@@ -82,7 +82,7 @@ class Parameters:
         return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
 
     def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
-        """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
+        """One row per member from tensors in the order of ``named`` or ``stacked``, such as a gradient."""
         if not stacked:
             return torch.cat([value.flatten(1) for value in tensors], dim=1)
         count, end = len(self._outer["encoder"]), len(tensors) - len(self._outer["decoder"])
@@ -126,5 +126,5 @@ class Layered:
         return _split(rows.flatten().index_select(0, self.there), self.shapes)
 
     def scatter(self, stacked: Sequence[Tensor], members: int) -> Float[Tensor, "m P"]:
-        """Back to one row a member."""
+        """Back to one row per member."""
         return torch.cat([value.flatten() for value in stacked]).index_select(0, self.back).view(members, -1)

@@ -28,7 +28,7 @@ class Stop:
             for number in (signal.SIGINT, signal.SIGTERM):
                 try:
                     self._before[number] = signal.signal(number, self._ask)
-                except ValueError:  # not the main thread: signals are somebody else's business
+                except ValueError:  # not the main thread, which alone may handle signals
                     break
         return self
 
@@ -36,7 +36,7 @@ class Stop:
         self.close()
 
     def close(self) -> None:
-        """Signals do again what they did."""
+        """Restores what signals did before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
@@ -76,7 +76,7 @@ class Progress:
         return self
 
     def _show(self) -> None:
-        from rich import console, progress  # only here: whoever sees no bar needs no rich
+        from rich import console, progress  # here, since without a bar rich is not needed
 
         self.bar = progress.Progress(
             progress.TextColumn("{task.description} {task.fields[done]}"),
@@ -105,9 +105,9 @@ class Progress:
             self._end_epoch()
 
     def last_steps(self, total: int) -> Callable[[int, float], None]:
-        """A second line for ``total`` steps after the last epoch; what is returned takes how many more are done, and the loss.
+        """Adds a line for ``total`` steps after the last epoch; returns a function that advances it by some steps.
 
-        Several threads may call it.
+        The function takes how many more steps are done, and the loss. Several threads may call it.
         """
         if not self.shown:
             return lambda steps, loss: None

@@ -23,10 +23,10 @@ def test_the_loops_are_one_of_the_orders():
     with torch.no_grad():
         network.layer.attention.logits.copy_(torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]))  # hardmax at r = -1
     x, doubling = torch.randn(3, 16, dtype=torch.float64), ((1, 1), (2, 2), (4, 4), (8, 8))
-    joins = OrderedScan(network)
-    torch.testing.assert_close(joins(x, doubling), network(x))
-    assert not torch.allclose(joins(x, LEFT_TO_RIGHT), network(x), rtol=0.1)  # what it has at first is no join
-    assert torch.equal(joins(x), network(x))
+    scan = OrderedScan(network)
+    torch.testing.assert_close(scan(x, doubling), network(x))
+    assert not torch.allclose(scan(x, LEFT_TO_RIGHT), network(x), rtol=0.1)  # what it has at first is no join
+    assert torch.equal(scan(x), network(x))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 13, 16])
