@@ -185,7 +185,7 @@ class PositionalAttention(nn.Module):
             raise UsageError(f"the sequence has {n} positions; this layer takes 1 to {self.n_positions}.")
         heads = self.attention.heads
         queries, keys = (self._encode(linear, n) for linear in (self.attention.W_Q, self.attention.W_K))
-        mask = torch.ones(n, n, dtype=torch.bool, device=queries.device).tril() if self.causal else None
+        mask = causal_mask(torch.arange(n, device=queries.device)) if self.causal else None
         if key_padding_mask is not None:
             if key_padding_mask.dtype != torch.bool or key_padding_mask.shape[-1:] != (n,):
                 kind = f"{key_padding_mask.dtype} of shape {tuple(key_padding_mask.shape)}"

@@ -53,7 +53,7 @@ class CompiledRun(AnyRun):
     def model(self, member: int = 0) -> nn.Module:
         self.check_member(member)
         if not isinstance(self.network, Transformer):
-            raise UsageError(f"{self.program} was compiled without its large matrices, so there is no Transformer to give.")
+            raise UsageError(f"{self.program} was compiled without its large matrices; it is no Transformer.")
         return self.network
 
     def as_input(self, values: list[float]) -> Tensor:

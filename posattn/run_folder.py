@@ -112,7 +112,9 @@ class RunFolder:
 
     def pack(self) -> dict[str, bytes]:
         """The files of a finished run by name, to be sent elsewhere. The file that marks the run as finished is last."""
-        return {path.name: path.read_bytes() for path in (self.history, self.weights, self.weights.with_suffix(".json"))}
+        return {
+            path.name: path.read_bytes() for path in (self.history, self.weights, self.weights.with_suffix(".json"))
+        }
 
     def unpack(self, content: dict[str, bytes]) -> None:
         """Writes what ``pack`` gave, and removes the checkpoints of a run that is then finished."""

@@ -149,7 +149,7 @@ class AnyRun(ABC):
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
         test = self._test(samples, "test")
         if self.reads_tokens:
-            raise UsageError(f"the task {self.task.name} has no lists of numbers; other distributions are only for those.")
+            raise UsageError(f"the task {self.task.name} has no lists of numbers; shifts are only for those.")
         return self._named(test.by_shift(self.lengths, names))
 
     def _test(self, samples: int, split: str) -> Evaluation:

@@ -151,18 +151,8 @@ def unit_of(loss_pointer, member):
 
 @triton.jit
 def gradient_of(
-    dz_pointer,
-    h_pointer,
-    error_pointer,
-    w,
-    unit,
-    start,
-    at,
-    valid,
-    W: tl.constexpr,
-    LAST: tl.constexpr,
-    P: tl.constexpr,
-):
+    dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W: tl.constexpr, LAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
     """dz of a tile: of the last layer, error w^T where the ReLU is on."""
     if LAST:
         h = tile_of(h_pointer, start, at, valid, W)

@@ -23,7 +23,7 @@ _ARCHITECTURES = {
     "no-encoding": ARCHITECTURES["no-encoding"],
     "rope-only": ARCHITECTURES["rope-only"],
     "alibi": Architecture("input"),  # logits fall with the distance (Press et al., 2022)
-    "randomized": Architecture("input", encoded_input=True),  # encodings of random places in a long range (Ruoss et al.)
+    "randomized": Architecture("input", encoded_input=True),  # encodings of random places (Ruoss et al., 2023)
 }
 
 

@@ -107,29 +107,13 @@ def _class_by_side(i: Int64[Tensor, " n"], n: int, loop: Loop) -> Int64[Tensor, 
 FAMILIES: dict[str, Family] = {
     "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2, solves=("sum", "min", "maxsub")),
     "butterfly": Family(
-        (0, -1, 1),
-        _sorter_loops,
-        words=1,
-        heads=2,
-        hidden=1,
-        classes=4,
-        carries=True,
-        solves=("sort",),
-        recipe="sorter",
+        (0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True, solves=("sort",), recipe="sorter",
     ),
     "selector": Family(
-        (0, -1, 1),
-        _selector_loops,
-        words=1,
-        heads=2,
-        hidden=1,
-        classes=7,
-        carries=True,
-        extends="butterfly",
-        solves=("median-total",),
-        recipe="selector",
+        (0, -1, 1), _selector_loops, words=1, heads=2, hidden=1, classes=7, carries=True, extends="butterfly",
+        solves=("median-total",), recipe="selector",
     ),
-}
+}  # fmt: skip
 
 
 def family_of(task: str) -> str | None:

@@ -114,12 +114,8 @@ class LoopedConfig(NetworkConfig):
         return LoopedTransformer(self)
 
     _FIXED: ClassVar[dict[str, object]] = {
-        "any_length": True,
-        "looped": True,
-        "layers": 1,
-        "bias": False,
-        "encoding": "one-hot",
-    }
+        "any_length": True, "looped": True, "layers": layers, "bias": bias, "encoding": encoding,
+    }  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
         """The fields, and what all looped networks share: the digest of a stored run is made from both."""

@@ -76,7 +76,8 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
     wanted, given = new.to_dict(), old.to_dict()
     alike: tuple[str, ...] = ()  # fields on which the weights do not depend
     if wanted.get("any_length") and given.get("any_length"):
-        alike = ("n", "encoding_dim") if _features(new) == _features(old) else ("n",)
+        same_input = getattr(new, "input_dim", None) == getattr(old, "input_dim", None)
+        alike = ("n", "encoding_dim") if same_input else ("n",)
     family = FAMILIES.get(str(wanted.get("family")))
     if family is not None and family.extends == given.get("family"):
         alike = (*alike, "family")
@@ -85,8 +86,3 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
             raise UsageError(
                 f"{field} is {wanted.get(field)!r}; that of the run to begin with is {given.get(field)!r}."
             )
-
-
-def _features(config: NetworkConfig) -> int | None:
-    """How many features a network's encoder reads per entry."""
-    return getattr(config, "input_dim", None)

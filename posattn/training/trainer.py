@@ -154,9 +154,7 @@ class Trainer:
 
         self.step += 1
         factor = None if self.sharpness is None else self.sharpness.take(self.step)
-        prepared = self.workers.map(
-            lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups
-        )
+        prepared = self.workers.map(lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups)
         units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
         results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
         self.workers.map(update, range(len(self.groups)))

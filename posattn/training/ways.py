@@ -177,7 +177,9 @@ class Folded(Plain):
 class Fused(Folded):
     """A network that folds, on a GPU: loss and gradient of a step through the kernels of posattn.kernels."""
 
-    def __init__(self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error, precision: str = "fp32"):
+    def __init__(
+        self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error, precision: str = "fp32"
+    ):
         super().__init__(config, device, loss)
         self.precision = precision
         self._layered: dict[tuple[int, int], Layered] = {}

@@ -8,7 +8,6 @@ operations, which take most of the time at the sizes trained here.
 import ctypes
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
@@ -31,9 +30,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
         torch.set_num_threads(self._threads_before)
 
