@@ -1,4 +1,4 @@
-"""A compiled program as a run: it answers, is tested, saved in a folder and loaded from it as a trained run is."""
+"""A compiled program as a run: it can be asked, tested, saved and loaded like a trained one."""
 
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ class CompiledRun(AnyRun):
 
 
 def save(compilation: Compilation, path: str | Path) -> None:
-    """Writes the network and what it was compiled from; a folder of another program, or of a run, is refused."""
+    """Writes the network and what it was compiled from; raises if the folder holds another program or a trained run."""
     folder = RunFolder(path)
     if folder.run.exists():
         raise UsageError(f"{folder} holds a trained run; give another folder.")

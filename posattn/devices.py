@@ -38,7 +38,7 @@ def hardware(device: torch.device) -> str:
 
 
 def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device, gradients: bool = False) -> None:
-    """Raises if ``lists`` of n positions, each with so many numbers of ``size`` bytes, do not fit on a device."""
+    """Raises if ``lists`` of n positions, each with ``numbers`` numbers of ``size`` bytes, do not fit on a device."""
     each = max(1, lists) * numbers * size
     if n * each < _SMALL or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return

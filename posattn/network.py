@@ -13,14 +13,14 @@ from torch import nn
 
 from posattn.errors import UsageError
 
-KINDS: "dict[str, type[NetworkConfig]]" = {}  # every class of configurations that has a kind of its own
+KINDS: "dict[str, type[NetworkConfig]]" = {}  # the classes of configurations by their kind
 
 
 class NetworkConfig:
     """The base of a frozen dataclass that determines a network up to its weights.
 
-    The network maps lists (..., k) to (..., k) for k up to ``n``; the class says where it differs. A field that the class
-    lacks, or that is missing, is refused in one sentence. A class with a ``kind`` of its own is known to :func:`from_dict`.
+    The network maps lists (..., k) to (..., k) for k up to ``n``; the class says where it differs. An unknown
+    or missing field raises a UsageError. :func:`from_dict` finds a class by the ``kind`` that it defines.
     """
 
     kind: ClassVar[str]  # what a run's folder calls it

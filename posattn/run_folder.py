@@ -23,7 +23,7 @@ class Spec(Protocol):
 
 
 class RunFolder:
-    """The folder of a run, trained or compiled. It alone knows the names of the files:
+    """The folder of a run, trained or compiled. Only this class knows the names of its files:
 
     run.json               of a trained run: model, recipe, members, all that determines the numbers
     program.json           of a compiled program: which one, for how many machines, with which bound and ε
@@ -52,7 +52,7 @@ class RunFolder:
         return self.weights.with_suffix(".json").exists()  # written last
 
     def describe(self, spec: Spec) -> None:
-        """Makes this the folder of a run."""
+        """Writes the description that makes this the folder of a run."""
         files.write_json(self.run, spec.to_dict())
 
     def holds(self, spec: Spec) -> bool:

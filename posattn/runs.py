@@ -58,7 +58,7 @@ class AnyRun(ABC):
 
     @abstractmethod
     def _settings(self, members: list[int]) -> dict[str, Any]:
-        """What result rows say of how these members were made: one value for all, or one per member."""
+        """The columns of result rows on how these members were made: one value for all, or one per member."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -125,7 +125,7 @@ class AnyRun(ABC):
         return self.model(member)(x)
 
     def _predict(self) -> Predict:
-        """A function that asks every member about lists of its own."""
+        """A function that gives every member its own lists and returns the answers."""
         return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
@@ -172,7 +172,7 @@ class AnyRun(ABC):
         return self.described(values, experiment, split)
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
-        """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
+        """Result rows from ``values``, whose columns are member, scale, metric, value and any others."""
         chosen = list(values["member"])
         own = self.config.columns  # what only this kind of network has
         settings = {

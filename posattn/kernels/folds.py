@@ -105,7 +105,7 @@ def _total_row(pointer, step, size, SIZE: tl.constexpr, PARTS: tl.constexpr):
 def _total_of_blocks(
     pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr
 ):
-    """The sum of the diagonal blocks (N, N) of matrices (R, R), two of which make a part: one for each list of a tile."""
+    """The sum of the diagonal blocks (N, N), one per list of a tile, of matrices (R, R), two of which make a part."""
     block, row, column = (
         tl.arange(0, BLOCKS)[:, None, None],
         tl.arange(0, NP)[None, :, None],

@@ -3,7 +3,7 @@
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 
-ROWS = 64  # of a tile: as many whole lists as fit
+ROWS = 64  # per tile, which holds as many whole lists as fit
 
 
 def serves(config: ModelConfig, precision: str) -> bool:

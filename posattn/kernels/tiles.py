@@ -1,4 +1,4 @@
-"""What the kernels share: rounding, matrix products, and what a program reads of a member, in tiles of R rows of the state.
+"""What the kernels share: rounding, matrix products, and reading a member's state in tiles of R rows.
 
 A tile holds as many whole lists of N positions as fit; rows left over are zero. Letters as in ``layers``.
 """
@@ -75,7 +75,7 @@ def values_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, 
 
 @triton.jit
 def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
-    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which are there.
+    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which of them exist.
 
     Rows are ``down`` apart and columns ``across``: N and 1, or for transposed weights 1 and N.
     """
@@ -87,7 +87,7 @@ def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
-    """A tile's rows among the member's, and which are there: rows left over after whole lists are not."""
+    """A tile's rows among the member's, and which of them exist: those left over after whole lists do not."""
     row = tl.arange(0, R)
     at = first * N + row
     return at, (row < (R // N) * N) & (at < lists * N)

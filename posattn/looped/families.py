@@ -1,13 +1,13 @@
 """Where a position of a looped network may look in each loop: the families of offsets.
 
 In loop l a head attends from position i to i + r s, for r in a short list of candidates and the stride s of the loop. A family
-says which strides the loops have, which candidates, and which classes of positions the tables of logits tell apart:
+says which strides the loops have, which candidates, and which classes of positions have logits of their own:
 
 - ``dilated``: what a scan (Hillis and Steele) needs, ⌈log2 n⌉ loops of strides 1, 2, 4, ... backwards.
 - ``butterfly``: what a bitonic sorter needs, stages k = 1..⌈log2 n⌉ with steps j = k-1..0, strides 2^j both ways, and classes
   by two binary digits of i.
-- ``selector`` sorts in the same loops and goes on: the two middle positions take their mean, and what is in the middle passes
-  outwards, to all positions.
+- ``selector``: sorts in the same loops. Then the two middle positions take their mean, which passes outwards to all
+  positions.
 """
 
 from collections.abc import Callable

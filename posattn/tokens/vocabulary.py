@@ -42,7 +42,7 @@ class Vocabulary:
 
     @property
     def features(self) -> int:
-        """How many numbers describe a position: one for each pair, and the number itself where there may be one."""
+        """How many features describe a position: one per pair and, where numbers may stand, the number itself."""
         return len(self.characters) + self.numbers
 
 

@@ -68,7 +68,7 @@ def train(
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
             looped positional network the one of its family.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
-        begin: a run, or its folder: member k begins with the weights of its member k, and not with new ones. The network is
+        begin: a run, or its folder: member k begins with the weights of its member k. The network is
             the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
@@ -120,9 +120,9 @@ def train_spec(
     report: Callable[[int], None] | None = None,
     begin: Run | None = None,
 ) -> Run:
-    """Trains ``spec``, or goes on where its folder stopped; ``report`` gets the number of epochs done, after each.
+    """Trains ``spec``, or resumes it from its folder. After each epoch ``report`` gets the number of epochs done.
 
-    ``begin`` is the run that the members of ``spec`` begin with, if they do.
+    ``begin`` is the run that the members of ``spec`` begin with, if any.
     """
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
@@ -135,7 +135,7 @@ def train_spec(
     check_begin(spec, begin)
     started = time.monotonic()
     with ExitStack() as held:
-        # A new run is described when the trainer is there, so that one that does not fit in memory leaves nothing.
+        # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.
         new = folder is not None and folder.kind is None
         if folder is not None and not new and held.enter_context(folder.claim(spec)):
             return read_run(folder, device)  # another process finished it a moment ago
@@ -146,7 +146,7 @@ def train_spec(
             )
             if begin is not None:
                 trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
-            # The kernels take the precision themselves, and what is around them stays exact.
+            # The kernels apply the precision themselves; PyTorch's products around them stay exact.
             stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
             if folder is not None and new and held.enter_context(folder.claim(spec)):
                 return read_run(folder, device)
@@ -241,7 +241,7 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     x = replace(test, samples=1000).draw(spec.model.n)
     out, y = test.predict(x), test.targets(x)
     words = out.ndim > y.ndim  # the network gives a logit per word
-    # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
+    # Dead: every ReLU of some layer is off, so all lists get the same answer.
     moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
     dead = moved <= 1e-6 * (1 if words else y.std(dim=(1, 2)))
     if words:

@@ -30,7 +30,7 @@ class Parameters:
 
     def __init__(self, config: NetworkConfig, flat: Shaped[Tensor, "M P"]):
         self.config, self.flat = config, flat
-        # Not on the meta device, where eye and normal_ import torch's compiler: that takes seconds.
+        # Not on the meta device, where eye and normal_ import torch's compiler, which takes seconds.
         self.shapes = {name: value.shape for name, value in initial_model(config, 0).named_parameters()}
         sizes = [shape.numel() for shape in self.shapes.values()]
         self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
@@ -110,7 +110,7 @@ def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
 class Layered:
     """The parameters of some members as ``Parameters.stacked`` gives them, in one piece: every tensor is contiguous.
 
-    Products of contiguous matrices need no copies, and one gather either way costs less than a copy of each.
+    Products of contiguous matrices need no copies. One gather for all tensors costs less than one copy per tensor.
     """
 
     def __init__(self, parameters: Parameters, members: slice):

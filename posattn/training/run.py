@@ -92,7 +92,7 @@ def _tile(config: NetworkConfig, n: int) -> int:
 
 
 def predictor(parameters: Parameters) -> Predict:
-    """Outputs of all members, each on lists of its own, in float32 whatever the training's precision."""
+    """A function from every member's own lists to their outputs, in float32 whatever the training's precision."""
     device, members = parameters.flat.device, len(parameters.flat)
     way = way_for(parameters.config, device)
     groups = units(members, device)
