@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Shaped
@@ -62,8 +62,8 @@ class CudaTrainer(Trainer):
             torch.take_along_dim(block.x, rows, dim=1, out=x)
             torch.take_along_dim(block.y, rows, dim=1, out=y)
 
-    def _steps_on(self, batches: Iterable[tuple[int, int, int]]) -> None:
-        for index, start, stop in batches:
+    def _epoch(self) -> None:
+        for index, start, stop in self.batches():
             x, y = self.shuffled[index]
             self._step(x[:, start:stop], y[:, start:stop])
 
@@ -96,11 +96,13 @@ class CudaTrainer(Trainer):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 kinds = {(index, stop - start): (index, start, stop) for index, start, stop in self.batches()}
-                self._steps_on(kinds.values())
+                for index, start, stop in kinds.values():
+                    x, y = self.shuffled[index]
+                    self._step(x[:, start:stop], y[:, start:stop])
             torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
-                self._steps_on(self.batches())
+                self._epoch()
         finally:
             for name, value in self._state().items():
                 value.copy_(before[name])
