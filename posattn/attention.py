@@ -23,14 +23,14 @@ def attention_weights(
     keys: Float[Tensor, "*shared n d_k"],
     mask: Bool[Tensor, "*mask n n"] | None = None,
 ) -> Float[Tensor, "*batch n n"]:
-    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend, and a row that may not at all is zero."""
+    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend; a row that may attend nowhere is zero."""
     return masked_softmax(queries @ keys.mT / math.sqrt(queries.shape[-1]), mask)
 
 
 def masked_softmax(
     logits: Float[Tensor, "*shared n n"], mask: Bool[Tensor, "*mask n n"] | None
 ) -> Float[Tensor, "*batch n n"]:
-    """Over the positions where ``mask`` is True; zero in a row where it is nowhere."""
+    """Softmax over the positions where ``mask`` is True; a row without any is zero."""
     if mask is None:
         return logits.softmax(dim=-1)
     # The lowest finite number, not -inf: a fully masked row would be nan, and so would its gradient.
@@ -43,7 +43,7 @@ def causal_mask(positions: Int64[Tensor, " n"]) -> Bool[Tensor, "n n"]:
 
 
 def softmax(logits: Float[Tensor, "*lead n n"], causal: bool) -> Float[Tensor, "*lead n n"]:
-    """Over all positions, or those up to the row's own."""
+    """Softmax over all positions, or if ``causal`` over those up to the row's own."""
     if not causal:
         return logits.softmax(dim=-1)
     mask = causal_mask(torch.arange(logits.shape[-1], device=logits.device))
@@ -179,13 +179,13 @@ class PositionalAttention(nn.Module):
     def weights(
         self, n: int | None = None, key_padding_mask: Bool[Tensor, "*batch n"] | None = None
     ) -> Float[Tensor, "*batch H n n"]:
-        """A for a sequence on the first ``n`` positions (all by default): (H, n, n), or one for each mask given."""
+        """A for a sequence on the first ``n`` positions (all by default): (H, n, n), or one per padding mask."""
         n = self.n_positions if n is None else whole("n", n, least=0)
         if not 1 <= n <= self.n_positions:
             raise UsageError(f"the sequence has {n} positions; this layer takes 1 to {self.n_positions}.")
         heads = self.attention.heads
         queries, keys = (self._encode(linear, n) for linear in (self.attention.W_Q, self.attention.W_K))
-        mask = torch.ones(n, n, dtype=torch.bool, device=queries.device).tril() if self.causal else None
+        mask = causal_mask(torch.arange(n, device=queries.device)) if self.causal else None
         if key_padding_mask is not None:
             if key_padding_mask.dtype != torch.bool or key_padding_mask.shape[-1:] != (n,):
                 kind = f"{key_padding_mask.dtype} of shape {tuple(key_padding_mask.shape)}"
@@ -204,13 +204,13 @@ class PositionalAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n d"], key_padding_mask: Bool[Tensor, "*#batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
-        """``key_padding_mask`` is True at padding, which nobody attends to (the convention of nn.MultiheadAttention)."""
+        """``key_padding_mask`` is True at padding, to which no position attends (the convention of nn.MultiheadAttention)."""
         d_model = self.attention.W_V.in_features
         if x.ndim < 2 or x.shape[-1] != d_model:
             raise UsageError(f"x has shape {tuple(x.shape)}; it must be (..., n, {d_model}).")
         a = self.weights(x.shape[-2], key_padding_mask)
         if self.dropout and self.training:
-            # A mask of its own for every sequence, though they share their weights.
+            # Each sequence drops other weights, although all sequences share A.
             a = F.dropout(a.expand(*x.shape[:-2], *a.shape[-3:]), self.dropout)
         return self.attention.mix(a.to(x.dtype), x)
 

@@ -51,7 +51,7 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-    if message:  # none where help was shown for want of arguments
+    if message:  # empty where typer showed the help, for lack of arguments
         print(f"posattn: {message}", file=sys.stderr)
     raise SystemExit(2)
 

@@ -1,4 +1,4 @@
-"""A compiled program as a run: it answers, is tested, saved in a folder and loaded from it as a trained run is."""
+"""A compiled program as a run: it can be asked, tested, saved and loaded like a trained one."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class CompiledRun(AnyRun):
     """A compiled program, the one member of a run; it answers in float64. Nothing of it was trained.
 
     Args:
-        program: its name, in the library or not. The task of a program that is no task is its name.
+        program: its name, in the library or not. A program that solves no task is its own task, by this name.
         network: a Transformer, or a SelectionNetwork that computes the same.
     """
 
@@ -39,7 +39,7 @@ class CompiledRun(AnyRun):
         length = network.config.n + self.reads_tokens
         device = network.P.device if isinstance(network, Transformer) else torch.device("cpu")
         member = Tested(self._task or program, 0)
-        self.config: CompiledConfig  # narrower than that of any run
+        self.config: CompiledConfig  # a narrower type than AnyRun's
         super().__init__(f"compiled {program}", network.config, [member], [length], ["ok"], device)
 
     @property
@@ -53,11 +53,11 @@ class CompiledRun(AnyRun):
     def model(self, member: int = 0) -> nn.Module:
         self.check_member(member)
         if not isinstance(self.network, Transformer):
-            raise UsageError(f"{self.program} is here without its large matrices; it is no Transformer.")
+            raise UsageError(f"{self.program} was compiled without its large matrices; it is no Transformer.")
         return self.network
 
     def as_input(self, values: list[float]) -> Tensor:
-        """Machine after machine, each with all of its inputs."""
+        """All inputs of the first machine, then those of the second, and so on."""
         n, c = self.config.n, self.config.inputs
         if len(values) != n * c:
             each = "" if c == 1 else f", {c} for each of {n} machines"
@@ -80,7 +80,7 @@ class CompiledRun(AnyRun):
         return self.members
 
     def examples(self) -> Tensor | None:
-        """Inputs that the program answers, for one of the library: random ones may break its rules."""
+        """Inputs that a program of the library accepts; random ones may break its rules."""
         if self._row is None:
             return None
         reals = [max(map(abs, ends)) for k, ends in enumerate(self.config.bounds) if k not in self.config.integers]
@@ -96,7 +96,7 @@ class CompiledRun(AnyRun):
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
     def _settings(self, members: list[int]) -> dict[str, Any]:
-        """What only training has is empty."""
+        """The columns about training stay empty."""
         return {"run": f"compiled-{self.program}-{self.config.n}", "arch": "compiled", "precision": "fp64"}
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class CompiledRun(AnyRun):
 
 
 def save(compilation: Compilation, path: str | Path) -> None:
-    """Writes the network and what it was compiled from; a folder of another program, or of a run, is refused."""
+    """Writes the network and what it was compiled from; raises if the folder holds another program or a trained run."""
     folder = RunFolder(path)
     if folder.run.exists():
         raise UsageError(f"{folder} holds a trained run; give another folder.")

@@ -1,6 +1,6 @@
-"""Where networks compute: a CPU or a GPU by name, in words, and how much memory it has left.
+"""The device that networks compute on: which one, what it is called, and how much memory it has free.
 
-What does not fit is refused in a sentence before it is made, so that no process is killed for its memory.
+What would not fit raises an error before it is allocated, so that no process is killed for its memory.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 
 from posattn.errors import UsageError
 
-_SMALL = 1 << 28  # bytes that are not worth a look
+_SMALL = 1 << 28  # bytes: smaller needs are not checked
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:
@@ -38,7 +38,7 @@ def hardware(device: torch.device) -> str:
 
 
 def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device, gradients: bool = False) -> None:
-    """Raises if ``lists`` of n positions, each with so many numbers of ``size`` bytes, do not fit on a device."""
+    """Raises if ``lists`` of n positions, each with ``numbers`` numbers of ``size`` bytes, do not fit on a device."""
     each = max(1, lists) * numbers * size
     if n * each < _SMALL or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return
@@ -50,7 +50,7 @@ def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device
 
 
 def free_bytes(device: torch.device) -> float:
-    """What a new tensor may take: of the machine, and of the limits on the process; without end where nothing says."""
+    """The bytes that a new tensor may take: what is free, within the limits on the process. Infinite where unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -51,12 +51,12 @@ ENCODINGS: dict[str, Encoding] = {
 def random_places(x: Float[Tensor, "*batch n"], places: int) -> Int64[Tensor, "*batch n"]:
     """Different places in ascending order among 0..places-1, at random: a fixed pseudo-random function of each list.
 
-    So no state is drawn from, and a list has the same places in training and in a test. n numbers of 0..places-n, in order and
-    each raised by its rank.
+    No generator is involved, so a list has the same places in training and in a test. The places are n numbers of
+    0..places-n, sorted, each raised by its rank.
     """
     n = x.shape[-1]
     rank = torch.arange(n, device=x.device)
-    # The usual hash of shaders: digits of a sine far behind the point.
+    # The hash that shaders use: the far digits of a sine.
     u = torch.frac(
         torch.sin(x.detach().double().sum(dim=-1, keepdim=True) * 12.9898 + rank * 78.233) * 43758.5453
     ).abs()
@@ -66,7 +66,8 @@ def random_places(x: Float[Tensor, "*batch n"], places: int) -> Int64[Tensor, "*
 def rotate(x: Float[Tensor, "*batch n d"], positions: Int64[Tensor, " n"]) -> Float[Tensor, "*batch n d"]:
     """Rotary embedding (Su et al., 2024): turns the pair (k, k + d//2) of the vector at position i by i / 10000^(2k/d).
 
-    Turning queries and keys alike makes their products depend on the offset i - j alone. An odd last entry stays.
+    Turning queries and keys alike makes their products depend on the offset i - j alone. If d is odd, the last entry is not
+    turned.
     """
     d = x.shape[-1]
     half = d // 2

@@ -12,7 +12,7 @@ class UsageError(ValueError):
 
 
 def choice(field: str, value: object, accepted: Iterable[str]) -> str:
-    """``value`` if it is one of ``accepted``, or a sentence that lists them."""
+    """``value`` if it is one of ``accepted``; the error lists them."""
     names = list(accepted)
     if value not in names:
         raise UsageError(f"{field} is {value!r}; it must be one of {', '.join(names)}.")
@@ -45,9 +45,10 @@ def positive(field: str, value: object) -> float:
 
 def within(field: str, value: object, least: float, most: float) -> float:
     """``value`` as a float if it is a number from ``least`` to ``most``, both above zero."""
-    if not least <= positive(field, value) <= most:
-        raise UsageError(f"{field} is {positive(field, value):g}; it must be from {least:g} to {most:g}.")
-    return positive(field, value)
+    number = positive(field, value)
+    if not least <= number <= most:
+        raise UsageError(f"{field} is {number:g}; it must be from {least:g} to {most:g}.")
+    return number
 
 
 def flag(field: str, value: object) -> bool:
@@ -58,7 +59,10 @@ def flag(field: str, value: object) -> bool:
 
 
 def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
-    """``given`` without the fields that are the same for all of a kind; raises if one says otherwise. None says nothing."""
+    """``given`` without the fields in ``fixed``, which all networks of a kind share.
+
+    Raises if one has another value; None counts as not given.
+    """
     for name, value in fixed.items():
         if given.get(name) not in (None, value):
             raise UsageError(f"{name} is {given[name]!r}; for {what} it must be {value!r}.")

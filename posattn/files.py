@@ -54,7 +54,7 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
 
 
 def half_written(folder: Path, *names: str) -> list[Path]:
-    """What a process that was killed while writing files of these names, which may have a ``*``, left in ``folder``."""
+    """Partial files that a killed process left in ``folder``; ``names`` are patterns of the files it was writing."""
     return [path for name in names for path in folder.glob(f".{name}.*{_PARTIAL}")]
 
 
@@ -62,8 +62,8 @@ def half_written(folder: Path, *names: str) -> list[Path]:
 def lock(path: Path, wait: bool = False) -> Iterator[None]:
     """Holds the lock file ``path`` until the block ends or the process does, and makes its folder if there is none.
 
-    Raises :class:`InUse` where another process holds it, or waits for that one. The file itself stays: a lock on a file that
-    is removed or replaced would not keep out who makes the next one.
+    If another process holds it, this raises :class:`InUse`, or with ``wait`` waits. The file itself stays: a lock on a file
+    that is removed would not exclude a process that creates the file anew.
     """
     with contextlib.ExitStack() as held:
         try:

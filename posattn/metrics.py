@@ -40,12 +40,12 @@ def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead 
 
 
 def relative_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
-    """Squared error over the variance of the answers: 1 is what the best constant has."""
+    """Squared error over the variance of the answers: the best constant answer has 1."""
     return mean_squared_error(out, y) / y.double().var(dim=(-2, -1), correction=0)
 
 
 def relative_square(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
-    """Squared error over the mean square of the answers: 1 is what the answer 0 has, at every length and scale."""
+    """Squared error over the mean square of the answers: the answer 0 has 1, at every length and scale."""
     return mean_squared_error(out, y) / y.double().square().mean(dim=(-2, -1))
 
 
@@ -95,9 +95,9 @@ class Evaluation:
     device: torch.device | None = None
 
     def by_scale(self, lengths: Sequence[int], scales: Iterable[float]) -> pd.DataFrame:
-        """One row per member and scale: means over the lengths of lists, of which there are equally many.
+        """One row per member and scale: means over the lengths, each of which has equally many lists.
 
-        Real lists are for ``mse``, ``mse/c²`` and ``closeness``, and integer ones for ``rounding``.
+        ``mse``, ``mse/c²`` and ``closeness`` are measured on lists of reals, ``rounding`` on lists of integers.
         """
         each, rows = self._samples(len(lengths)), []
         for scale in _factors(scales):
@@ -120,9 +120,9 @@ class Evaluation:
         return _table(rows, "member")
 
     def by_length(self, lengths: Iterable[int], scales: Iterable[float]) -> pd.DataFrame:
-        """One row per member, length and scale: ``mse``, ``relative_square``, which compares both, and ``closeness``.
+        """One row per member, length and scale: ``mse``, ``relative_square`` and ``closeness``.
 
-        In float32 the truth would be further off than a network: a sum of a million numbers, added one after the other.
+        ``relative_square`` can be compared between lengths and scales.
         """
         rows, factors = [], [positive("scale", scale) for scale in scales]
         for n in lengths:
@@ -161,11 +161,11 @@ class Evaluation:
         return self._by_task(lists)
 
     def targets(self, x: Shaped[Tensor, "M b k"]) -> Shaped[Tensor, "M b out"]:
-        """What training would have the networks say to ``x``."""
+        """The targets for ``x`` as training has them."""
         return self._by_task(lambda name, own: task(name).target(x[own]))
 
     def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
-        """The same in float64."""
+        """The targets in float64: a float32 sum of a million numbers may be further off than a network's answer."""
         place = _place_of_truth(x.shape[-1], self.device)
         return self._by_task(lambda name, own: _answers(name, x[own].to(place)))
 
@@ -178,7 +178,7 @@ class Evaluation:
         return torch.stack([rows[k] for k in range(len(rows))])
 
     def _samples(self, lengths: int = 1) -> "Evaluation":
-        """The same with a share of the samples for each of so many lengths."""
+        """This test with its samples divided among so many lengths."""
         return replace(self, samples=whole("samples", self.samples, least=lengths) // lengths)
 
     def _errors(self, n: int, scale: float) -> Float[Tensor, "3 M"]:
@@ -233,14 +233,14 @@ def prompts(x: Float[Tensor, "b n"], y: Float[Tensor, "b 1"], out: Float[Tensor,
 
 
 def _mean(values: Float[Tensor, "b L"], part: Bool[Tensor, "b L"]) -> float:
-    """Over a part, which may be empty: then not a number."""
+    """The mean over a part of the outputs; nan if the part is empty."""
     return values[part].double().mean().item()
 
 
 class Scores(NamedTuple):
     """How a task is tested: ``evaluate`` gives the table of an :class:`Evaluation` from lengths and scales.
 
-    ``metrics`` are its columns of numbers, ``by`` tells its rows apart beside the scale.
+    ``metrics`` are its columns of numbers. ``by`` names the columns that, beside the scale, distinguish its rows.
     """
 
     evaluate: Callable[[Evaluation, Sequence[int], Iterable[float]], pd.DataFrame]
@@ -264,7 +264,7 @@ ROW_NAMES = {"mse/c²": "mse_over_c2"}  # of metrics in result rows, where they 
 
 
 def scores_of(name: str) -> Scores:
-    """Those of the task of that name."""
+    """How the task of that name is tested."""
     return SCORES[task(name).TOKENS]
 
 
@@ -274,15 +274,15 @@ def row_metrics(name: str) -> tuple[str, ...]:
 
 
 def _answers(name: str, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
-    """What the task's ``target`` says, in float64 unless it takes no other numbers than training's."""
+    """The task's targets in float64, computed in float64 if the task can."""
     try:
         return task(name).target(x.double()).double()
-    except RuntimeError:  # as of products with constants in float32
+    except RuntimeError:  # such as a product with constants in float32
         return task(name).target(x).double()
 
 
-_COLUMN = 1500  # bytes, about: two tensors, and their places in lists
-_LONG = 1 << 13  # numbers: answers take a step for each, which a CPU does faster
+_COLUMN = 1500  # bytes that the truth takes per number of a list, about: two tensors, and their entries in Python lists
+_LONG = 1 << 13  # numbers: the truth of longer lists is computed on the CPU, which is faster at one step per number
 
 
 def _place_of_truth(n: int, device: torch.device | None) -> torch.device:
@@ -290,9 +290,9 @@ def _place_of_truth(n: int, device: torch.device | None) -> torch.device:
 
 
 def check_room(members: int, samples: int, n: int, device: torch.device | None) -> None:
-    """Raises where lists, truth and answers do not fit, with what their errors take and the truth's n columns.
+    """Raises if a test does not fit in memory: its lists, truth and answers, and what computing them and the errors takes.
 
-    Both where the truth is computed and where the networks are, if these are two places.
+    Checks the device that computes the truth and, if it is another, that of the networks.
     """
     own, columns = torch.device("cpu") if device is None else device, _place_of_truth(n, device)
     for place in dict.fromkeys((columns, own)):

@@ -4,8 +4,8 @@ A list of n numbers and one empty scratchpad entry are encoded linearly, pass th
 
     F(X) = Φ( (⊕_h A_h X W_V,h) W_O  ⊕  X ),        Φ a two-layer ReLU MLP,                                    (Eq. 1)
 
-and are decoded linearly; the scratchpad's output is dropped. ⊕ joins along the feature axis. What the architectures
-differ in is said by one row of ``ARCHITECTURES`` each: what feeds A, what feeds X, and in which form.
+and are decoded linearly; the scratchpad's output is dropped. ⊕ joins along the feature axis. A row of ``ARCHITECTURES``
+defines an architecture: what feeds A, what feeds X, and in which form.
 
 Other kinds of network share ``Layer`` and have a configuration and a class of their own: ``posattn/tokens`` reads words,
 ``posattn/looped`` lists of every length, and ``posattn/compiler`` makes the weights from a program.
@@ -17,7 +17,7 @@ Defaults are those of the published runs: 84,577 parameters positional and 150,2
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, whole
-from posattn.network import NetworkConfig
+from posattn.network import NetworkConfig, stored_fields
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class ModelConfig(NetworkConfig):
 
     kind: ClassVar[str] = "model"
     architectures: ClassVar[dict[str, Architecture]] = ARCHITECTURES  # those that this kind of network can have
+    later: ClassVar[tuple[str, ...]] = ("causal",)  # fields that older runs lack; see ``stored_fields``
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
@@ -172,8 +173,7 @@ class ModelConfig(NetworkConfig):
         return self.network(self)
 
     def to_dict(self) -> dict[str, object]:
-        """The fields. ``causal`` is left out where it is False: runs are known by their fields, and older ones lack it."""
-        return {name: value for name, value in asdict(self).items() if name != "causal" or value}
+        return stored_fields(self, self.later)
 
 
 def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
@@ -190,7 +190,7 @@ def input_features(
     positions: Int64[Tensor, " N"],
     config: ModelConfig,
 ) -> Float[Tensor, "*any N d_in"]:
-    """What the encoder reads: each entry, with its encoding or not, or Diag(X); the scratchpad holds 0."""
+    """What the encoder reads: each entry, alone or with its encoding, or Diag(X). The scratchpad holds 0."""
     value = torch.cat([entries, torch.zeros_like(entries[..., :1, :])], dim=-2)
     if config.design.diagonal_input:
         return value * nn.functional.one_hot(positions, config.positions).to(value.dtype)
@@ -200,7 +200,7 @@ def input_features(
 
 
 def check_input(x: object, wanted: torch.dtype) -> None:
-    """Raises unless ``x`` is a tensor of what a network reads, or of what autocast makes that."""
+    """Raises unless ``x`` is a tensor of the dtype that a network reads, or of one that autocast converts."""
     if not isinstance(x, Tensor):
         raise UsageError(f"the input is a {type(x).__name__}; it must be a tensor, such as torch.tensor([3.0, 1.0]).")
     if not x.ndim:
@@ -262,7 +262,7 @@ class Transformer(nn.Module):
     """Lists of numbers in, lists of numbers out: (..., k) to (..., k) for any k up to ``config.n``.
 
     A shorter list keeps the encodings of the first k positions; the scratchpad always has the last one.
-    ``Transformer(config)`` is a network of the configuration's kind.
+    ``Transformer(config)`` makes a network of the configuration's kind, such as a TokenTransformer.
     """
 
     P: Tensor
@@ -294,15 +294,14 @@ class Transformer(nn.Module):
         return Attention
 
     def forward(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "*out"]:
-        z = deque(self._states(x), maxlen=1).pop()  # the last; the others need not be kept
-        return self.decode(z)
+        return self.decode(deque(self._states(x), maxlen=1).pop())  # keeps the last state alone
 
     @property
     def input_dtype(self) -> torch.dtype:
         return self.encoder.weight.dtype
 
     def entries(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*batch k F"]:
-        """What is known of every entry of the input: of a list, the number."""
+        """The features of every entry of the input: a number has one, itself."""
         return x[..., None]
 
     def encode(self, x: Shaped[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -321,7 +320,7 @@ class Transformer(nn.Module):
         return list(self._states(x))
 
     def _states(self, x: Shaped[Tensor, "*input"]) -> Iterator[Float[Tensor, "*any N d"]]:
-        """The same, one after the other."""
+        """The states, one at a time."""
         z, p, positions = self.encode(x)
         yield z
         for layer in self.passes(len(positions)):
@@ -329,7 +328,7 @@ class Transformer(nn.Module):
             yield z
 
     def passes(self, positions: int) -> list[Layer]:
-        """The layers in the order in which a list on so many positions meets them."""
+        """The layers that a list on so many positions passes, in order."""
         return list(self.layers)  # type: ignore[arg-type]
 
     def attention(
@@ -348,5 +347,5 @@ class Transformer(nn.Module):
         return torch.stack([layer.weights(z, p, positions) for layer, z in zip(passes, self._states(x), strict=False)])
 
     def blank_input(self, length: int) -> Tensor:
-        """Some input, for what is the same for every input."""
+        """Zeros as input, for what does not depend on the input."""
         return self.encoder.weight.new_zeros(length, dtype=self.input_dtype)

@@ -1,11 +1,11 @@
-"""What a network is to everybody else: the base of all configurations, what a network can do, and how a folder names it.
+"""What the package knows of any network: the base of all configurations, what a network can do, and how folders store it.
 
 A kind of network is a class of configurations with a ``build``. Each kind lives with what it needs: ``posattn.model`` (lists of
 numbers, the paper's architectures), ``posattn.tokens``, ``posattn.looped``, ``posattn.compiler``, ``posattn.baselines``.
-Whether a network can be folded, frozen, exported and so on is decided by the table ``ABILITIES`` here, and nowhere else.
+The table ``ABILITIES`` alone decides whether a network can be folded, frozen, exported and so on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,14 +13,14 @@ from torch import nn
 
 from posattn.errors import UsageError
 
-KINDS: "dict[str, type[NetworkConfig]]" = {}  # every class of configurations that has a kind of its own
+KINDS: "dict[str, type[NetworkConfig]]" = {}  # the classes of configurations by their kind
 
 
 class NetworkConfig:
     """The base of a frozen dataclass that determines a network up to its weights.
 
-    The network maps lists (..., k) to (..., k) for k up to ``n``; the class says where it differs. A field that the class
-    lacks, or that is missing, is refused in one sentence. A class with a ``kind`` of its own is known to :func:`from_dict`.
+    The network maps lists (..., k) to (..., k) for k up to ``n``; the class says where it differs. An unknown
+    or missing field raises a UsageError. :func:`from_dict` finds a class by the ``kind`` that it defines.
     """
 
     kind: ClassVar[str]  # what a run's folder calls it
@@ -43,12 +43,12 @@ class NetworkConfig:
 
     @property
     def attends(self) -> str:
-        """What its attention depends on: position, input, both or offset; nothing where there is none of ours."""
+        """What its attention depends on: position, input, both or offset; empty if it is no Transformer of posattn."""
         return ""
 
     @property
     def recipe(self) -> str:
-        """What it trains by, unless told otherwise."""
+        """The name of the recipe that it trains by, unless another is given."""
         return "paper"
 
     def build(self) -> nn.Module:
@@ -78,27 +78,36 @@ class NetworkConfig:
         return super().__new__(cls)
 
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
-        """The fields, for copies and pickles, which ``__new__`` makes as well."""
+        """The fields, with which copies and pickles call ``__new__``."""
         return (), {name: getattr(self, name) for name in _names(type(self))}
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
 
     def _fill(self, field: str, value: object) -> Any:
-        """The field's value, which is ``value`` from now on if it was left out."""
+        """Sets a field that was left out to ``value``; returns the field's value."""
         if getattr(self, field) is None:
             self._set(field, value)
         return getattr(self, field)
 
 
 def _whose(field: str) -> str:
-    """Which configurations brought a field in; those that inherit it are left out."""
+    """The configurations that define a field, without those that inherit it, for an error."""
     kinds = [kind for kind in KINDS.values() if field in _names(kind) and field not in _names(kind.__base__)]
     return f"a field of {', '.join(sorted(kind.__name__ for kind in kinds))}" if kinds else "which is no field"
 
 
 def _names(kind: type | None) -> list[str]:
     return [field.name for field in fields(kind)] if is_dataclass(kind) else []
+
+
+def stored_fields(described: Any, later: Iterable[str]) -> dict[str, Any]:
+    """The fields of a dataclass as folders store them.
+
+    Older runs lack the fields in ``later``. A run's digest is made from its fields, so these are left out at their defaults.
+    """
+    unset = {field.name: field.default for field in fields(described) if field.name in later}
+    return {name: value for name, value in asdict(described).items() if name not in unset or value != unset[name]}
 
 
 def from_dict(given: dict[str, Any]) -> NetworkConfig:
@@ -132,7 +141,7 @@ def _tuples(value: Any) -> Any:
 
 # --- what a network can do ------------------------------------------------------------------------------------------------
 
-Question = tuple[Callable[[Any], bool], str]  # of a configuration, and what is said of one that answers no
+Question = tuple[Callable[[Any], bool], str]  # a test of a configuration, and what an error says of one that fails it
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
 _READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
@@ -157,10 +166,10 @@ _READS_PLAIN: Question = (
 )
 _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of random places")
 
-# What an ability asks of a network, one question after the other, and which networks have it: the end of a refusal.
+# Per ability the end of the error, which says who has it, and the questions that a network must pass, in order.
 ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "fold": (
-        "Transformers fold that are trained on lists or sequences of up to n",
+        "only Transformers trained on lists or sequences of up to n can be folded",
         (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
     ),
     "freeze": (
@@ -182,7 +191,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     ),
     "graph": ("only networks whose attention needs no input have a graph", (_IS_OURS, _IS_STATIC)),
     "communicate": (
-        "what edges do is measured in positional networks for inputs of up to n",
+        "the effect of edges is measured in positional networks for inputs of up to n",
         (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL),
     ),
     "every length": ("other lengths are for networks that take every length", (_TAKES_EVERY,)),

@@ -48,13 +48,13 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
 
 
 def pretrained_run(task: str, arch: str = "positional", device: str | torch.device | None = "cpu") -> Run:
-    """The same network as a run of one member, whose seed is that of the test lists that its stated errors are of."""
+    """The same network as a run of one member. Its seed is that of the test lists behind its stored errors."""
     model = pretrained(task, arch).to(pick_device(device))
     return Run.of(model, task, int(_describe(arch)["models"][task]["seed"]))
 
 
 def pretrained_errors() -> pd.DataFrame:
-    """What those networks measured: a row for each architecture, task and scale, with ``mse`` and the two accuracies."""
+    """The stored errors: one row per architecture, task and scale, with ``mse`` and the two accuracies."""
     rows = []
     for arch in _architectures():
         for name, model in _describe(arch)["models"].items():
@@ -65,7 +65,7 @@ def pretrained_errors() -> pd.DataFrame:
 
 
 def _of_others(arch: str) -> dict[str, list[str]]:
-    """The tasks for which only other architectures have a network, and these."""
+    """Per task that ``arch`` has no network for, the architectures that have one."""
     known: dict[str, list[str]] = {}
     for each in _architectures():
         for task in _describe(each)["models"]:

@@ -23,14 +23,14 @@ class Spec(Protocol):
 
 
 class RunFolder:
-    """The folder of a run, trained or compiled. It alone knows the names of the files:
+    """The folder of a run, trained or compiled. Only this class knows the names of its files:
 
     run.json               of a trained run: model, recipe, members, all that determines the numbers
     program.json           of a compiled program: which one, for how many machines, with which bound and ε
     weights.safetensors    when done: every parameter, of a trained run with a leading member axis; weights.json beside it
     history.csv            when done: loss and learning rate per member and epoch
     checkpoint-STEPS.*     while training: the newest two states, so that a damaged one costs an interval and not the run
-    lock                   while training: held by the process that trains; a folder with nothing else in it is a new one
+    lock                   while training: held by the process that trains; a folder that holds only a lock counts as new
     """
 
     def __init__(self, path: str | Path):
@@ -44,7 +44,7 @@ class RunFolder:
 
     @property
     def kind(self) -> str | None:
-        """What is here: ``trained`` or ``compiled``, finished or not, or nothing of either."""
+        """``trained`` or ``compiled``, whether finished or not; None if no run is here."""
         return "compiled" if self.program.exists() else "trained" if self.run.exists() else None
 
     @property
@@ -52,11 +52,11 @@ class RunFolder:
         return self.weights.with_suffix(".json").exists()  # written last
 
     def describe(self, spec: Spec) -> None:
-        """Makes this the folder of a run."""
+        """Writes the description that makes this the folder of a run."""
         files.write_json(self.run, spec.to_dict())
 
     def holds(self, spec: Spec) -> bool:
-        """Whether the run is here, finished. Anything that is not this run's is refused and left alone."""
+        """Whether the run is here and finished. Raises if the folder holds anything else, and changes nothing."""
         if not self.run.exists():
             if self.path.exists() and not self.path.is_dir():
                 raise UsageError(f"out is {str(self)!r}, which is not a folder.")
@@ -73,10 +73,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claim(self, spec: Spec) -> Iterator[bool]:
-        """Holds the folder for this process and one run, whose description it writes; gives whether the run is finished.
+        """Locks the folder for this process, writes the run's description, and yields whether the run is finished.
 
-        Raises ``files.InUse`` where another process holds it. The lock file goes when the run is finished: from then on
-        nobody writes here, so it does not matter who locks which file.
+        Raises ``files.InUse`` if another process holds the lock. Once the run is finished the lock file is removed: from
+        then on nobody writes here, so nobody needs a lock.
         """
         with files.lock(self._lock):
             finished = self.holds(spec)
@@ -111,11 +111,13 @@ class RunFolder:
         return weights, about, files.read_checked(self.history, about.pop("history_sha256", None))
 
     def pack(self) -> dict[str, bytes]:
-        """The files of a finished run by name, to be sent elsewhere; that which says so is the last."""
-        return {path.name: path.read_bytes() for path in (self.history, self.weights, self.weights.with_suffix(".json"))}
+        """The files of a finished run by name, to be sent elsewhere. The file that marks the run as finished is last."""
+        return {
+            path.name: path.read_bytes() for path in (self.history, self.weights, self.weights.with_suffix(".json"))
+        }
 
     def unpack(self, content: dict[str, bytes]) -> None:
-        """Writes what ``pack`` gave; checkpoints, which a finished run needs no more, go."""
+        """Writes what ``pack`` gave, and removes the checkpoints of a run that is then finished."""
         for name, part in content.items():
             files.write(self.path / name, part)
         if self.finished:
@@ -132,7 +134,7 @@ class RunFolder:
         self.clear_checkpoints(keep=2)
 
     def load_checkpoint(self, spec: Spec) -> dict[str, Tensor] | None:
-        """The newest state that is whole and the run's own; one that is not is named in a warning and removed."""
+        """The newest undamaged state of this run. Any other checkpoint is named in a warning and removed."""
         paths = self.checkpoints()
         for index, path in enumerate(paths):
             try:

@@ -1,8 +1,7 @@
-"""What answers: trained runs and compiled programs behind one protocol, their result rows, and ``load``.
+"""Runs: trained ensembles and compiled programs behind one base class, their result rows, and ``load``.
 
-:class:`AnyRun` is the protocol and what both kinds share. The kinds do not know each other, and this module knows neither:
-``training.run.Run`` and ``compiled_run.CompiledRun`` import it, and each registers how a folder of its own is read. So nothing
-here imports ``training`` or ``compiler``.
+:class:`AnyRun` is what both kinds share. ``training.run.Run`` and ``compiled_run.CompiledRun`` derive from it and register
+how their folders are read, so this module imports neither ``training`` nor ``compiler``.
 """
 
 import reprlib
@@ -37,8 +36,8 @@ class AnyRun(ABC):
         kind: what tables call the networks.
         config: their configuration.
         members: the task of each, and the seed of its test lists.
-        lengths: of the lists they are tested on.
-        status: of each whether it is ``ok``, ``diverged`` or ``dead``.
+        lengths: those of the lists that they are tested on.
+        status: per member ``ok``, ``diverged`` or ``dead``.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class AnyRun(ABC):
 
     @abstractmethod
     def _settings(self, members: list[int]) -> dict[str, Any]:
-        """What result rows say of how these members were made: one value for all, or one for each."""
+        """The columns of result rows on how these members were made: one value for all, or one per member."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -98,7 +97,7 @@ class AnyRun(ABC):
     def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
         """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
 
-        Numbers must be finite. A network itself, ``model(x)``, does not look: of inf or nan it makes nan, as PyTorch does.
+        Numbers must be finite. ``model(x)`` does not check this: like PyTorch it turns inf and nan into nan.
         """
         given = self._given(x)
         if not bool(given.isfinite().all()):
@@ -107,7 +106,7 @@ class AnyRun(ABC):
             return torch.stack([self._outputs(given, member) for member in range(len(self))])
 
     def answer(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any], member: int = 0) -> Float[Tensor, "*answers"]:
-        """One member's answer to what its task gives."""
+        """One member's answer to inputs of its task."""
         self.check_member(member)
         with torch.no_grad():
             return self._outputs(self._given(x), member)
@@ -122,11 +121,11 @@ class AnyRun(ABC):
             ) from error
 
     def _outputs(self, x: Tensor, member: int) -> Tensor:
-        """What one member says to inputs as it reads them."""
+        """One member's outputs for inputs of the dtype that it reads."""
         return self.model(member)(x)
 
     def _predict(self) -> Predict:
-        """A function that asks every member about lists of its own."""
+        """A function that gives every member its own lists and returns the answers."""
         return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
@@ -150,7 +149,7 @@ class AnyRun(ABC):
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
         test = self._test(samples, "test")
         if self.reads_tokens:
-            raise UsageError(f"the task {self.task.name} has no lists of numbers, of which other distributions are.")
+            raise UsageError(f"the task {self.task.name} has no lists of numbers; shifts are only for those.")
         return self._named(test.by_shift(self.lengths, names))
 
     def _test(self, samples: int, split: str) -> Evaluation:
@@ -161,7 +160,7 @@ class AnyRun(ABC):
         return self.members
 
     def _named(self, table: pd.DataFrame) -> pd.DataFrame:
-        """With every member's own seed, and status."""
+        """``table`` with the seed and status of every member."""
         rows = list(table["member"])
         return table.assign(seed=[self.members[row].seed for row in rows], status=[self.status[row] for row in rows])
 
@@ -173,7 +172,7 @@ class AnyRun(ABC):
         return self.described(values, experiment, split)
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
-        """Result rows from ``values``, whose columns are member, scale, metric, value and any of its own."""
+        """Result rows from ``values``, whose columns are member, scale, metric, value and any others."""
         chosen = list(values["member"])
         own = self.config.columns  # what only this kind of network has
         settings = {
@@ -189,9 +188,9 @@ class AnyRun(ABC):
 
 
 def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
-    """``values`` with the settings beside each: every column of the contract, and after them those of either's own.
+    """``values`` with the settings beside each: the columns ``ROW_COLUMNS``, then all others that either has.
 
-    Where both have a column the one of ``values`` stays. What neither says is empty.
+    Where both have a column, that of ``values`` stays. A column that neither has is empty.
     """
     if "domain" not in settings:
         settings = {"domain": ["ood" if scale > 1 else "id" for scale in values["scale"]]} | settings
@@ -201,7 +200,7 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
 
 
 def answer_tokens(run: AnyRun, member: int, text: str) -> str:
-    """The answer of one network to a sequence (khop) or a prompt (mixed), the true one, and how far they differ."""
+    """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
     run.check_member(member)
     asked = task(run.members[member].task)
     if not isinstance(asked, TokenTask):

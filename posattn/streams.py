@@ -4,7 +4,7 @@ A run draws data, initial weights and shuffles from separate *streams*. A stream
 SplitMix64 at counter i, computed with integer tensor arithmetic. There is no generator state: resuming a run at any
 epoch, training a member alone or beside others, on a CPU or a GPU, gives the same numbers.
 
-Letters: ``keys`` is an int64 tensor of any shape, one stream each (an ensemble passes one key a member).
+Letters: ``keys`` is an int64 tensor of any shape, one stream each (an ensemble passes one key per member).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
-_CHUNK = 1 << 15  # numbers a pass: small enough for the intermediate integers to stay in a core's cache
+_CHUNK = 1 << 15  # numbers per pass: small enough for the intermediate integers to stay in a core's cache
 
 
 def stream(seed: int, *purpose: str | int) -> int:

@@ -106,7 +106,7 @@ class GraphConfig(NetworkConfig):
         graph: ``complete``, or ``star`` with the scratchpad as its hub.
         layers: floor(log2 n) + 1 by default, as a Transformer has.
         width: width d of the state.
-        heads: attention heads a layer of ``gat``, 2 by default; ``gcn`` has 1.
+        heads: attention heads per layer of ``gat``, 2 by default; ``gcn`` has 1.
         encoded_input: whether a node's input holds its one-hot position beside its number.
     """
 

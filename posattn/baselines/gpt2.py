@@ -2,8 +2,8 @@
 
 A prompt is written with numbers of 2 + 2 digits and ends in ``Output = 01.23``, whose answer has 2 + 2 digits, or 3 + 2 for
 sums. The loss is that of the answer's tokens and of the end after them: a prompt's own tokens are random, and nothing can be
-learned from them. An answer is the first number in what the network writes; where there is none, the prompt is counted and left
-out of errors.
+learned from them. An answer is the first number that the network writes. A prompt without one is counted, and left out of the
+errors.
 
 Needs the extra ``gpt2`` (transformers, tokenizers). Weights are read as safetensors only.
 """
@@ -72,7 +72,7 @@ def texts(asked: MixedTask, x: Float[Tensor, "b n"], y: Float[Tensor, "b 1"]) ->
 
 
 def checkpoint(settings: FineTuning, seed: int = 0) -> tuple[Any, Any]:
-    """The network and its tokenizer, or a sentence on how to get them."""
+    """The network and its tokenizer; the error says how to get them."""
     library, name = _library("transformers"), settings.checkpoint
     if name == TINY:
         return _tiny(settings, seed)
@@ -88,8 +88,8 @@ def checkpoint(settings: FineTuning, seed: int = 0) -> tuple[Any, Any]:
             f"checkpoint is {name!r}; the folder must hold a GPT-2 as save_pretrained leaves it, in safetensors."
         )
     raise UsageError(
-        f"checkpoint is {name!r}, which is no folder, is not in the cache and cannot be had from the hub here; where there is "
-        f"a network, run hf download {name} --local-dir FOLDER, bring the folder here and give --checkpoint FOLDER."
+        f"checkpoint is {name!r}, which is no folder, not in the cache and cannot be downloaded here; on a machine with a "
+        f"connection run hf download {name} --local-dir FOLDER, copy the folder here and give --checkpoint FOLDER."
     )
 
 
@@ -172,7 +172,7 @@ def _step(network: Any, optimiser: torch.optim.Optimizer, batch: dict[str, Tenso
 
 
 def answer(network: Any, tokenizer: Any, prompts: Sequence[str], batch: int = 64) -> list[str]:
-    """What the network writes after each prompt, the likeliest token every time."""
+    """What the network writes after each prompt, taking the likeliest token each time."""
     network.eval()
     tokenizer.padding_side = "left"
     said: list[str] = []
@@ -194,7 +194,7 @@ def answer(network: Any, tokenizer: Any, prompts: Sequence[str], batch: int = 64
 def evaluate(
     settings: FineTuning, network: Any, tokenizer: Any, seed: int, scales: Iterable[float], samples: int = 1000
 ) -> pd.DataFrame:
-    """A row a scale: ``mse`` and ``mape`` over the answers that are numbers, and how many were not (``unparsed``).
+    """One row per scale: ``mse`` and ``mape`` over the answers that are numbers, and how many were not (``unparsed``).
 
     The prompts are those on which :meth:`posattn.Run.evaluate` tests the member with the same seed.
     """

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from posattn.experiments.cells import Cell
-from posattn.folding.queries_and_keys import apart
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
 from posattn.tasks import TASKS
@@ -58,7 +58,7 @@ def _on_gpu(model: NetworkConfig) -> float:
     if model.reads != "none":
         return operations(model) / _GPU_RATE[model.reads]
     entries = (model.n + 1) * model.layers / 36
-    return (_GPU_APART if apart(model) else _GPU[model.design.attends]) * entries
+    return (_GPU_APART if keeps_queries_apart(model) else _GPU[model.design.attends]) * entries
 
 
 def operations(model: ModelConfig) -> float:

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.attention import merge_heads, softmax, split_heads
-from posattn.folding.queries_and_keys import QueriesAndKeys, apart
+from posattn.folding.queries_and_keys import QueriesAndKeys, keeps_queries_apart
 from posattn.model import ModelConfig, input_features
 from posattn.network import require
 from posattn.tokens.token_model import TokenConfig
@@ -88,7 +88,7 @@ class Fold:
         self.first_map = self._below(encoder, "encoder")
         self.inner_map = torch.cat([self.inner, self._row("layers.W_2")[:-1]], dim=-2) if config.bias else self.inner
         self.folded = self._values()
-        if apart(config):
+        if keeps_queries_apart(config):
             self.queries_and_keys = QueriesAndKeys(stacked, config, p, self.first_map, self.inner_map)
             self.folded |= self.queries_and_keys.folded
         else:
@@ -103,7 +103,7 @@ class Fold:
         if self.config.design.attends == "position":
             self._positional_adjoint(gradients["A"], found)
         else:
-            adjoint = self.queries_and_keys.adjoint if apart(self.config) else self._bilinear_adjoint
+            adjoint = self.queries_and_keys.adjoint if keeps_queries_apart(self.config) else self._bilinear_adjoint
             more_first, more_inner = adjoint(gradients, found)
             first, inner = first + more_first, inner + more_inner
         self._maps_adjoint(first, inner, gradients, found)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posattn.attention import softmax
 from posattn.folding.fold import Tensors
-from posattn.folding.queries_and_keys import Logits, apart, logits_by_layer
+from posattn.folding.queries_and_keys import Logits, keeps_queries_apart, logits_by_layer
 from posattn.model import ModelConfig
 
 
@@ -49,7 +49,7 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
     members, b, n, _ = features.shape
     s = features
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
-    logits = logits_by_layer(folded, config) if apart(config) else _bilinear_by_layer(folded, config)
+    logits = logits_by_layer(folded, config) if keeps_queries_apart(config) else _bilinear_by_layer(folded, config)
     for u, logits_of, c in zip(_by_layer(folded, "U"), logits, constants, strict=True):
         by_entry = s.reshape(members, b * n, s.shape[-1])
         z = _affine(by_entry, u[0], c).view(members * b, n, config.width)

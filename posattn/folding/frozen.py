@@ -1,4 +1,4 @@
-"""One trained network for inference on lists of one length, folded once and for all."""
+"""One trained network, folded once for inference on lists of one length."""
 
 import math
 
@@ -43,7 +43,7 @@ class Frozen(nn.Module):
             self.register_buffer(name.replace(".", "_"), value.clone())
 
     def _by_layer(self, folded: dict[str, Tensor]) -> dict[str, Tensor]:
-        """For every layer the identity beside A of every head, (N, (H+1) N), U (H+1, d, w) and c; and the readout."""
+        """Per layer [I | A_1 | A_2 | ...] (N, (H+1) N), U (H+1, d, w) and c; then the readout."""
         layers = {}
         identity = torch.eye(folded["A"].shape[-1], dtype=folded["A"].dtype, device=folded["A"].device)
         for index, u in enumerate((folded["U.first"][0], *folded["U"][:, 0])):
@@ -72,7 +72,8 @@ class Frozen(nn.Module):
         s = features.transpose(0, 1).reshape(n * b, d_in)
         for index in range(self.config.layers):
             products = torch.matmul(s, tensors[f"U{index}"])  # s U_0, s U_1, ... : (H+1, N b, w)
-            a, stacked = tensors[f"A{index}"], products.view(-1, n, b * width).flatten(0, 1)  # torch.export wants two steps
+            a = tensors[f"A{index}"]
+            stacked = products.view(-1, n, b * width).flatten(0, 1)  # torch.export wants two steps
             z = torch.addmm(tensors[f"c{index}"].repeat(b), a, stacked) if self.config.bias else torch.mm(a, stacked)
             s = z.relu_().view(n * b, width)
         out = torch.mm(s, tensors["w"])

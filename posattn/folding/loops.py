@@ -41,7 +41,7 @@ class Maps(NamedTuple):
 def looped_forward(
     named: Mapping[str, Tensor], x: Float[Tensor, "M b n"], config: LoopedConfig
 ) -> Float[Tensor, "M b n"]:
-    """What M networks, whose parameters are ``named`` as in ``Transformer``, answer to lists of their own."""
+    """The answers of M networks to lists of their own; ``named`` are the parameters, by their names in ``Transformer``."""
     family, (b, n) = config.shape, x.shape[1:]
     if n < 1:
         raise UsageError("the list is empty; this model takes lists of 1 number or more.")
@@ -92,8 +92,11 @@ def _advance(maps: Maps, state: Float[Tensor, "M nb D"], attended: list[Tensor])
 
 
 class _Places(NamedTuple):
-    """Where a loop looks in lists of n: the class of every position, one-hot (n, K), which candidates are in the list (n, C),
-    and for short lists E (n, C, n), 1 at the place of every candidate."""
+    """Where a loop looks in lists of n.
+
+    The class of every position, one-hot (n, K); which candidates are in the list (n, C); for short lists also E (n, C, n),
+    which is 1 at the place of every candidate.
+    """
 
     classes: Tensor
     inside: Tensor

@@ -7,8 +7,8 @@ folded state and x = s T + t as in posattn.folding.fold, the logits of a head ar
     Q = T W_Q,x,    B_q = t W_Q,x + P W_Q,p + b_Q,    and likewise for keys,
 
 where W_,x and W_,p are the rows that read X and P, B has a row for each position, and R turns a vector by its position
-(``rotate``) or is not there. 1/sqrt(d_k) is inside Q and B_q. Without R the keys' constant shifts whole rows of logits, which
-softmax ignores, and it is left out.
+(``rotate``) or is the identity. 1/sqrt(d_k) is inside Q and B_q. Without a rotary embedding the
+keys' constant shifts whole rows of logits, which softmax ignores, so it is left out.
 
 Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H heads; G = 2 H queries and keys.
 """
@@ -28,8 +28,8 @@ Logits = Callable[[Tensor], list[Tensor]]  # of one layer: from the state (M, b,
 _QUERY, _KEY = "layers.attention.W_Q", "layers.attention.W_K"
 
 
-def apart(config: ModelConfig) -> bool:
-    """Whether queries and keys of a self-attention do not multiply out."""
+def keeps_queries_apart(config: ModelConfig) -> bool:
+    """Whether a self-attention keeps two maps, because something comes between W_Q and W_K^T."""
     return config.design.attends == "both" or (config.design.rotary and config.design.attends == "input")
 
 
@@ -37,8 +37,8 @@ class QueriesAndKeys:
     """``folded``, and ``adjoint``: from gradients of the folded tensors to those of W_Q, W_K and T.
 
     ``QK.first`` (M, d_in, 2 H, d_k) and ``QK`` (L-1, M, w, 2 H, d_k), queries of all heads first; ``B`` (L, M, N, 2 H, d_k),
-    with one row for all positions if only biases are in it, and absent if there are none. The maps T carry t as one more row
-    where there are biases.
+    with one row for all positions if it holds biases only, and absent if there are none. With biases the maps T carry t as
+    one more row.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class QueriesAndKeys:
         return torch.cat([stacked[f"{_QUERY}.{kind}"] / math.sqrt(self.config.d_k), stacked[f"{_KEY}.{kind}"]], dim=dim)
 
     def _effective(self) -> Float[Tensor, " columns"]:
-        """1 where a constant has an effect: everywhere if it is turned, else in queries."""
+        """1 where a constant has an effect: everywhere if it is rotated, else in queries."""
         ones = self.weight.new_ones(2, self.config.heads * self.config.d_k)
         if not self.config.design.rotary:
             ones[1] = 0
@@ -92,7 +92,7 @@ class QueriesAndKeys:
         return first @ self.state[0].mT, inner @ self.state[1:].mT
 
     def _part(self, value: Tensor, kind: str, dim: int, found: dict[str, Tensor]) -> None:
-        """The gradients of queries and keys out of those of both."""
+        """Splits the gradient of both into those of queries and keys."""
         queries, keys = value.chunk(2, dim=dim)
         found |= {f"{_QUERY}.{kind}": queries / math.sqrt(self.config.d_k), f"{_KEY}.{kind}": keys}
 

@@ -1,12 +1,12 @@
 """Triton kernels for ``posattn.folding``: from rows of parameters to the folded tensors, and from their gradients back.
 
 A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. The
-way back first adds up what the programs of ``layers`` have summed, in a fixed order. Every parameter's gradient is written
+backward pass first adds up the sums of the programs of ``layers``, in a fixed order. Every parameter's gradient is written
 once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it, the readout's by the last layer.
 
 Letters as in posattn.folding, for two heads: T and t the map x = s T + t, v = T W_V and o = W_O W_1a of a head, so that
 U_h = v o; q = T W_Q and k = T W_K of a head of self-attention, so that M = q k^T / sqrt(d_k). A matrix W (in, out) is read
-from the weight of an nn.Linear, which is (out, in). What lies beyond a matrix that a tile is too large for is zero.
+from the weight of an nn.Linear, which is (out, in). Where a tile is larger than its matrix, the rest is zero.
 
 Products are float32's: three products of the matrix units for each, summed in float32.
 """
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from posattn.folding import Tensors
 from posattn.kernels.limits import ROWS
+from posattn.kernels.shapes import padded
 from posattn.model import ModelConfig
 
-_NARROWEST = 16  # rows and columns that tl.dot needs
 _WARPS = 4
 
 
@@ -105,7 +105,7 @@ def _total_row(pointer, step, size, SIZE: tl.constexpr, PARTS: tl.constexpr):
 def _total_of_blocks(
     pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr
 ):
-    """The sum of the diagonal blocks (N, N) of matrices (R, R), two of which make a part: one for each list of a tile."""
+    """The sum of the diagonal blocks (N, N), one per list of a tile, of matrices (R, R), two of which make a part."""
     block, row, column = (
         tl.arange(0, BLOCKS)[:, None, None],
         tl.arange(0, NP)[None, :, None],
@@ -442,7 +442,7 @@ def _sizes(starts: Mapping[str, int], config: ModelConfig, size: int, n: int) ->
     tiles = {"NP": n, "D": max(config.input_dim, config.width), "K": config.d_k, "F": config.encoding_dim}
     return {
         **places,
-        **{name: max(_NARROWEST, _power(wide)) for name, wide in tiles.items()},
+        **{name: padded(wide) for name, wide in tiles.items()},
         "N": n,
         "D_IN": config.input_dim,
         "E": config.embed,

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.folding.queries_and_keys import apart
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import layers, queries, words
 from posattn.kernels.limits import ROWS
 from posattn.kernels.shapes import narrowed, padded, short, turns, widened
@@ -43,7 +43,7 @@ _HALF = {
     "queries weights": _Tuning(1, 1),  # for each slot
 }
 _SINGLE = _Tuning(2, 1)
-_READERS = 4  # programs a multiprocessor that read letters
+_READERS = 4  # programs per multiprocessor that read letters
 
 
 def loss_and_gradients(
@@ -74,10 +74,10 @@ def loss_and_parts(
     precision: str,
     programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for a width of 16, 32 or 64, with the parts that the gradients are sums of, along an axis after the members'.
+    """The same for a width of 16, 32 or 64, with the parts of each gradient, which are not summed yet, after the member axis.
 
-    For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks also add up: A stands in every one of the matrix
-    that the kernels apply. ``B`` has a row, or one for each of a tile.
+    For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks must be summed as well: the kernels apply a
+    block-diagonal matrix with A in every block. ``B`` has one row, or one per row of a tile.
     """
     return _Step(folded, x, y, encoding, config, precision, programs).run()
 
@@ -94,7 +94,7 @@ def _summed(parts: Tensors, n: int) -> Tensors:
             (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
         )
         gradients["A"] = blocks.sum(dim=(2, 4))
-    if "B" in gradients and gradients["B"].shape[2] > 1:  # rows of a tile; a position has as many as there are lists
+    if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
         lists = gradients["B"][:, :, : ROWS // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
     return gradients
@@ -127,7 +127,7 @@ class _Step:
     def _set_attention(self) -> None:
         """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
         config, self.bias = self.config, self.config.bias
-        self.positional, self.apart = config.design.attends == "position", apart(config)
+        self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
         self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
         if self.positional:
             self.attention, self.slots, self.names = "positional", 1, ("", "")
@@ -302,7 +302,7 @@ Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every mem
 def loss_and_gradients_of_answers(
     folded: Tensors, states: Float[Tensor, "M b N D"], finish: Finish, config: ModelConfig, precision: str
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for networks of tokens that answer at the last position, from ``words.first_states``, with any loss."""
+    """The loss and gradients of token networks that answer at the last position, from ``words.first_states``, with any loss."""
     step = _TokenStep(folded, states, config, precision)
     return step.differentiate(lambda h: step.answers(h[:, :, -1].float(), finish))
 
@@ -310,7 +310,7 @@ def loss_and_gradients_of_answers(
 def loss_and_gradients_of_letters(
     folded: Tensors, states: Float[Tensor, "M b N D"], y: Int64[Tensor, "M b k"], config: ModelConfig, precision: str
 ) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for networks that name a letter at every position but the last; the loss is the mean cross-entropy."""
+    """The same for networks that answer a letter at every position but the last; the loss is the mean cross-entropy."""
     step = _TokenStep(folded, states, config, precision)
     return step.differentiate(lambda h: step.letters(h, y))
 
@@ -370,5 +370,5 @@ class _TokenStep(_Step):
         return loss / entries, dz, found
 
     def _set_unit(self, squares: Float[Tensor, " M"]) -> None:
-        """The layers' kernels read their unit off the loss, which is then not the true one."""
+        """Sets ``loss``, off which the layers' kernels read their unit: for tokens it is not the true loss."""
         self.loss = squares / (self.lists * (self.n - 1))

@@ -2,20 +2,20 @@
 
 A program takes one member and a run of tiles. A tile is 64 rows of the state: as many whole lists of N positions as fit,
 so attention within a list is a block-diagonal 64 x 64 matrix and every operation is a 64-wide matrix product. A layer's
-matrices are read once a program, and their gradients are summed on chip over its tiles; sums over programs are left to the
+matrices are read once per program, and their gradients are summed on chip over its tiles; sums over programs are left to the
 caller, in a fixed order, so results do not depend on timing.
 
 Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r_1, r_2
 the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times
-the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range; what would lie
-beyond the range becomes its largest number. Sums leave in true units.
+the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range; larger numbers
+are clamped to the range. Sums leave in true units.
 
 Where queries and keys do not multiply out, K is their half width, and 0 elsewhere; m_pointer and r_pointer are then their
-matrices and table, and ``queries`` says what becomes of them. Matrices of queries and keys are read anew for every tile, since
+matrices and table, and ``queries`` computes with them. Matrices of queries and keys are read anew for every tile, since
 all of them together leave no room on chip.
 
 PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``fp32``, where a product is
-three of TensorFloat-32, of the numbers and of what rounding them leaves. Products are always summed in float32.
+three of TensorFloat-32, of the rounded numbers and their remainders. Products are always summed in float32.
 """
 
 import triton
@@ -69,7 +69,7 @@ def _block_diagonal(a, N: tl.constexpr, R: tl.constexpr, P: tl.constexpr):
 
 @triton.jit
 def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr, P: tl.constexpr):
-    """z plus one head of self-attention, whose weights it writes down for the way back."""
+    """z plus one head of self-attention; stores its weights for the backward pass."""
     if BIAS:
         q = rounded(dot(s, m, tl.zeros_like(s).to(tl.float32) + r[None, :], P), P)
     else:
@@ -89,7 +89,7 @@ def layer_forward(
 ):  # fmt: skip
     """h = relu(s U_0 + Σ_h A_h s U_h + c); the last layer goes on to the outputs h w + b and their errors.
 
-    Errors count over all but the scratchpad. Of the loss and the gradients of w and b it sums the program's part.
+    Errors count at all positions but the scratchpad. Each program sums its part of the loss and of the gradients of w and b.
     """
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
@@ -254,7 +254,7 @@ def _back_through_attention(
     ds, s, dz, m, r, u, pairs_pointer, slopes_pointer, place, kept,
     FIRST: tl.constexpr, BIAS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Writes down one head's gradient dl of the logits, and adds its part to ds: through the values and through dl."""
+    """Stores one head's gradient dl of the logits, and adds its part to ds: through the values and through dl."""
     a, e, dl = slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P)
     if not FIRST:
         ds = dot(tl.trans(a), e, ds, P)

@@ -1,16 +1,16 @@
 """Which networks the kernels serve. It imports no Triton, so that others can ask where there is none."""
 
-from posattn.folding.queries_and_keys import apart
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 
-ROWS = 64  # of a tile: as many whole lists as fit
+ROWS = 64  # per tile, which holds as many whole lists as fit
 
 
 def serves(config: ModelConfig, precision: str) -> bool:
     """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
-    In full float32 the matrices of self-attention do not fit on chip; the plain path serves there, and for tokens. Queries and
-    keys that do not multiply out may have 64 entries.
+    In full float32 the matrices of self-attention do not fit on chip, so there and for tokens PyTorch computes. Queries and
+    keys that do not multiply out may have up to 64 entries.
     """
     positional = config.attends == "position" and config.reads == "none"
     return (
@@ -19,11 +19,11 @@ def serves(config: ModelConfig, precision: str) -> bool:
         and config.positions <= ROWS
         and config.width <= 64
         and config.input_dim <= 64
-        and (config.d_k <= 64 or not apart(config))
+        and (config.d_k <= 64 or not keeps_queries_apart(config))
     )
 
 
 def folds_rows(config: ModelConfig) -> bool:
     """Whether the kernels of ``folds`` make the products, too."""
-    sizes = config.embed in (32, 64) and config.width in (16, 32, 64)
-    return sizes and config.d_k <= 64 and config.encoding_dim <= 64 and not config.causal and not apart(config)
+    sizes = config.embed in (32, 64) and config.width in (16, 32, 64) and config.d_k <= 64 and config.encoding_dim <= 64
+    return sizes and not config.causal and not keeps_queries_apart(config)

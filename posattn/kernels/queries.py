@@ -3,7 +3,7 @@
 Of a head, q = R (s Q + B_q) and k = R (s K + B_k), and the logits are q k^T. R turns pairs of entries by an angle that the
 position determines, so a vector is kept in halves of K columns, each with one of every pair: (l, r) becomes
 (l cos - r sin, l sin + r cos). Slots 0 and 1 are the heads' queries, 2 and 3 their keys. Matrices lie in memory as
-(D_IN, 4, 2, K), tables B as (TABLE, 4, 2, K), a row for each position or one for all, and turns as (N, 2, K), cosines and
+(D_IN, 4, 2, K), tables B as (TABLE, 4, 2, K), one row per position or one for all, and rotations as (N, 2, K), cosines and
 sines; columns that a half lacks are zero. Other letters as in ``layers``.
 """
 
@@ -84,7 +84,7 @@ def attend_by_queries(
     N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
     TABLE: tl.constexpr, ROTARY: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """z plus one head of self-attention, whose weights it writes down for the way back."""
+    """z plus one head of self-attention; stores its weights for the backward pass."""
     left, right = _halves_of(matrices, head, D_IN, D, K, P)
     q_l, q_r = _vectors(s, left, right, table, turn_pointer, head, N, R, K, TABLE, ROTARY, P)
     left, right = _halves_of(matrices, head + 2, D_IN, D, K, P)
@@ -115,7 +115,7 @@ def back_through_queries(
     FIRST: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
     TABLE: tl.constexpr, ROTARY: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Writes down one head's gradient dl of the logits, and adds its part to ds: through values, queries and keys."""
+    """Stores one head's gradient dl of the logits, and adds its part to ds: through values, queries and keys."""
     a, e, dl = slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P)
     if not FIRST:
         ds = dot(tl.trans(a), e, ds, P)

@@ -19,7 +19,7 @@ _NARROWEST = 16  # rows and columns that tl.dot needs
 
 
 def padded(width: int) -> int:
-    """Columns that the matrix units take for so many."""
+    """The number of columns that matrix units take, at least ``width``."""
     return max(_NARROWEST, 2 ** (width - 1).bit_length())
 
 
@@ -88,7 +88,7 @@ def _joined(value: Float[Tensor, "*lead 2 K"], d_k: int) -> Float[Tensor, "*lead
 
 @cache
 def turns(n: int, config: ModelConfig, device: torch.device, precision: str) -> Float[Tensor, "n 2 K"]:
-    """Cosines and sines of the angles at n positions: computed by a first step, and kept for those that a graph records."""
+    """Cosines and sines of the angles at n positions, computed in the first step: a CUDA graph then finds them cached."""
     half = config.d_k // 2
     unit = torch.ones(n, config.d_k, device=device)
     unit[:, half : 2 * half] = 0

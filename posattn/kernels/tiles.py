@@ -1,4 +1,4 @@
-"""What the kernels share: rounding, matrix products, and what a program reads of a member, in tiles of R rows of the state.
+"""What the kernels share: rounding, matrix products, and reading a member's state in tiles of R rows.
 
 A tile holds as many whole lists of N positions as fit; rows left over are zero. Letters as in ``layers``.
 """
@@ -24,7 +24,7 @@ def rounded(x, precision: tl.constexpr):
 
 @triton.jit
 def rounded_gradient(x, precision: tl.constexpr):
-    """The same for gradients, which half precision's range may not hold: one infinite entry would end a member's training."""
+    """The same for gradients, which may exceed half precision's range: one infinite entry would end a member's training."""
     if precision == "fp16":
         x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return rounded(x, precision)
@@ -75,7 +75,7 @@ def values_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, 
 
 @triton.jit
 def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
-    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which are there.
+    """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which of them exist.
 
     Rows are ``down`` apart and columns ``across``: N and 1, or for transposed weights 1 and N.
     """
@@ -87,7 +87,7 @@ def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
-    """A tile's rows among the member's, and which are there: rows left over after whole lists are not."""
+    """A tile's rows among the member's, and which of them exist: those left over after whole lists do not."""
     row = tl.arange(0, R)
     at = first * N + row
     return at, (row < (R // N) * N) & (at < lists * N)
@@ -125,7 +125,7 @@ def softmax(logits, same):
 
 @triton.jit
 def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
-    """z plus what a head with these logits brings, whose weights are written down for the way back."""
+    """z plus what a head with these logits attends to; stores its weights for the backward pass."""
     a = rounded(softmax(logits, same), P)
     tl.store(pairs_pointer + place, a, mask=kept)
     return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), z, P)
@@ -133,7 +133,7 @@ def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
 
 @triton.jit
 def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.constexpr):
-    """A head's weights a, e = dz U^T, and the gradient of its logits, which is written down."""
+    """A head's weights a, e = dz U^T, and the gradient of its logits, which it also stores."""
     a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
     e = gradient_dot(dz, tl.trans(u), P)
     da = dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
@@ -145,24 +145,14 @@ def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.conste
 
 @triton.jit
 def unit_of(loss_pointer, member):
-    """8 times the root mean squared error: the unit of dz, but for 2 / entries."""
+    """8 times the root mean squared error: the unit of dz, up to the factor 2 / entries."""
     return 8 * tl.sqrt(tl.maximum(tl.load(loss_pointer + member), 1e-30))
 
 
 @triton.jit
 def gradient_of(
-    dz_pointer,
-    h_pointer,
-    error_pointer,
-    w,
-    unit,
-    start,
-    at,
-    valid,
-    W: tl.constexpr,
-    LAST: tl.constexpr,
-    P: tl.constexpr,
-):
+    dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W: tl.constexpr, LAST: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
     """dz of a tile: of the last layer, error w^T where the ReLU is on."""
     if LAST:
         h = tile_of(h_pointer, start, at, valid, W)

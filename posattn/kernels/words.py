@@ -1,7 +1,7 @@
 """The two ends of networks of tokens: what the first layer reads, and the cross-entropy of letters with its gradients.
 
 Features of a word depend on the word and its position alone, so those of a batch are rows of a table. The readout of letters is
-one kernel, run twice: dz leaves in a unit that its own size determines (see ``layers``), so that has to be known first.
+one kernel, run twice: dz is stored in a unit that its own size determines (see ``layers``), so the first run measures it.
 
 Letters as in ``layers``, and V words: logits are h w + b, and the gradient of their cross-entropy is softmax(logits) - y. Its
 products are float32's.
@@ -37,7 +37,7 @@ def table_of(features: Float[Tensor, "V N d_in"], precision: str) -> Float[Tenso
 def first_states(
     x: Shaped[Tensor, "M b k"], table: Float[Tensor, "N V D"], config: TokenConfig, precision: str
 ) -> Float[Tensor, "M b N D"]:
-    """The features of sequences. The scratchpad has the same whichever word is there."""
+    """The features of sequences. Those of the scratchpad do not depend on the word."""
     count, numbers = table.shape[1], config.vocabulary.numbers
     words = torch.where(x < 0, word_index(x), count - 1) if numbers else x
     rows = words + count * torch.arange(x.shape[-1], device=x.device)
@@ -54,7 +54,7 @@ def read_letters(
     rows, TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, V: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, MEASURE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Parts of the summed cross-entropy, of the squares of dz, and of the gradients of w and b; or, then, dz itself.
+    """With MEASURE parts of the summed cross-entropy, of the squares of dz, and of the gradients of w and b; else dz itself.
 
     The scratchpad's output does not count. C columns hold V words.
     """

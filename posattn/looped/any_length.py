@@ -1,7 +1,7 @@
 """Self-attention for lists of every length: what the looped networks are compared with (docs/any-length.md).
 
 These are architectures of posattn.model without a table of positions, and two from elsewhere: ALiBi and randomized encodings.
-There is no scratchpad. With ``looped`` they pass one layer, tied, as often as a list is long in binary digits.
+There is no scratchpad. With ``looped`` a list of n passes one tied layer ⌈log2 n⌉ times.
 """
 
 from dataclasses import dataclass
@@ -15,17 +15,15 @@ from posattn.attention import Attention
 from posattn.encodings import random_places
 from posattn.errors import UsageError, choice, flag, without
 from posattn.looped.families import depth
-from posattn.looped.looped_model import check_length
-from posattn.model import ARCHITECTURES, KINDS_BY_ARCH, Architecture, Layer, ModelConfig, Transformer, check_input
+from posattn.looped.looped_model import check_list
+from posattn.model import ARCHITECTURES, KINDS_BY_ARCH, Architecture, Layer, ModelConfig, Transformer
 
 RANGE = 2048  # places among which randomized encodings choose, as in Ruoss et al. (2023)
 _ARCHITECTURES = {
     "no-encoding": ARCHITECTURES["no-encoding"],
     "rope-only": ARCHITECTURES["rope-only"],
     "alibi": Architecture("input"),  # logits fall with the distance (Press et al., 2022)
-    "randomized": Architecture(
-        "input", encoded_input=True
-    ),  # encodings of random places in a long range (Ruoss et al.)
+    "randomized": Architecture("input", encoded_input=True),  # encodings of random places (Ruoss et al., 2023)
 }
 
 
@@ -36,7 +34,7 @@ class AnyLengthConfig(ModelConfig):
     Args:
         arch: ``no-encoding``, ``rope-only``, ``alibi`` or ``randomized``, whose encodings are sinusoidal by default. It must
             be given: the default of a ModelConfig has a table of n positions.
-        looped: one layer, tied, as often as a list is long in binary digits.
+        looped: one tied layer, which a list of n passes ⌈log2 n⌉ times, and at least once.
     """
 
     looped: bool = False
@@ -44,6 +42,7 @@ class AnyLengthConfig(ModelConfig):
     kind: ClassVar[str] = "any-length"
     any_length: ClassVar[bool] = True
     architectures: ClassVar[dict[str, Architecture]] = _ARCHITECTURES
+    later: ClassVar[tuple[str, ...]] = (*ModelConfig.later, "looped")
 
     def __post_init__(self) -> None:
         if flag("looped", self.looped):
@@ -64,7 +63,7 @@ class AnyLengthConfig(ModelConfig):
         return RANGE if self.arch == "randomized" else 0
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
-        """What a position of a list of n needs, about: its state four times over, and its rows of the attention."""
+        """How many numbers a position of a list of n takes in memory, about: four states, and its rows of A."""
         return (self.layers if gradients else 1) * (4 * self.embed + 2 * self.heads * n)
 
     def answers(self, out: Float[Tensor, "*batch n 1"]) -> Float[Tensor, "*batch n"]:
@@ -75,8 +74,7 @@ class AnyLengthConfig(ModelConfig):
         return AnyLengthTransformer
 
     def to_dict(self) -> dict[str, object]:
-        fields = super().to_dict() | {"any_length": True}
-        return {name: value for name, value in fields.items() if name != "looped" or value}
+        return super().to_dict() | {"any_length": True}
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> "AnyLengthConfig":
@@ -111,8 +109,7 @@ class AnyLengthTransformer(Transformer):
         return AlibiAttention if self.config.arch == "alibi" else Attention
 
     def encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
-        check_input(x, self.input_dtype)
-        check_length(self, x)
+        check_list(self, x)
         entries, positions = self.entries(x), torch.arange(x.shape[-1], device=x.device)
         if self.config.arch != "randomized":
             return self.encoder(entries), self.P.new_zeros(len(positions), 0), positions

@@ -1,13 +1,13 @@
 """Where a position of a looped network may look in each loop: the families of offsets.
 
 In loop l a head attends from position i to i + r s, for r in a short list of candidates and the stride s of the loop. A family
-says which strides the loops have, which candidates, and which classes of positions the tables of logits tell apart:
+says which strides the loops have, which candidates, and which classes of positions have logits of their own:
 
 - ``dilated``: what a scan (Hillis and Steele) needs, ⌈log2 n⌉ loops of strides 1, 2, 4, ... backwards.
 - ``butterfly``: what a bitonic sorter needs, stages k = 1..⌈log2 n⌉ with steps j = k-1..0, strides 2^j both ways, and classes
   by two binary digits of i.
-- ``selector`` sorts in the same loops and goes on: the two middle positions take their mean, and what is in the middle passes
-  outwards, to all positions.
+- ``selector``: sorts in the same loops. Then the two middle positions take their mean, which passes outwards to all
+  positions.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Family:
     """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K.
 
     ``words``, ``heads`` and ``hidden``, the hidden layers of Φ, are what a network has by default. The state is narrow on
-    purpose: see docs/any-length.md. ``carries``: a new network hands the list on, and adds a little to it. ``extends`` names
+    purpose: see docs/any-length.md. ``carries``: a new network passes the list on and adds a little to it. ``extends`` names
     a family whose loops and classes are the first of this one, so that its tables are the first rows of tables here.
     ``solves`` are the tasks that some network of the family solves exactly (``posattn/compiler/looped_programs.py``), and
     ``recipe`` is what the family learns them by.
@@ -51,7 +51,7 @@ class Family:
     recipe: str = "looped"
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
-        """c(i): with stages, two digits of i; without, all positions are of one class; after the stages by the side of i."""
+        """c(i): in stages by two digits of i, after the stages by the side of i; without stages there is one class."""
         i = torch.arange(n, device=device)
         if loop.stage is None:
             return torch.zeros_like(i)
@@ -107,29 +107,13 @@ def _class_by_side(i: Int64[Tensor, " n"], n: int, loop: Loop) -> Int64[Tensor, 
 FAMILIES: dict[str, Family] = {
     "dilated": Family((0, -1, -2, -3), _scan_loops, words=4, heads=2, solves=("sum", "min", "maxsub")),
     "butterfly": Family(
-        (0, -1, 1),
-        _sorter_loops,
-        words=1,
-        heads=2,
-        hidden=1,
-        classes=4,
-        carries=True,
-        solves=("sort",),
-        recipe="sorter",
+        (0, -1, 1), _sorter_loops, words=1, heads=2, hidden=1, classes=4, carries=True, solves=("sort",), recipe="sorter",
     ),
     "selector": Family(
-        (0, -1, 1),
-        _selector_loops,
-        words=1,
-        heads=2,
-        hidden=1,
-        classes=7,
-        carries=True,
-        extends="butterfly",
-        solves=("median-total",),
-        recipe="selector",
+        (0, -1, 1), _selector_loops, words=1, heads=2, hidden=1, classes=7, carries=True, extends="butterfly",
+        solves=("median-total",), recipe="selector",
     ),
-}
+}  # fmt: skip
 
 
 def family_of(task: str) -> str | None:

@@ -1,7 +1,8 @@
-"""The looped positional network: one layer of Eq. 1, tied, passed as often as a list is long in binary digits.
+"""The looped positional network: one tied layer of Eq. 1, which a list passes once per loop of a family.
 
-Its attention looks at a few offsets (posattn.looped.offsets), so that the same weights take lists of every length; there is no
-scratchpad and no bias, and f(c x) = c f(x) for c > 0. See docs/any-length.md.
+A list of n has ⌈log2 n⌉ loops in a scan, and about half the square of that in a sorter. Attention looks at a few offsets
+(posattn.looped.offsets), so the same weights take lists of every length. There is no scratchpad and no bias, and
+f(c x) = c f(x) for c > 0. See docs/any-length.md.
 """
 
 import math
@@ -28,14 +29,14 @@ class LoopedConfig(NetworkConfig):
     Args:
         n: the longest list trained on; the network takes every length.
         family: a row of :data:`posattn.looped.FAMILIES`, which says where a position may look in each loop. By default the
-            one whose networks solve the task that it is trained for, and ``dilated`` where nothing is said of a task.
+            one whose networks solve the task that it is trained for, and ``dilated`` without a task.
         heads: attention heads; by default as many as the family has.
         embed: width of the state, by default what the family has.
         width: hidden width of the MLP.
         d_v: value width of a head, ``embed`` by default.
-        mlp: hidden widths of the MLP, ((24, 24),): by default as many of ``width`` as the family has.
-        sharpness: S, the factor on its attention logits, which a recipe may let grow to this.
-        stay: a position keeps its state as far as its attention falls out of the list; else it sees a blank there.
+        mlp: hidden widths of the MLP, such as ((24, 24),); by default ``width`` for each hidden layer that the family has.
+        sharpness: S, the factor on the attention logits; a recipe may let it grow to this value.
+        stay: a position keeps its state to the extent that its attention falls outside the list; else it sees a blank there.
     """
 
     n: int
@@ -72,7 +73,7 @@ class LoopedConfig(NetworkConfig):
         flag("stay", self.stay)
 
     def for_task(self, task: str) -> "LoopedConfig":
-        """The same of the family that solves the task, where no family was given."""
+        """The same network, of the family that solves the task if none was given."""
         given: dict[str, Any] = vars(self)["_given"]
         family = family_of(task)
         return self if "family" in given or family is None else LoopedConfig(**given, family=family)
@@ -98,9 +99,9 @@ class LoopedConfig(NetworkConfig):
         return torch.exp((grown - 1) * math.log(self.sharpness))
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
-        """What a position of a list of n needs, about: its state four times over, and its rows of the attention.
+        """How many numbers a position of a list of n takes in memory, about: four states, and its rows of A.
 
-        For ``gradients`` every loop also keeps states, what heads bring, and hidden activations.
+        For ``gradients`` every loop also keeps states, attended values and hidden activations.
         """
         looks = self.heads * (1 + len(self.shape.candidates))
         kept = 2 * self.embed + 3 * sum(map(sum, self.mlp)) + 2 * looks * self.d_v
@@ -114,15 +115,11 @@ class LoopedConfig(NetworkConfig):
         return LoopedTransformer(self)
 
     _FIXED: ClassVar[dict[str, object]] = {
-        "any_length": True,
-        "looped": True,
-        "layers": 1,
-        "bias": False,
-        "encoding": "one-hot",
-    }
+        "any_length": True, "looped": True, "layers": layers, "bias": bias, "encoding": encoding,
+    }  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
-        """The fields, and what is the same for all: stored runs are known by both."""
+        """The fields, and what all looped networks share: the digest of a stored run is made from both."""
         return asdict(self) | self._FIXED | {"encoding_dim": self.n, "d_k": self.embed}
 
     @classmethod
@@ -137,7 +134,7 @@ KINDS_BY_ARCH["looped"] = lambda **fields: LoopedConfig.from_dict(fields)
 
 
 def hidden_widths(mlp: object, layers: int) -> tuple[tuple[int, ...], ...]:
-    """Hidden widths of every layer's MLP; they are lists where they come from JSON."""
+    """Hidden widths of every layer's MLP as tuples; JSON gives lists."""
     if not isinstance(mlp, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in mlp):
         raise UsageError(f"mlp is {mlp!r}; it must have a tuple of hidden widths for each layer, such as ((24, 24),).")
     if len(mlp) != layers or not all(mlp):
@@ -145,7 +142,7 @@ def hidden_widths(mlp: object, layers: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(whole("mlp", width) for width in row) for row in mlp)
 
 
-_TILE = 1 << 16  # positions that a long list takes at once: what a loop needs beside the state fits a cache
+_TILE = 1 << 16  # positions of a long list that a loop computes at once, so that all but the state fits in a cache
 
 
 class LoopedLayer(Layer):
@@ -159,9 +156,9 @@ class LoopedLayer(Layer):
         self.stay = config.stay
 
     def carry(self) -> bool:
-        """Gives the first 2d hidden units to the state, x = relu(x) - relu(-x): at first Φ(attended ⊕ x) is x and a little.
+        """Sets the first 2d hidden units to carry the state, x = relu(x) - relu(-x), so that Φ(attended ⊕ x) is x and a little.
 
-        A layer that has fewer is left as it is, and the answer is False.
+        Returns False, and changes nothing, if a hidden layer has fewer units.
         """
         d, hidden = self.W_2.out_features, (self.W_1, *self.between)
         if min(linear.out_features for linear in hidden) < 2 * d:
@@ -201,9 +198,7 @@ class LoopedTransformer(Transformer):
         self.encoder = nn.Linear(1, config.embed, bias=False)
         self.layers = nn.ModuleList([LoopedLayer(config)])
         self.decoder = nn.Linear(config.embed, 1, bias=False)
-        if (
-            config.shape.carries and self.layer.carry()
-        ):  # weights to begin with whose answer is the list itself, and a little
+        if config.shape.carries and self.layer.carry():  # a new network's answer is the list itself, and a little
             nn.init.ones_(self.encoder.weight)
             nn.init.constant_(self.decoder.weight, 1 / config.embed)
 
@@ -215,8 +210,7 @@ class LoopedTransformer(Transformer):
         return layer
 
     def _states(self, x: Float[Tensor, "*batch k"]) -> Iterator[Float[Tensor, "*any k d"]]:
-        check_input(x, self.input_dtype)
-        check_length(self, x)
+        check_list(self, x)
         z = self.encoder(x[..., None])
         yield z
         for loop in self.config.shape.loops(x.shape[-1]):
@@ -227,16 +221,16 @@ class LoopedTransformer(Transformer):
         return self.decoder(z)[..., 0]
 
     def _maps(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "L H N N"]:
-        """A of every loop, (loops, H, N, N), for lists as long as ``x``: the sink, where nothing is, is the last position."""
-        check_input(x, self.input_dtype)
-        check_length(self, x)
+        """A of every loop, (loops, H, N, N), for lists as long as ``x``. The last position is the sink, which is blank."""
+        check_list(self, x)
         n = x.shape[-1]
         maps = [self.layer.attention.matrix(n, loop) for loop in self.config.shape.loops(n)]
         return torch.stack(maps) if maps else self.encoder.weight.new_zeros(0, self.config.heads, 2, 2)
 
 
-def check_length(model: Transformer, x: Float[Tensor, "*batch k"]) -> None:
-    """Raises if a list for a network of every length is empty, or too long for the memory that is free."""
+def check_list(model: Transformer, x: Float[Tensor, "*batch k"]) -> None:
+    """Raises unless a network of every length can read ``x``: of its dtype, not empty, and within the free memory."""
+    check_input(x, model.input_dtype)
     n = x.shape[-1]
     if n < 1:
         raise UsageError("the list is empty; this model takes lists of 1 number or more.")

@@ -5,7 +5,7 @@ stride s of the loop, and to a sink, whose value is blank (zero):
 
     A_h(i) = softmax(S T_h[c(i)]),        attended_h(i) = Σ_r A_h(i)_r V_h(i + r s),
 
-with T_h a learned table of logits, a row for each class of positions, c(i) the class of position i in this loop, and S the
+with T_h a learned table of logits, one row per class of positions, c(i) the class of position i in this loop, and S the
 sharpness. What lies outside the list is blank as well. A depends on the position and the loop alone, so this is positional
 attention in the sense of Eq. 3, and the weights exist for every n. A loop costs O(n) time and memory.
 
@@ -34,9 +34,9 @@ def rows(x: Float[Tensor, "*batch n d"], start: int, stop: int) -> Float[Tensor,
 def split_weights(
     own: Float[Tensor, "*members H n C1"], inside: Bool[Tensor, "n C"]
 ) -> tuple[Float[Tensor, "*members H n C"], Float[Tensor, "*members n"]]:
-    """A for the candidates within the list, and m: the share of the attention that does not fall out of the list,
+    """A for the candidates within the list, and m, the share of the attention that stays in the list:
 
-    m(i) = Π_h (1 - what head h gives to candidates outside the list). The sink is not outside.
+    m(i) = Π_h (1 - the weight that head h gives to candidates outside the list). The sink counts as inside.
     """
     own = own[..., :-1]
     kept = 1 - (own * ~inside).sum(dim=-1)
@@ -90,15 +90,15 @@ class OffsetAttention(nn.Module):
         for weight, r in zip(a.permute(2, 1, 0), self.family.candidates, strict=True):
             ahead = r * loop.stride
             if start + ahead < values.shape[-2] and stop + ahead > 0:
-                # A head's weight, for each of its columns.
+                # Each head's weight for all of its columns.
                 attended = attended + weight.repeat_interleave(each, dim=-1) * rows(values, start + ahead, stop + ahead)
         return self.W_O(attended)
 
 
 def edges(attention: OffsetAttention, n: int, least: float = 0.3) -> list[list[tuple[int, int, float]]]:
-    """Who looks where in lists of n: for every loop (j, i, weight) where position i gives j at least ``least`` in some head.
+    """The strong edges in lists of n: per loop (j, i, weight) where position i gives j at least ``least`` in some head.
 
-    O(n) a loop; the sink is left out.
+    O(n) per loop. The sink is left out.
     """
     found = []
     for loop in attention.family.loops(n):

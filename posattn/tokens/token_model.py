@@ -1,7 +1,7 @@
 """The Transformer of posattn.model on tokens: sequences of letters (k-hop induction heads) and prompts of words and numbers.
 
-It differs in its two ends. An entry is a word, described by its characters (``Vocabulary.table``), or a number. Letters are
-answered by a logit for every word, prompts by one number, which the scratchpad says.
+It differs at its two ends. An entry is a word, described by its characters (``Vocabulary.table``), or a number. The answer to
+letters is one logit per word at every position, the answer to a prompt is one number, read at the scratchpad.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ class TokenConfig(ModelConfig):
 
     kind: ClassVar[str] = "tokens"
     columns: ClassVar[tuple[str, ...]] = ("tied", "relative")
+    later: ClassVar[tuple[str, ...]] = (*ModelConfig.later, *columns)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,15 +63,12 @@ class TokenConfig(ModelConfig):
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
-        """A number, of the scratchpad, or a logit for every word at every other position."""
+        """The number at the scratchpad, or one logit per word at every other position."""
         return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
 
     @property
     def network(self) -> "type[TokenTransformer]":
         return TokenTransformer
-
-    def to_dict(self) -> dict[str, object]:
-        return {name: value for name, value in super().to_dict().items() if value or name not in ("tied", "relative")}
 
 
 class TokenTransformer(Transformer):
@@ -92,7 +90,7 @@ class TokenTransformer(Transformer):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """Of numbers, or of indices of words."""
+        """The dtype of numbers, or of word indices."""
         return self.encoder.weight.dtype if self.config.vocabulary.numbers else torch.int64
 
     def entries(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*batch k F"]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """words: of equally many characters each, with a space where there is none. numbers: whether numbers stand among them."""
+    """``words`` have equally many characters each, padded with spaces. ``numbers``: whether numbers stand among them."""
 
     words: tuple[str, ...]
     numbers: bool = False
@@ -42,14 +42,14 @@ class Vocabulary:
 
     @property
     def features(self) -> int:
-        """How many numbers describe a position: one for each pair, and the number itself where there may be one."""
+        """How many features describe a position: one per pair and, where numbers may stand, the number itself."""
         return len(self.characters) + self.numbers
 
 
 def token_features(
     x: Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"], table: Float[Tensor, "V C"], numbers: bool
 ) -> Float[Tensor, "*batch k F"]:
-    """What an encoder reads of a sequence: the pairs of each word; with ``numbers`` then the number, 0 for a word."""
+    """What an encoder reads of a sequence: the pairs of each word and, with ``numbers``, the number, 0 for a word."""
     if not numbers:
         return table[x]
     spelled = table[word_index(x)] * (x < 0)[..., None]
@@ -65,7 +65,7 @@ def relative_numbers(x: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batc
 
 
 def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
-    """An embedding layer's standard normal vectors for characters and encodings; a linear layer's law for numbers."""
+    """Initialises characters and encodings as an embedding layer (standard normal) and numbers as a linear layer."""
     nn.init.normal_(encoder.weight)
     if words.numbers:
         nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
@@ -74,12 +74,12 @@ def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
 
 
 def word_code(index: Tensor) -> Tensor:
-    """How words stand among numbers."""
+    """The number that stands for a word among numbers."""
     return -1.0 - index
 
 
 def word_index(x: Float[Tensor, "*batch k"]) -> Int64[Tensor, "*batch k"]:
-    """The words that stand among numbers; 0 where a number is."""
+    """The indices of the words among numbers; 0 at a number."""
     return (-1 - x).clamp_min(0).long()
 
 

@@ -1,9 +1,9 @@
 """Training that begins with the networks of a run: the same network, or one of a family that extends theirs.
 
-Member k begins with the weights of the run's member k, and is known by them: their fingerprint is part of its identity. Where a
-looped network has more classes of positions than the run's, the rows of the run's table go to the same classes and the others
-are new. The logits are divided by the factor that sharpening begins with. So in its first step a network looks where the
-run's looked, at sharpness S, while the new rows are soft.
+Member k begins with the weights of the run's member k, whose fingerprint becomes part of its identity. Where a looped network
+has more classes of positions than the run's, the rows of the run's table go to the same classes and the others are new. The
+logits are divided by the factor that sharpening begins with. So in its first step a network attends where the run's network
+did, at sharpness S, while the new rows are soft.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def with_begin(spec: RunSpec, run: Run) -> RunSpec:
 
 
 def check_begin(spec: RunSpec, run: Run | None) -> None:
-    """Raises unless the run that the members begin with is there, if they begin with one."""
+    """Raises unless ``run`` has the weights that the members begin with, or is None where they begin with new ones."""
     if run is None and spec.recipe.only is not None:
         raise UsageError(
             f"the recipe {spec.recipe.name} trains {spec.recipe.only!r} alone; give a run to begin with (begin, or --from), "
@@ -74,9 +74,10 @@ def fingerprint(weights: Tensor) -> str:
 def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
     """Raises unless networks of ``new`` can begin with weights of ``old``."""
     wanted, given = new.to_dict(), old.to_dict()
-    alike: tuple[str, ...] = ()  # what says nothing of the weights
+    alike: tuple[str, ...] = ()  # fields on which the weights do not depend
     if wanted.get("any_length") and given.get("any_length"):
-        alike = ("n", "encoding_dim") if _features(new) == _features(old) else ("n",)
+        same_input = getattr(new, "input_dim", None) == getattr(old, "input_dim", None)
+        alike = ("n", "encoding_dim") if same_input else ("n",)
     family = FAMILIES.get(str(wanted.get("family")))
     if family is not None and family.extends == given.get("family"):
         alike = (*alike, "family")
@@ -85,8 +86,3 @@ def _check_networks(new: NetworkConfig, old: NetworkConfig) -> None:
             raise UsageError(
                 f"{field} is {wanted.get(field)!r}; that of the run to begin with is {given.get(field)!r}."
             )
-
-
-def _features(config: NetworkConfig) -> int | None:
-    """How many features a network's encoder reads per entry."""
-    return getattr(config, "input_dim", None)

@@ -15,12 +15,12 @@ VALUES = "attention.W_V.weight"
 
 
 def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None = None, only: str = VALUES) -> Run:
-    """Every member of ``run`` trained on for ``epochs`` on as many lists of another scale, by a fresh Adam.
+    """Trains every member of ``run`` for ``epochs`` more, with a fresh Adam, on equally many lists of another scale.
 
     Only the parameters with ``only`` in their name change; the others are checked to be the same, bit for bit.
 
     Args:
-        lr: constant; the first one of the run's recipe by default.
+        lr: the learning rate, which stays constant; by default the initial one of the run's recipe.
     """
     spec, before = trained(run).spec, run.parameters.flat
     frozen = ~run.parameters.mask(only).to(before.device)

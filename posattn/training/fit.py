@@ -59,7 +59,7 @@ def train(
     Args:
         task: a task's name, or one for each member.
         config: the network; by default the paper's positional Transformer for the task, for lists of 8 where it has lists.
-            One that says nothing of tokens reads those of the task.
+            A ModelConfig, which names no tokens, reads those of the task.
         samples: training lists, in place of the recipe's number.
         epochs: in place of the recipe's.
         batch: in place of the recipe's.
@@ -68,7 +68,7 @@ def train(
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
             looped positional network the one of its family.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
-        begin: a run, or its folder: member k begins with the weights of its member k, and not with new ones. The network is
+        begin: a run, or its folder: member k begins with the weights of its member k. The network is
             the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
@@ -120,9 +120,9 @@ def train_spec(
     report: Callable[[int], None] | None = None,
     begin: Run | None = None,
 ) -> Run:
-    """Trains ``spec``, or goes on where its folder stopped; ``report`` gets the number of epochs done, after each.
+    """Trains ``spec``, or resumes it from its folder. After each epoch ``report`` gets the number of epochs done.
 
-    ``begin`` is the run that the members of ``spec`` begin with, if they do.
+    ``begin`` is the run that the members of ``spec`` begin with, if any.
     """
     if not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
@@ -135,7 +135,7 @@ def train_spec(
     check_begin(spec, begin)
     started = time.monotonic()
     with ExitStack() as held:
-        # A new run is described when the trainer is there, so that one that does not fit in memory leaves nothing.
+        # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.
         new = folder is not None and folder.kind is None
         if folder is not None and not new and held.enter_context(folder.claim(spec)):
             return read_run(folder, device)  # another process finished it a moment ago
@@ -146,7 +146,7 @@ def train_spec(
             )
             if begin is not None:
                 trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
-            # The kernels take the precision themselves, and what is around them stays exact.
+            # The kernels apply the precision themselves; PyTorch's products around them stay exact.
             stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
             if folder is not None and new and held.enter_context(folder.claim(spec)):
                 return read_run(folder, device)
@@ -170,7 +170,7 @@ def train_spec(
             if folder is not None and spec.recipe.polish:
                 _checkpoint(folder, spec, trainer, started)
                 stop.leave("Stopped before the last steps; the same command goes on from there.")
-            stop.close()  # the last steps write nothing: a signal may end them at once, and they are then done again
+            stop.close()  # the last steps write nothing, so a signal may end them at once; the next call does them again
             about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish, shown)
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
@@ -211,7 +211,7 @@ def trainer_for(
 
 
 def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
-    """Keeps, of the starts of every member, the one with the least loss in the last epoch; returns what the run says of it."""
+    """Keeps per member the start with the least loss in the last epoch; returns what the run's result says of it."""
     if starts == 1:
         return {}
     losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~trainer.alive.cpu(), math.inf)
@@ -222,7 +222,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
 
 
 def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
-    """The last steps of looped networks, if the recipe has any; returns what the run says of them."""
+    """The last steps of looped networks, if the recipe has any; returns what the run's result says of them."""
     if not steps or not can(trainer.config, "last steps"):
         return {}
     x, y = trainer.blocks[-1].x, trainer.blocks[-1].y
@@ -240,8 +240,8 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     test = metrics.Evaluation(predictor(trainer.parameters), own, samples, "validation", trainer.device)
     x = replace(test, samples=1000).draw(spec.model.n)
     out, y = test.predict(x), test.targets(x)
-    words = out.ndim > y.ndim  # a logit for every word
-    # Dead: every ReLU of some layer is off, so the answer is the same whatever the list.
+    words = out.ndim > y.ndim  # the network gives a logit per word
+    # Dead: every ReLU of some layer is off, so all lists get the same answer.
     moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
     dead = moved <= 1e-6 * (1 if words else y.std(dim=(1, 2)))
     if words:
@@ -267,5 +267,5 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
 
 
 def _finite(values: list[float]) -> list[float | None]:
-    """JSON has no nan or inf: a loss that is neither is None."""
+    """The values for JSON, which has no nan and inf: None stands for these."""
     return [value if math.isfinite(value) else None for value in values]

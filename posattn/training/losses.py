@@ -1,6 +1,6 @@
-"""What training makes small, by the name that a task has for it: sums over the lists and outputs of a part of a batch.
+"""The losses that training minimises, by the names that tasks give them: sums over the lists and outputs of a part of a batch.
 
-Letters: M members, b lists, k outputs a list, V words.
+Letters: M members, b lists, k outputs per list, V words.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def squared_error(out: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> Flo
 
 
 def cross_entropy(out: Float[Tensor, "M b k V"], y: Int64[Tensor, "M b k"]) -> Float[Tensor, " M"]:
-    """-log softmax(out) at the target, of logits for every word."""
+    """-log softmax(out) at the target, from one logit per word."""
     return cross_entropies(out, y).sum(dim=(1, 2))
 
 

@@ -30,7 +30,7 @@ class Parameters:
 
     def __init__(self, config: NetworkConfig, flat: Shaped[Tensor, "M P"]):
         self.config, self.flat = config, flat
-        # Not on the meta device, where eye and normal_ import torch's compiler: that takes seconds.
+        # Not on the meta device, where eye and normal_ import torch's compiler, which takes seconds.
         self.shapes = {name: value.shape for name, value in initial_model(config, 0).named_parameters()}
         sizes = [shape.numel() for shape in self.shapes.values()]
         self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
@@ -82,7 +82,7 @@ class Parameters:
         return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
 
     def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
-        """One row a member from tensors in the order of ``named`` or ``stacked``: a gradient, say."""
+        """One row per member from tensors in the order of ``named`` or ``stacked``, such as a gradient."""
         if not stacked:
             return torch.cat([value.flatten(1) for value in tensors], dim=1)
         count, end = len(self._outer["encoder"]), len(tensors) - len(self._outer["decoder"])
@@ -110,7 +110,7 @@ def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
 class Layered:
     """The parameters of some members as ``Parameters.stacked`` gives them, in one piece: every tensor is contiguous.
 
-    Products of contiguous matrices need no copies, and one gather either way costs less than a copy of each.
+    Products of contiguous matrices need no copies. One gather for all tensors costs less than one copy per tensor.
     """
 
     def __init__(self, parameters: Parameters, members: slice):
@@ -126,5 +126,5 @@ class Layered:
         return _split(rows.flatten().index_select(0, self.there), self.shapes)
 
     def scatter(self, stacked: Sequence[Tensor], members: int) -> Float[Tensor, "m P"]:
-        """Back to one row a member."""
+        """Back to one row per member."""
         return torch.cat([value.flatten() for value in stacked]).index_select(0, self.back).view(members, -1)

@@ -1,20 +1,20 @@
-"""The last steps of a looped network: Levenberg and Marquardt's, in float64, with attention fixed at one candidate a head.
+"""The last steps of a looped network: Levenberg-Marquardt in float64, with attention fixed at one candidate per head.
 
-Adam finds which numbers a loop must bring together; after sharpening, each head looks at one candidate, and what remains is a
-least-squares problem in the weights of one small tied layer. Its P unknowns are few, so the normal equations can be solved:
+Adam finds which numbers a loop must bring together. After sharpening each head attends to one candidate, and what remains is
+a least-squares problem in the weights of one small tied layer. Its P unknowns are few, so the normal equations can be solved:
 
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
 with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. Every move takes other lists
-(:mod:`posattn.training.varied`), half of them the worst of many. A step is one move in the loops' own order and, where loops
-join neighbours, two more that join stretches in orders of their own (:mod:`posattn.training.joins`). H remembers earlier
-moves, as in recursive least squares: a move does not undo what they have taught. The network that comes out is kept if it is
-better on the training lists than the one that went in.
+(:mod:`posattn.training.list_variations`), half of them the worst of many. A step is one move in the loops' own order. Where
+loops join neighbours, two more moves join stretches in random orders (:mod:`posattn.training.scan_orders`). H remembers
+earlier moves, as in recursive least squares, so that a move does not undo them. The new network replaces the old one if it is
+better on the training lists.
 
-The lists are of the longest length. Where positions without a neighbour stay as they are, the answers of a shorter list are
-the first ones of a longer list, so that these say all. Elsewhere a move also takes the lists cut to the shorter lengths.
+The lists are of the longest length. Where positions without a neighbour stay as they are, the answers to a shorter list are
+the first answers to a longer one, so longer lists suffice. Elsewhere a move also takes the lists cut to the shorter lengths.
 
-Letters: P weights, L lists a move, n numbers a list, N answers to it, λ damping, μ memory.
+Letters: P weights, L lists per move, n numbers per list, N answers to it, λ damping, μ memory.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,26 +30,26 @@ from posattn.looped.families import FAMILIES
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 from posattn.streams import stream
 from posattn.tasks import Task
-from posattn.training.joins import Joins, Order, random_order
+from posattn.training.list_variations import vary_lists
 from posattn.training.parameters import Parameters
-from posattn.training.varied import varied
+from posattn.training.scan_orders import Order, OrderedScan, random_order
 from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
-_LISTS = 200  # of a move: of 16 numbers, more equations than there are weights
-_OTHERS = 2  # moves of a step in other orders than that of the loops
-_JUDGES = 400  # training lists that say whether a network is the better for it
-_MANY = 10  # times as many lists are tried as the worst of them are taken
+_LISTS = 200  # per move: with 16 numbers each, more equations than there are weights
+_OTHERS = 2  # moves per step in other orders than that of the loops
+_JUDGES = 400  # training lists that decide between the old and the new network
+_MANY = 10  # times as many lists are tried as are taken, which are the worst
 _MEMORY = 0.6  # μ
 _WEIGHTS = 6000  # at most: a matrix of as many rows and columns is solved at every move
-_ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits a cache, or fills a GPU
+_ENTRIES = {"cpu": 1_000_000, "cuda": 40_000_000}  # of the Jacobian at once: what fits in a cache, or fills a GPU
 _CERTAIN = 200.0  # sharpened logits this far apart make softmax hardmax
-_SINK = 0.99  # a head with less on the sink brings something
-_FEW = 4  # heads whose ways of hardening are all tried
+_SINK = 0.99  # a head with less weight on the sink contributes something
+_FEW = 4  # heads: up to so many, every combination of faithful heads is tried
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 
-Report = Callable[[int, float], None]  # how many more steps are done, and the error before the last move of them
+Report = Callable[[int, float], None]  # of how many more steps are done, and of the error before the last move
 
 
 def polish(
@@ -61,17 +61,15 @@ def polish(
     report: Report = lambda *_: None,
     lengths: Sequence[int] = (),
 ) -> tuple[Parameters, list[bool]]:
-    """The parameters after ``steps`` steps on the training lists x, and which members are the better for it.
+    """The parameters after ``steps`` steps on the training lists x, and per member whether they replaced the old ones.
 
-    ``lengths`` are those of the shorter lists that the networks have been trained on, too. Networks of more than 6,000
-    weights are left as they are.
+    ``lengths`` are those of the shorter lists that the networks were trained on. Networks of more than 6,000 weights are
+    left as they are.
     """
     if parameters.flat.shape[1] > _WEIGHTS:
         return parameters, [False] * len(parameters.flat)
-
-    torch.linalg.cholesky_ex(
-        torch.eye(1, device=x.device)
-    )  # on a GPU the first call must not come from two threads at once
+    # On a GPU the first call must not come from two threads at once.
+    torch.linalg.cholesky_ex(torch.eye(1, device=x.device))
 
     def one(member: int) -> tuple[Tensor, bool]:
         old, lists = parameters.flat[member], x[member].double()
@@ -87,10 +85,10 @@ def polish(
 
 
 def _ways(heads: int) -> Iterable[tuple[bool, ...]]:
-    """Which heads may be faithful: any of a few, all or none of many."""
-    return (
-        product((False, True), repeat=heads) if heads <= _FEW else [(faithful,) * heads for faithful in (False, True)]
-    )
+    """Which heads are ``faithful`` (see ``hardened``): every combination of a few heads, none or all of many."""
+    if heads <= _FEW:
+        return product((False, True), repeat=heads)
+    return [(faithful,) * heads for faithful in (False, True)]
 
 
 class _Fit:
@@ -101,15 +99,15 @@ class _Fit:
         self.parameters, self.sharpness = parameters, parameters.config.sharpness
         network = parameters.model(0).double()
         assert isinstance(network, LoopedTransformer)
-        self.joins, self.task = Joins(network), task
+        self.scan, self.task = OrderedScan(network), task
         self.heads = parameters.config.heads
         self.scans = parameters.config.family == "dilated" and parameters.config.stay
         self.shorter = () if self.scans else tuple(lengths)
 
     def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L N"]:
-        """For each list those of n numbers, and those of the shorter lists it begins with."""
+        """Per list the answers to its n numbers, then those to the shorter lists that it begins with."""
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
-        return torch.cat([functional_call(self.joins, own, (each, order)) for each in self._cut(x)], dim=-1)
+        return torch.cat([functional_call(self.scan, own, (each, order)) for each in self._cut(x)], dim=-1)
 
     def target(self, x: Float[Tensor, "L n"]) -> Float[Tensor, "L N"]:
         return torch.cat([self.task.target(each) for each in self._cut(x)], dim=-1)
@@ -122,9 +120,10 @@ class _Fit:
         return (self.answers(row, x, order) - self.target(x)).square().mean().item()
 
     def hardened(self, row: Float[Tensor, " P"], faithful: Sequence[bool]) -> Float[Tensor, " P"]:
-        """The row with logits whose softmax is 1 at the largest and 0 elsewhere; so flat there that no step moves them.
+        """The row with logits whose softmax is 1 at the largest and 0 elsewhere, and so flat that no step moves them.
 
-        A head that is ``faithful`` is at the sink only where it brings nothing, and its values shrink to the share it brings.
+        A ``faithful`` head goes to the sink only if almost all its weight is there. Its values are scaled by the weight of
+        its strongest candidate, so that it contributes about as much as before.
         """
         row = row.clone()
         named = self.parameters.by_name(row[None])  # views
@@ -138,9 +137,9 @@ class _Fit:
         return row
 
     def joins_neighbours(self, row: Float[Tensor, " P"]) -> bool:
-        """Whether a loop joins two stretches side by side, so that other orders of joining have the same answers.
+        """Whether a loop joins two neighbouring stretches, so that other orders of joining give the same answers.
 
-        A head that looks further back, at r = -2 or -3, brings a third stretch, or a gap.
+        A head that looks further back, at r = -2 or -3, attends to a third stretch or leaves a gap.
         """
         if not self.scans:
             return False
@@ -164,7 +163,7 @@ class _Fit:
             while damping < _MOST:
                 root, failed = torch.linalg.cholesky_ex(remembered + damping * unit)
                 there = row - torch.cholesky_solve(slope[:, None], root)[:, 0]
-                if not failed and self.error(there, x, order) < before:  # false of nan too
+                if not failed and self.error(there, x, order) < before:  # nan is not
                     row, damping = there, max(damping / 4, _LEAST)
                     break
                 damping *= 4
@@ -178,11 +177,11 @@ class _Fit:
     def _lists_of(
         self, number: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
     ) -> Float[Tensor, "L n"]:
-        """Half of them as they come, and half the worst of many others."""
+        """The lists of a move: half in turn, and half the worst of many others."""
         half = max(1, min(_LISTS, len(lists)) // 2)
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
         key = torch.tensor(stream(number, "polish"), device=row.device)
-        x, others = varied(lists[chosen], key).tensor_split([half])
+        x, others = vary_lists(lists[chosen], key).tensor_split([half])
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 

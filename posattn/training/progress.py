@@ -1,4 +1,4 @@
-"""What a person sees of a run in training, and how they stop it."""
+"""The progress bar of a run in training, its TensorBoard events, and how signals stop it."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _UNKNOWN: dict[str, Any] = {"loss": "-", "lr": "-", "speed": "-"}
 
 
 class Stop:
-    """While open, Ctrl-C and SIGTERM only ask to stop; ``leave`` then stops, between two steps, after a checkpoint."""
+    """While open, Ctrl-C and SIGTERM only set ``asked``; ``leave`` then stops, between two steps, after a checkpoint."""
 
     def __init__(self, active: bool = True):
         self.active, self.asked = active, 0
@@ -28,7 +28,7 @@ class Stop:
             for number in (signal.SIGINT, signal.SIGTERM):
                 try:
                     self._before[number] = signal.signal(number, self._ask)
-                except ValueError:  # not the main thread: signals are somebody else's business
+                except ValueError:  # not the main thread, which alone may handle signals
                     break
         return self
 
@@ -36,7 +36,7 @@ class Stop:
         self.close()
 
     def close(self) -> None:
-        """Signals do again what they did."""
+        """Restores what signals did before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
@@ -54,8 +54,7 @@ class Stop:
 class Progress:
     """A bar with the loss, learning rate, speed and time left on standard error, and TensorBoard events on request.
 
-    Quiet when standard error is not a terminal, unless ``shown`` says otherwise. ``report`` gets the number of epochs done,
-    after each.
+    By default the bar is shown if standard error is a terminal. After each epoch ``report`` gets the number of epochs done.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Progress:
         return self
 
     def _show(self) -> None:
-        from rich import console, progress  # only here: whoever sees no bar needs no rich
+        from rich import console, progress  # here, since without a bar rich is not needed
 
         self.bar = progress.Progress(
             progress.TextColumn("{task.description} {task.fields[done]}"),
@@ -98,16 +97,16 @@ class Progress:
             self.writer.close()
 
     def update(self) -> None:
-        """After a step, and once more after the last."""
+        """Shows the state; to be called after each step, and once more after the last."""
         if self.shown:
             self.bar.update(self.job, completed=self.trainer.steps_done)
         if self.trainer.epoch != self.epoch:
             self._end_epoch()
 
     def last_steps(self, total: int) -> Callable[[int, float], None]:
-        """A second line for ``total`` steps after the last epoch; what is returned takes how many more are done, and the loss.
+        """Adds a line for ``total`` steps after the last epoch; returns a function that advances it by some steps.
 
-        Several threads may call it.
+        The function takes how many more steps are done, and the loss. Several threads may call it.
         """
         if not self.shown:
             return lambda steps, loss: None
@@ -144,7 +143,7 @@ def _speed(task: Any) -> str:
 
 
 def event_writer() -> Any:
-    """TensorBoard's writer class, or a sentence that says how to get it."""
+    """TensorBoard's writer class; the error says how to install it."""
     try:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         from torch.utils.tensorboard import SummaryWriter

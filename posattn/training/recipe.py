@@ -2,18 +2,19 @@
 
 ``paper`` is what the published runs used. ``tuned`` is a cosine schedule with warm-up and gradient clipping over half as many
 epochs again, which lowers the error of bias-free models further. Its values were chosen on validation data with seeds that no
-result uses (``results/tuned-search``); at twice its peak the first runs die.
+result uses (``results/tuned-search``). At twice its peak learning rate the first runs die.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
 from posattn.errors import UsageError, choice, positive, whole
+from posattn.network import stored_fields
 
 _LARGEST_LR = 1e30
-_LATER = ("sharpen_from", "sharpen_to")
 SCHEDULES = ("plateau", "cosine")
+_LATER = ("sharpen_from", "sharpen_to", "polish", "starts", "only")  # fields that older runs lack
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Recipe:
         lr: the initial (plateau) or highest (cosine) learning rate.
         clip: the largest norm of a member's gradient; None for no clipping.
         sharpen_from: the fraction of all steps after which the factor on the attention logits of a looped network grows,
-            geometrically from 1 to the network's sharpness, which it has from the first step if both fractions are 0.
-        sharpen_to: the fraction of all steps by which it has grown.
-        polish: steps of Levenberg and Marquardt after the last epoch, for looped networks (:mod:`posattn.training.polish`).
-        starts: networks trained for each member, all but one of them from seeds of their own. The one whose loss in the last
-            epoch is least becomes the member.
+            geometrically from 1 to the network's sharpness. If both fractions are 0 it is the sharpness from the first step.
+        sharpen_to: the fraction of all steps after which it no longer grows.
+        polish: Levenberg-Marquardt steps after the last epoch, for looped networks (:mod:`posattn.training.polish`).
+        starts: networks trained per member, from different seeds. The one with the least loss in the last epoch becomes the
+            member.
         only: the parameters to train, by a part of their names, where training begins with another run; None for all.
     """
 
@@ -67,7 +68,7 @@ class Recipe:
             object.__setattr__(self, field, positive(field, getattr(self, field)))
         if self.lr > _LARGEST_LR:
             raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
-        for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2", *_LATER):
+        for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2", "sharpen_from", "sharpen_to"):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
@@ -83,13 +84,11 @@ class Recipe:
 
     @property
     def for_loops(self) -> dict[str, Any]:
-        """What smaller scales of an experiment keep of the recipe."""
-        return {field: getattr(self, field) for field in ("sharpen_from", "sharpen_to", "polish", "starts", "only")}
+        """The fields that smaller versions of an experiment keep."""
+        return {field: getattr(self, field) for field in _LATER}
 
     def to_dict(self) -> dict[str, object]:
-        """The fields. The last ones are left out where they say nothing: older runs, known by their fields, lack them."""
-        silent = dict.fromkeys((*_LATER, "polish"), 0) | {"starts": 1, "only": None}
-        return {name: value for name, value in asdict(self).items() if name not in silent or value != silent[name]}
+        return stored_fields(self, _LATER)
 
 
 RECIPES: dict[str, Recipe] = {

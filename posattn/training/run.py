@@ -21,7 +21,7 @@ from posattn.runs import AnyRun, load, register_reader
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
 from posattn.training.spec import RunSpec
-from posattn.training.trainer import Member
+from posattn.training.trainer import Member, units
 from posattn.training.ways import Precision, way_for
 from posattn.training.workers import Workers
 
@@ -36,7 +36,7 @@ class Run(AnyRun):
 
     @classmethod
     def of(cls, model: Transformer, task: str, seed: int = 0) -> "Run":
-        """A network from elsewhere as a run of one member, to be tested as those trained here, on the lists of that seed."""
+        """A network from elsewhere as a run of one member, to be tested on the lists of ``seed``."""
         plan, named = Recipe(), {name: value.detach()[None] for name, value in model.named_parameters()}
         spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),))
         return cls(spec, Parameters.of(model.config, named), {"status": ["ok"]}, pd.DataFrame())
@@ -52,7 +52,7 @@ class Run(AnyRun):
         return self.parameters.model(member).eval()
 
     def _given(self, x: object) -> Tensor:
-        """Also warns of lists that are shorter than all that the networks were trained on."""
+        """Also warns if the lists are shorter than any that the networks were trained on."""
         given = super()._given(x)
         length = given.shape[-1] if given.ndim else 0
         takes_shorter = self.spec.variable_length or self.reads_tokens or self.config.any_length
@@ -66,7 +66,7 @@ class Run(AnyRun):
         return predictor(self.parameters)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
-        """Of split ``train`` the lists that a member was trained on."""
+        """For split ``train`` the seeds of the lists that the members were trained on."""
         return [(start.task, start.seed) for start in self.best_starts] if split == "train" else self.members
 
     def _settings(self, members: list[int]) -> dict[str, Any]:
@@ -81,21 +81,21 @@ class Run(AnyRun):
         return f"Run({tasks}; {self.kind}, n={self.config.n}, {len(self)} members)"
 
 
-_TILE = 5000  # lists, of up to
-_SHORT = 64  # numbers
+_TILE = 5000  # lists of up to _SHORT numbers, answered at once
+_SHORT = 64
 
 
 def _tile(config: NetworkConfig, n: int) -> int:
-    """Lists that take as much memory as ``_TILE`` short ones: attention matrices grow with n², everything else with n."""
+    """How many lists of n take the memory of ``_TILE`` short ones: attention matrices grow with n², everything else with n."""
     longer = max(1.0, n / _SHORT)
     return max(1, int(_TILE / (longer if can(config, "last steps") else longer**2)))
 
 
 def predictor(parameters: Parameters) -> Predict:
-    """Outputs of all members, each on lists of its own, in float32 whatever the training's precision."""
+    """A function from every member's own lists to their outputs, in float32 whatever the training's precision."""
     device, members = parameters.flat.device, len(parameters.flat)
     way = way_for(parameters.config, device)
-    groups = [slice(k, k + 1) for k in range(members)] if device.type == "cpu" else [slice(0, members)]
+    groups = units(members, device)
 
     def predict(x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         def part(group: slice) -> Tensor:
@@ -139,7 +139,7 @@ register_reader("trained", read_run)
 
 
 def trained(run: object, field: str = "run") -> Run:
-    """``run`` if it is a trained one, or the one in the folder of that name; anything else is refused by name."""
+    """A trained run, given as such or by its folder; raises for anything else, naming ``field``."""
     found = load(run) if isinstance(run, (str, Path)) else run
     if isinstance(found, Run):
         return found

@@ -69,16 +69,16 @@ class RunSpec:
 
     @property
     def digest(self) -> str:
-        """A name for the whole ensemble."""
+        """A name for the ensemble's numbers."""
         return _digest(self.to_dict())[:12]
 
     def identity(self, member: int, precision: bool = True) -> str:
-        """A name for one member's numbers: equal for equal settings, whatever it was trained beside.
+        """A name for one member's numbers: equal for equal settings, whatever the other members are.
 
-        Without ``precision``, one for the run in whatever precision it was trained.
+        Without ``precision`` the name is the same for all precisions.
         """
         alone = self.to_dict() | {"members": [self.members[member].to_dict()]}
-        # The member has its own rate, and what a recipe is called does not matter.
+        # The member has its own learning rate, and the name of the recipe does not matter.
         alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
         if not precision:
             del alone["precision"]

@@ -1,4 +1,4 @@
-"""Whether a network suits a task, and the network that a task is learned by: decided here, for commands and Python alike."""
+"""Whether a network suits a task, and which network a task gets by default, for commands and Python alike."""
 
 import warnings
 from collections.abc import Collection, Iterable
@@ -17,8 +17,8 @@ from posattn.tokens.token_model import TokenConfig
 def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) -> NetworkConfig:
     """The network for the task of that name, by what ``posattn train`` takes: ``network_for("sort", arch="looped", n=4)``.
 
-    What is not given, or None, is the task's own, and in a looped network the family is the one that solves the task. To begin
-    with a run, give its network as ``begin``: what is not given is then that network's.
+    Settings that are left out or None are the task's own; a looped network is of the family that solves the task. To begin
+    with a run, give its network as ``begin``: settings that are left out are then that network's.
     """
     settings = {field: value for field, value in settings.items() if value is not None}
     if begin is not None:
@@ -38,7 +38,7 @@ def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
     """A run's network with other settings."""
     if settings.get("arch", config.arch) != config.arch:
         raise UsageError(f"arch is {settings['arch']!r}; that of the run to begin with is {config.arch!r}.")
-    if not isinstance(config, (ModelConfig, LoopedConfig)):  # of another kind, whose settings are not those of options
+    if not isinstance(config, (ModelConfig, LoopedConfig)):  # a kind whose settings are no options of the command
         return config
     if isinstance(config, ModelConfig) and config.encoding == "one-hot" and "n" in settings:
         settings = {"encoding_dim": None} | settings
@@ -48,8 +48,8 @@ def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
 def suited(config: NetworkConfig, name: str) -> NetworkConfig:
     """``config`` as the task of that name needs it.
 
-    A ModelConfig, which says nothing of tokens, reads those of the task; a looped network that names no family is of the one
-    that solves the task. A network that reads something else than the task gives is refused.
+    A ModelConfig, which names no tokens, reads those of the task. A looped network without a family gets the one that solves
+    the task. Raises if the network does not read what the task gives.
     """
     own = task(name)
     if isinstance(config, LoopedConfig):
@@ -76,7 +76,7 @@ def check_reads(config: NetworkConfig, name: str) -> None:
 
 
 def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:
-    """Warns of tasks that no looped network of the model's family is known to solve, or learns from lists of one length."""
+    """Warns of tasks that looped networks of this family are not known to solve, or cannot learn from lists of one length."""
     if not isinstance(model, LoopedConfig):
         return
     for name in dict.fromkeys(tasks):

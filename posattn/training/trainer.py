@@ -4,12 +4,12 @@ A member's numbers never depend on its companions. On a CPU a step is cut into u
 cores share; each unit computes on one core and tiles are added in order, so members are bit-equal alone or together and
 on any number of cores. On a GPU all members form one batched unit.
 
-Letters: M members, P parameters, S training lists a member, b lists a batch, k numbers a list.
+Letters: M members, P parameters, S training lists per member, b lists per batch, k numbers per list.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Shaped
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posattn.folding import Tensors
 from posattn.looped.looped_model import LoopedConfig
-from posattn.network import NetworkConfig
+from posattn.network import NetworkConfig, stored_fields
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
 from posattn.training.losses import loss_of
@@ -31,12 +31,12 @@ _TILE = 500  # lists at most: the state of a tile fits a core's cache
 
 @dataclass(frozen=True)
 class Member:
-    """What is a network's own within an ensemble."""
+    """What distinguishes a network from the others of its ensemble."""
 
     task: str
     seed: int
     lr: float
-    begin: str | None = None  # the weights that it begins with, by their fingerprint; None for new ones
+    begin: str | None = None  # the fingerprint of the weights that it begins with; None for new ones
 
     def starts(self, count: int) -> list["Member"]:
         """The member and, with seeds derived from its own, ``count`` - 1 more to choose from."""
@@ -44,8 +44,7 @@ class Member:
         return [self, *(replace(self, seed=seed) for seed in derived)]
 
     def to_dict(self) -> dict[str, object]:
-        """The fields. ``begin`` is left out where there is nothing to say: older runs, known by their fields, lack it."""
-        return {name: value for name, value in asdict(self).items() if name != "begin" or value is not None}
+        return stored_fields(self, ["begin"])
 
 
 @dataclass
@@ -107,14 +106,9 @@ class Trainer:
         if recipe.sharpen_to and isinstance(config, LoopedConfig):
             done = steps / (recipe.epochs * len(self.batches()))
             self.sharpness = config.sharpening(done, recipe.sharpen_from, recipe.sharpen_to).float().to(device)
-        self.groups = self._units()
+        self.groups = units(count, device)
         # Half a batch at most, so that two cores can share an odd number of members; a function of the recipe alone.
         self.tile = min(_TILE, math.ceil(recipe.batch / 2)) if device.type == "cpu" else recipe.batch
-
-    def _units(self) -> list[slice]:
-        """Which members step together: each alone on a CPU, all at once on a GPU."""
-        count = len(self.members)
-        return [slice(k, k + 1) for k in range(count)] if self.device.type == "cpu" else [slice(0, count)]
 
     def batches(self) -> list[tuple[int, int, int]]:
         """(block, start, stop) of every batch of an epoch: of one length each, lengths in turn."""
@@ -160,9 +154,7 @@ class Trainer:
 
         self.step += 1
         factor = None if self.sharpness is None else self.sharpness.take(self.step)
-        prepared = self.workers.map(
-            lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups
-        )
+        prepared = self.workers.map(lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups)
         units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
         results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
         self.workers.map(update, range(len(self.groups)))
@@ -170,7 +162,7 @@ class Trainer:
     def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
         """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""
         if self.trained is not None:
-            gradient = gradient.masked_fill_(~self.trained, 0)  # and so are the moments, and the steps
+            gradient = gradient.masked_fill_(~self.trained, 0)  # so their moments and steps are 0, too
             norm = torch.linalg.vector_norm(gradient, dim=1)
         self.alive[group] &= loss.isfinite() & norm.isfinite()
         self.loss[group] += loss
@@ -220,13 +212,13 @@ class Trainer:
     _TENSORS = ("step", "first_moment", "second_moment", "lr", "best", "stale", "alive", "loss")
 
     def keep(self, members: Sequence[int]) -> None:
-        """Goes on with these members alone."""
+        """Continues with these members alone."""
         chosen = torch.tensor(members, device=self.device)
         self.members = [self.members[k] for k in members]
-        self.groups = self._units()
+        self.groups = units(len(members), self.device)
         self.blocks = [Block(block.x[chosen], block.y[chosen], block.keys[chosen]) for block in self.blocks]
         self.parameters = Parameters(self.config, self.parameters.flat[chosen])
-        for name in self._TENSORS[1:]:  # all but the step have a row for each
+        for name in self._TENSORS[1:]:  # all but the step have one entry per member
             setattr(self, name, getattr(self, name)[chosen])
         self.history = self.history[..., chosen.cpu()]
 
@@ -242,6 +234,11 @@ class Trainer:
             setattr(self, name, state[name].clone().to(self.device))
         self.epoch, self.batch = state["progress"].tolist()
         self.history[: self.epoch] = state["history"]
+
+
+def units(count: int, device: torch.device) -> list[slice]:
+    """Which of ``count`` members compute together: each alone on a CPU, all at once on a GPU."""
+    return [slice(k, k + 1) for k in range(count)] if device.type == "cpu" else [slice(0, count)]
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

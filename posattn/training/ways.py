@@ -1,6 +1,6 @@
-"""How several members compute a step: ways behind one contract.
+"""The ways in which several members compute a step, behind one contract.
 
-    prepared = way.prepare(parameters, members, k)        once per step: folding, say
+    prepared = way.prepare(parameters, members, k)        once per step, such as folding
     way.predict(prepared.tensors, x)                      answers to every member's own lists
     way.gradient(prepared.tensors, x, y, lists)           the loss of a part of a batch, and its gradient for those tensors
     prepared.adjoint(gradients)                           that gradient for the parameters, one row per member
@@ -65,7 +65,7 @@ class Plain:
 
     def __init__(self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error):
         self.config, self.device, self.loss = config, device, loss
-        self.skeleton = initial_model(config, 0).to(device)  # its weights do not matter
+        self.skeleton = initial_model(config, 0).to(device)  # for its structure; its weights do not matter
         self._own = threading.local()
 
     def prepare(
@@ -102,7 +102,7 @@ class Plain:
 
 
 class Looped(Plain):
-    """A looped network, folded; lists too long for that take the plain one."""
+    """A looped network, folded; for very long lists the network itself."""
 
     config: LoopedConfig
 
@@ -128,7 +128,7 @@ class Looped(Plain):
 
 
 class Folded(Plain):
-    """A network that folds: what the products of its weights give."""
+    """A network that folds, computed from the products of its weights."""
 
     config: ModelConfig
     skeleton: Transformer
@@ -159,7 +159,7 @@ class Folded(Plain):
         return out if mean is None else out * mean
 
     def relative(self, x: Shaped[Tensor, "M b k"]) -> tuple[Tensor, Tensor | None]:
-        """Where the network reads numbers relative to their mean, those numbers, and the mean."""
+        """The numbers relative to their mean, and the mean, if the network reads them so; else ``x`` and None."""
         return relative_numbers(x) if isinstance(self.config, TokenConfig) and self.config.relative else (x, None)
 
     def features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N d_in"]:
@@ -177,7 +177,9 @@ class Folded(Plain):
 class Fused(Folded):
     """A network that folds, on a GPU: loss and gradient of a step through the kernels of posattn.kernels."""
 
-    def __init__(self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error, precision: str = "fp32"):
+    def __init__(
+        self, config: NetworkConfig, device: torch.device, loss: Loss = squared_error, precision: str = "fp32"
+    ):
         super().__init__(config, device, loss)
         self.precision = precision
         self._layered: dict[tuple[int, int], Layered] = {}
@@ -209,7 +211,7 @@ class Fused(Folded):
     def _by_rows(
         self, rows: Float[Tensor, "m P"], starts: dict[str, int], x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """With the fold in kernels, too."""
+        """The step with the fold in kernels, too."""
         from posattn.kernels.folds import RowsFold
 
         p, encoding = self._input(x.shape[-1])
@@ -265,7 +267,7 @@ def way_for(
     precision: str | None = None,
     folded: bool | None = None,
 ) -> Plain:
-    """The fastest way that a network has here; ``precision`` asks for the kernels, and ``folded`` for that way or not."""
+    """The fastest way that a network has on a device. ``precision`` asks for kernels, ``folded`` forces or forbids folding."""
     if isinstance(config, LoopedConfig):
         return Looped(config, device, loss)
     if not (can(config, "fold") if folded is None else folded):

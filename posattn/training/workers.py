@@ -8,7 +8,6 @@ operations, which take most of the time at the sizes trained here.
 import ctypes
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """``with Workers() as workers: workers.map(f, items)``. While open, PyTorch itself uses one thread an operation."""
+    """``with Workers() as workers: workers.map(f, items)``. While open, PyTorch itself uses one thread per operation."""
 
     def __init__(self, threads: int | None = None):
         self.threads = torch.get_num_threads() if threads is None else threads
@@ -27,13 +26,11 @@ class Workers:
         _keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        # A thread's own limit, too: OpenMP keeps one for every thread.
+        # In each thread as well: OpenMP keeps a limit per thread.
         self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
         torch.set_num_threads(self._threads_before)
 

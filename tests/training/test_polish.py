@@ -286,7 +286,7 @@ def test_a_step_of_a_scan_that_stays_joins_in_two_other_orders_too(settings, ord
 def test_half_of_the_lists_of_a_move_are_the_worst_of_many_varied_ones(monkeypatch):
     fit, row = _fit_of()
     asked = []
-    monkeypatch.setattr("posattn.training.polish.varied", lambda lists, key: asked.append(2 * lists) or asked[-1])
+    monkeypatch.setattr("posattn.training.polish.vary_lists", lambda lists, key: asked.append(2 * lists) or asked[-1])
     lists = posattn.task("sum").sample(440, n=8, seed=0)[0].double()
     taken = fit._lists_of(0, row, lists[:40], None)
     assert len(taken) == 40 and torch.equal(taken[:20], asked[0][:20])  # varied, not as they were

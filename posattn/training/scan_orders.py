@@ -1,10 +1,11 @@
-"""A scan in other orders than that of the loops: in whichever order stretches are joined, the answers must be the same.
+"""Scans that join stretches in other orders than the loops do: a right join gives the same answers in every order.
 
-The loops join stretches of 1, 2, 4, ... numbers. In a list of 16 the last loop joins stretches of 8, and of what it makes only
-the answer is read: joins of more than 4 numbers are never tested whole, and longer lists are made of them. Joined in another
-order, such as 1, 2, 4, 5, 10, 15, 16, the same 16 numbers test more.
+The loops join stretches of 1, 2, 4, ... numbers. In a list of 16 the last loop joins stretches of 8, and only the answer is
+read off the state that it makes. So training on 16 numbers tests the whole state of stretches of up to 8 numbers only, while
+longer lists depend on the states of longer ones. Joined in another order, such as 1, 2, 4, 5, 10, 15, 16, the same 16 numbers
+test those as well.
 
-Letters: n numbers a list, d width of the state.
+Letters: n numbers per list.
 """
 
 import random
@@ -21,7 +22,7 @@ Order = tuple[tuple[int, int], ...]  # how many numbers the earlier and the late
 
 
 def random_order(n: int, number: int) -> Order:
-    """Joins of the longest stretch with it or one that is there, on either side, until lists of n are covered."""
+    """A random order: each join puts the longest stretch so far beside itself or a shorter one, until n numbers are joined."""
     draw, lengths, joins = random.Random(stream(number, "joins", n)), [1], []
     while lengths[-1] < n:
         pair = [lengths[-1], draw.choice(lengths)]
@@ -31,8 +32,8 @@ def random_order(n: int, number: int) -> Order:
     return tuple(joins)
 
 
-class Joins(nn.Module):
-    """The scan of a looped network in an order that is given, or in its own."""
+class OrderedScan(nn.Module):
+    """The scan of a looped network in a given order, or without one in that of its loops."""
 
     def __init__(self, network: LoopedTransformer):
         super().__init__()
@@ -43,9 +44,9 @@ class Joins(nn.Module):
             own: Tensor = self.network(x)
             return own
         n, state = x.shape[-1], self.network.encoder(x[..., None])
-        stretches = {1: state}  # by length, those that end at every position
+        stretches = {1: state}  # by length, the states of the stretches that end at each position
         for earlier, later in order:
-            # One list after the other: in the second, the place n + later back is where the earlier stretch ends, in the first.
+            # Both lists in one: from a position of the second, n + later back is where, in the first, the earlier stretch ends.
             both = torch.cat([stretches[earlier], stretches[later]], dim=-2)
             state = stretches[earlier + later] = self.network.layer(both, Loop(n + later))[..., n:, :]
         answers: Tensor = self.network.decoder(state)[..., 0]

@@ -5,7 +5,7 @@ import torch
 
 import posattn
 from posattn.compiler.looped_programs import looped_program
-from posattn.training.joins import Joins, random_order
+from posattn.training.scan_orders import OrderedScan, random_order
 
 LEFT_TO_RIGHT = tuple((length, 1) for length in range(1, 16))
 RIGHT_TO_LEFT = tuple((1, length) for length in range(1, 16))
@@ -15,7 +15,7 @@ RIGHT_TO_LEFT = tuple((1, length) for length in range(1, 16))
 @pytest.mark.parametrize("order", [LEFT_TO_RIGHT, RIGHT_TO_LEFT, *(random_order(16, number) for number in range(5))])
 def test_an_exact_join_is_right_in_every_order(task, order):
     x = torch.randn(7, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(Joins(looped_program(task))(x, order), posattn.task(task).target(x))
+    torch.testing.assert_close(OrderedScan(looped_program(task))(x, order), posattn.task(task).target(x))
 
 
 def test_the_loops_are_one_of_the_orders():
@@ -23,10 +23,10 @@ def test_the_loops_are_one_of_the_orders():
     with torch.no_grad():
         network.layer.attention.logits.copy_(torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]))  # hardmax at r = -1
     x, doubling = torch.randn(3, 16, dtype=torch.float64), ((1, 1), (2, 2), (4, 4), (8, 8))
-    joins = Joins(network)
-    torch.testing.assert_close(joins(x, doubling), network(x))
-    assert not torch.allclose(joins(x, LEFT_TO_RIGHT), network(x), rtol=0.1)  # what it has at first is no join
-    assert torch.equal(joins(x), network(x))
+    scan = OrderedScan(network)
+    torch.testing.assert_close(scan(x, doubling), network(x))
+    assert not torch.allclose(scan(x, LEFT_TO_RIGHT), network(x), rtol=0.1)  # what it has at first is no join
+    assert torch.equal(scan(x), network(x))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 13, 16])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import posattn
-from posattn.training.varied import varied
+from posattn.training.list_variations import vary_lists
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def lists() -> torch.Tensor:
 
 
 def _varied(x: torch.Tensor, step: int = 0) -> torch.Tensor:
-    return varied(x, torch.tensor(step))
+    return vary_lists(x, torch.tensor(step))
 
 
 def _beside(x: torch.Tensor) -> torch.Tensor:
