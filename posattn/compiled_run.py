@@ -119,9 +119,8 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "misfit": lowered.misfit,
     }
     if folder.program.exists() and (held := files.read_json(folder.program)) != described:
-        raise UsageError(
-            f"{folder} holds {held.get('program', 'another program')}, compiled otherwise; give another folder."
-        )
+        found = held.get("program") if isinstance(held, dict) else None
+        raise UsageError(f"{folder} holds {found or 'another program'}, compiled otherwise; give another folder.")
     weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
     files.save_tensors(folder.weights, weights, {"model": compilation.model.config.to_dict()})
     files.write_json(folder.program, described)

@@ -205,8 +205,10 @@ def check_input(x: object, wanted: torch.dtype) -> None:
         raise UsageError(f"the input is a {type(x).__name__}; it must be a tensor, such as torch.tensor([3.0, 1.0]).")
     if not x.ndim:
         raise UsageError("the input is a single number; it must be a list of them, (..., n).")
+    if x.dtype == wanted:
+        return
     cast = x.is_floating_point() and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
-    if x.dtype != wanted and not cast:
+    if not cast:
         raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 
@@ -269,8 +271,10 @@ class Transformer(nn.Module):
     config: Any  # a ModelConfig; other kinds of network have their own
     layers: nn.ModuleList
 
-    def __new__(cls, config: Any = None) -> Any:
-        own = getattr(config, "network", cls)
+    def __new__(cls, config: Any = None, *_more: Any, **_named: Any) -> Any:
+        own = cls if config is None else getattr(config, "network", None)  # none where a copy is made
+        if own is None:
+            raise UsageError(f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it.")
         return super().__new__(own if issubclass(own, cls) else cls)
 
     def __init__(self, config: Any):
@@ -294,7 +298,11 @@ class Transformer(nn.Module):
         return Attention
 
     def forward(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "*out"]:
-        return self.decode(deque(self._states(x), maxlen=1).pop())  # keeps the last state alone
+        return self.decode(self.last_state(x))
+
+    def last_state(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "*any N d"]:
+        """X after the last layer; the states before it are not kept."""
+        return deque(self._states(x), maxlen=1).pop()
 
     @property
     def input_dtype(self) -> torch.dtype:

@@ -73,7 +73,7 @@ class NetworkConfig:
             if name not in own:
                 raise UsageError(f"{name} is {value!r}, {_whose(name)}; {cls.__name__} has {', '.join(own)}.")
         for name in list(own)[len(values) :]:
-            if name not in named and own[name].default is MISSING:
+            if name not in named and own[name].default is own[name].default_factory is MISSING:
                 raise UsageError(f"{name} is missing; {cls.__name__} has no default for it.")
         return super().__new__(cls)
 
@@ -136,6 +136,8 @@ def _kind_of(given: dict[str, Any]) -> str:
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _tuples(own) for name, own in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posattn import ARCHITECTURES, Frozen, ModelConfig, TokenConfig, Transformer, UsageError, task
+from posattn import ARCHITECTURES, Frozen, GraphConfig, ModelConfig, TokenConfig, Transformer, UsageError, task
 from posattn.encodings import ENCODINGS
 
 POSITIONAL = ["positional", "scale-exact", "misaligned"]
@@ -468,3 +468,18 @@ def test_fields_that_contradict_each_other_are_refused():
         ModelConfig(n=8, embed=10, heads=4)
     with pytest.raises(UsageError, match="bias is True; the scale-exact architecture has no biases"):
         ModelConfig(n=8, arch="scale-exact", bias=True)
+
+
+def test_a_network_of_ones_own_may_take_more_than_a_configuration():
+    class Scaled(Transformer):
+        def __init__(self, config, factor):
+            super().__init__(config)
+            self.factor = factor
+
+    assert Scaled(ModelConfig(3, layers=1), 2.0).factor == 2.0
+    with pytest.raises(UsageError, match=r"^config is a GraphConfig, whose network is no Transformer: "):
+        Transformer(GraphConfig(3))
+
+
+def test_shapes_are_found_without_numbers():
+    assert Transformer(ModelConfig(4)).to("meta")(torch.ones(3, 4, device="meta")).shape == (3, 4)

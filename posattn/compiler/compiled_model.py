@@ -150,8 +150,7 @@ class CompiledTransformer(Transformer):
         return Layer(made(d, config.encoding_dim, config.d_k, config.heads, d_v=config.d_v), d, config.mlp[index])
 
     def forward(self, x: Float[Tensor, "*input"]) -> Float[Tensor, "*out"]:
-        *_, z = self._states(x)
-        return self.decode(refuse_breaches(z, self.config.layers))
+        return self.decode(refuse_breaches(self.last_state(x), self.config.layers))
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config

@@ -73,7 +73,7 @@ class Frozen(nn.Module):
         for index in range(self.config.layers):
             products = torch.matmul(s, tensors[f"U{index}"])  # s U_0, s U_1, ... : (H+1, N b, w)
             a = tensors[f"A{index}"]
-            stacked = products.view(-1, n, b * width).flatten(0, 1)  # torch.export wants two steps
+            stacked = products.view(len(products), n, b * width).flatten(0, 1)  # torch.export wants two steps
             z = torch.addmm(tensors[f"c{index}"].repeat(b), a, stacked) if self.config.bias else torch.mm(a, stacked)
             s = z.relu_().view(n * b, width)
         out = torch.mm(s, tensors["w"])

@@ -198,6 +198,7 @@ class LoopedTransformer(Transformer):
         self.encoder = nn.Linear(1, config.embed, bias=False)
         self.layers = nn.ModuleList([LoopedLayer(config)])
         self.decoder = nn.Linear(config.embed, 1, bias=False)
+        self.register_buffer("P", torch.zeros(0, 0), persistent=False)  # positions have no encodings
         if config.shape.carries and self.layer.carry():  # a new network's answer is the list itself, and a little
             nn.init.ones_(self.encoder.weight)
             nn.init.constant_(self.decoder.weight, 1 / config.embed)

@@ -58,7 +58,7 @@ class Run(AnyRun):
         takes_shorter = self.spec.variable_length or self.reads_tokens or self.config.any_length
         if 0 < length < self.config.n and not takes_shorter:
             warnings.warn(
-                f"the list has {length} numbers; this network was trained on {self.config.n} only.", stacklevel=4
+                f"the list has {length} numbers; this network was trained on {self.config.n} only.", stacklevel=3
             )
         return given
 

@@ -28,6 +28,7 @@ def test_frozen_equals_the_module(lively, arch, bias, layers, k, dtype):
         assert y.shape == x.shape
         assert relative(y, model(x)) < TOLERANCE[dtype]
         assert torch.equal(x, before), "the input is left as it was"
+    assert frozen(torch.zeros(0, k, dtype=dtype)).shape == (0, k)
 
 
 @pytest.mark.parametrize("encoding", ["binary", "sinusoidal"])

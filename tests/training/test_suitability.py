@@ -85,3 +85,9 @@ def test_what_is_not_given_is_that_of_the_network_to_begin_with(unchecked):
 def test_words_have_no_such_network(arch):
     with pytest.raises(UsageError, match=f"^arch is '{arch}'; mixed-min reads words, "):
         network_for("mixed-min", arch=arch)
+
+
+def test_a_compiled_program_is_not_trained():
+    config = posattn.compile("prefix-sum", 2).config
+    with pytest.raises(UsageError, match=r"^config is a CompiledConfig; a compiled program has its weights, "):
+        posattn.train("sum", config, **LITTLE)
