@@ -1,6 +1,7 @@
 """One trained network, folded once for inference on lists of one length."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -60,21 +61,22 @@ class Frozen(nn.Module):
         if torch.compiler.is_compiling():
             return self._forward(x)
         lists = x.reshape(math.prod(x.shape[:-1]), self.length)
-        parts = [lists] if x.is_cuda else lists.split(self.CHUNK)
-        return torch.cat([self._forward(part) for part in parts]).reshape(x.shape)
+        if len(lists) <= self.CHUNK or x.is_cuda:
+            return self._forward(lists).reshape(x.shape)
+        return torch.cat([self._forward(part) for part in lists.split(self.CHUNK)]).reshape(x.shape)
 
     def _forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
         features = input_features(x[..., None], self.P, self.positions, self.config)
-        tensors = {name: self.get_buffer(name.replace(".", "_")) for name in self.names}
         if self.config.attends != "position":
-            return folded_forward(tensors, features[None], self.config)[0]
-        (b, n, d_in), width = features.shape, self.config.width
+            folded = {name: self.get_buffer(name.replace(".", "_")) for name in self.names}
+            return folded_forward(folded, features[None], self.config)[0]
+        tensors: dict[str, Any] = self._buffers  # by name, at once: a list alone takes microseconds
+        (b, n, d_in), width, bias = features.shape, self.config.width, self.config.bias
         s = features.transpose(0, 1).reshape(n * b, d_in)
         for index in range(self.config.layers):
             products = torch.matmul(s, tensors[f"U{index}"])  # s U_0, s U_1, ... : (H+1, N b, w)
-            a = tensors[f"A{index}"]
             stacked = products.view(len(products), n, b * width).flatten(0, 1)  # torch.export wants two steps
-            z = torch.addmm(tensors[f"c{index}"].repeat(b), a, stacked) if self.config.bias else torch.mm(a, stacked)
-            s = z.relu_().view(n * b, width)
+            z = torch.mm(tensors[f"A{index}"], stacked).view(n * b, width)
+            s = (z.add_(tensors[f"c{index}"]) if bias else z).relu_()
         out = torch.mm(s, tensors["w"])
-        return (out + tensors["b"] if self.config.bias else out).view(n, b)[:-1].T
+        return (out + tensors["b"] if bias else out).view(n, b)[:-1].T
