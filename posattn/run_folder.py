@@ -88,8 +88,13 @@ class RunFolder:
                 yield finished
             finally:
                 if self.finished:
-                    with contextlib.suppress(OSError):
-                        self._lock.unlink()
+                    self.sweep()
+
+    def sweep(self) -> None:
+        """Removes what a finished run needs no more, also if the process that finished it was killed before it did."""
+        with contextlib.suppress(OSError):
+            self.clear_checkpoints()
+            self._lock.unlink(missing_ok=True)
 
     def _half_written(self) -> list[Path]:
         return files.half_written(self.path, "run.json", "history.csv", "weights.*", "checkpoint-*")
