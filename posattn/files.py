@@ -141,7 +141,12 @@ def lock(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def write_json(path: Path, value: object) -> None:
-    write(path, (json.dumps(value, indent=2) + "\n").encode())
+    write(path, as_json(value))
+
+
+def as_json(value: object) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:

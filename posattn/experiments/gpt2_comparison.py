@@ -59,12 +59,12 @@ def compare(
     if described.exists():
         if files.read_json(described) != what.describe():
             raise UsageError(f"out is {str(out)!r}, which holds a comparison with other settings; give another folder.")
-    elif out.is_dir() and any(out.iterdir()):
-        raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
+    else:
+        files.check_new(out, described.name)
     for seed in range(what.trials):
         if not (out / f"trial-{seed}.csv").exists():
             _trial(what, seed, out, device, announce)
-    trials = [pd.read_csv(path) for path in sorted(out.glob("trial-*.csv"))]
+    trials = [_read(path) for path in sorted(out.glob("trial-*.csv"))]
     others = [run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=_called(run)) for run in beside]
     shown = Shown(FIGURE, pd.concat([*trials, *others], ignore_index=True))
     shown.write(out / "gpt2")
@@ -77,6 +77,15 @@ def _beside(folder: Path, task: str) -> AnyRun:
     if tasks != {task}:
         raise UsageError(f"against is {str(folder)!r}, a run of {', '.join(sorted(tasks))}; it must be one of {task}.")
     return run
+
+
+def _read(trial: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(BytesIO(files.read(trial)))
+    except (ValueError, UnicodeDecodeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise files.Damaged(f"{trial} is damaged: it is not a table.") from error
 
 
 def _called(run: AnyRun) -> str:
