@@ -136,7 +136,7 @@ def reproduce(
     _claim(out, {"experiment": experiment.name, "scale": size})
     chosen = [cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)]
     store.complete(chosen, engine, precision)
-    rows, ensembles = experiment.held(size, store, precision).read()
+    rows, ensembles = experiment.held(size, store, precision).read(keep=True)
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name
     section = report.section(experiment, size, shown, shown.write(stem), ensembles)
     page, figure = (out / f"{experiment.name}{end}" for end in (".html", ".png"))

@@ -17,7 +17,7 @@ from posattn.baselines import gpt2
 from posattn.errors import UsageError, positive, whole
 from posattn.experiments.figures import Lines, View
 from posattn.experiments.report import Shown
-from posattn.experiments.rows import result_rows
+from posattn.experiments.rows import read_rows, result_rows
 from posattn.runs import AnyRun, load
 from posattn.tasks.prompts import POSITIONS
 from posattn.tokens import TokenConfig
@@ -64,7 +64,7 @@ def compare(
     for seed in range(what.trials):
         if not (out / f"trial-{seed}.csv").exists():
             _trial(what, seed, out, device, announce)
-    trials = [_read(path) for path in sorted(out.glob("trial-*.csv"))]
+    trials = [read_rows(path, files.read(path)) for path in sorted(out.glob("trial-*.csv"))]
     others = [run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=_called(run)) for run in beside]
     shown = Shown(FIGURE, pd.concat([*trials, *others], ignore_index=True))
     shown.write(out / "gpt2")
@@ -77,15 +77,6 @@ def _beside(folder: Path, task: str) -> AnyRun:
     if tasks != {task}:
         raise UsageError(f"against is {str(folder)!r}, a run of {', '.join(sorted(tasks))}; it must be one of {task}.")
     return run
-
-
-def _read(trial: Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(BytesIO(files.read(trial)))
-    except (ValueError, UnicodeDecodeError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise files.Damaged(f"{trial} is damaged: it is not a table.") from error
 
 
 def _called(run: AnyRun) -> str:
