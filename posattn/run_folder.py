@@ -12,9 +12,8 @@ from torch import Tensor
 from posattn import files
 from posattn.errors import UsageError
 
-
 _FILES = ("run.json", "program.json", "history.csv", "weights.*", "checkpoint-*")  # what may be there half written
-_UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of a program.json without seal
+_UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of an older program.json
 
 
 class Spec(Protocol):
@@ -127,7 +126,7 @@ class RunFolder:
         """What ``save_program`` was given; the description also has the checksum of the weights, unless it is not sealed."""
         described = self._program()
         if not self.finished:
-            raise UsageError(f"the program in {self} is not saved to the end; the command that began it saves it again.")
+            raise UsageError(f"the program in {self} is not saved to the end; the same command saves it again.")
         weights, about = files.load_tensors(self.weights)
         if "sha256" in described and described["sha256"] != self._weights_checksum():
             raise files.Damaged(f"{self.weights} belongs to another program than {self.program}.")

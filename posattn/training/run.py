@@ -138,7 +138,8 @@ def read_run(folder: RunFolder, device: torch.device) -> Run:
         raise Damaged(f"{folder.weights} does not fit the network that {folder.run} describes.")
     for name in ("status", "train_loss", "validation_loss"):
         if not isinstance(result.get(name), list) or len(result[name]) != members:
-            raise Damaged(f"{folder.weights.with_suffix('.json')} does not describe a run: it lacks the {name} of every member.")
+            about = folder.weights.with_suffix(".json")
+            raise Damaged(f"{about} does not describe a run: it lacks the {name} of every member.")
     parameters = Parameters.of(spec.model, {name: value.to(device) for name, value in weights.items()})
     try:
         return Run(spec, parameters, result, pd.read_csv(BytesIO(history)))
