@@ -24,6 +24,7 @@ from posattn.commands import (
     reproduce,
     train,
 )
+from posattn.devices import out_of_memory
 from posattn.errors import UsageError
 
 app = typer.Typer(
@@ -47,6 +48,9 @@ def main() -> None:
         if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # what typer makes of Ctrl-C
             print("posattn: stopped.", file=sys.stderr)
             raise SystemExit(130) from None
+        if out_of_memory(error):
+            print("posattn: the memory ran out; take fewer or smaller networks, lists or samples.", file=sys.stderr)
+            raise SystemExit(2) from None
         # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
         if not hasattr(error, "format_message"):
             raise
