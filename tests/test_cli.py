@@ -199,3 +199,19 @@ def test_a_read_only_disk_ends_in_one_sentence(pair, posattn_command, tmp_path):
         assert (code, said) == (2, "posattn: cannot write fixed/t.csv: Read-only file system.\n")
     finally:
         subprocess.run(["umount", "-l", place], check=True)
+
+
+COMMAND = [sys.executable, "-m", "posattn", "ood-probability", "--samples", "10"]  # prints ‖, ε and the like
+
+
+@pytest.mark.parametrize("shell", ['"$@" | head -0', '"$@" >&- 2>&-', '"$@" >/dev/full', '"$@" --samples x 2>&-'])
+def test_an_output_that_takes_nothing_ends_no_command_in_a_traceback(shell):
+    done = subprocess.run(["bash", "-c", shell, "-", *COMMAND], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr and done.returncode in (0, 1, 2)
+    assert done.stderr.count("\n") <= 1
+
+
+def test_characters_that_an_output_lacks_are_written_as_codes():
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(COMMAND, capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.isascii()
