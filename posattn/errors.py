@@ -38,7 +38,7 @@ def whole(field: str, value: object, least: int = 1, most: int = _LARGEST) -> in
     """``value`` if it is an integer from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UsageError(f"{field} is {shown(value)}; it must be a whole number of at least {least}.")
-    if value > most:
+    if int(value) > most:
         raise UsageError(f"{field} is {shown(value)}; it must be at most {most:g}.")
     return int(value)
 
@@ -85,7 +85,7 @@ def within(field: str, value: object, least: float, most: float) -> float:
 
 def share(field: str, value: object) -> float:
     """``value`` as a float if it is a number of at least 0 and less than 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
         raise UsageError(f"{field} is {shown(value)}; it must be a number of at least 0 and less than 1.")
     return float(value)
 

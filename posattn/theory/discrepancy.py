@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, seed_number, whole
 
 HARD = 1e5  # with logits this far apart softmax is hardmax
 
