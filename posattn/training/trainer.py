@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from posattn.errors import positive, seed_number
 from posattn.folding import Tensors
 from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig, stored_fields
@@ -37,6 +38,10 @@ class Member:
     seed: int
     lr: float
     begin: str | None = None  # the fingerprint of the weights that it begins with; None for new ones
+
+    def __post_init__(self) -> None:
+        seed_number(self.seed)
+        positive("lr", self.lr)
 
     def starts(self, count: int) -> list["Member"]:
         """The member and, with seeds derived from its own, ``count`` - 1 more to choose from."""
