@@ -22,7 +22,6 @@ from posattn.training.recipe import recipe
 _TWO = ("positional", "standard")
 THREE = series(*COMPARED)
 EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
-_TRAINING = View("training lists", {"split": "train"})
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
 
@@ -128,12 +127,12 @@ _LIST = (
     Experiment(
         "fix-sample", "Figures 2, 14-18", "error against the number of training lists",
         Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000)), measure=Scales((1, 3), train=True)),
-        Lines("samples", (_TRAINING, _INSIDE, _OUTSIDE), published="fix-sample"),
+        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE), published="fix-sample"),
     ),
     Experiment(
         "length", "Figures 9-13", "error against the length of the lists",
-        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32), measure=Scales((1, 3), train=True)),
-        Lines("n", (_TRAINING, _INSIDE, _OUTSIDE)),
+        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32), measure=Scales((1, 3))),
+        Lines("n", (_INSIDE, _OUTSIDE)),
     ),
     Experiment(
         "variable-length", "Figure 19", "error against scale, lists of 1 to 8 numbers",
