@@ -69,6 +69,8 @@ def train(
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
             looped positional network the one of its family.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
+            With True every epoch shuffles the batches of all lengths anew; given lengths, and those of looped networks, come
+            in turn.
         begin: a run, or its folder: member k begins with the weights of its member k. The network is
             the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.

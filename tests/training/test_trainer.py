@@ -341,6 +341,12 @@ def test_lengths_that_are_given_come_in_turn():
     assert [index for index, _, _ in trainer.batches()] == [0, 1] * 3
 
 
+def test_looped_networks_take_lengths_in_turn():
+    with Workers(1) as workers:
+        trainer = Trainer(posattn.LoopedConfig(4), Recipe(samples=40, batch=10), TEAM[:1], CPU, workers, variable_length=True)
+        assert trainer.batch_order() == [0, 1, 2, 3]
+
+
 def test_variable_length_training_learns():
     recipe = Recipe(schedule="cosine", samples=400, batch=20, epochs=30, lr=3e-3, warmup=0.1, clip=1.0)
     losses = ensemble(LENGTHS, recipe, [Member("sum", 0, 3e-3)], variable_length=True).history[:, 0, 0]
