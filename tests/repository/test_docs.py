@@ -268,6 +268,10 @@ def test_nothing_is_left_to_fill_in() -> None:
     assert re.findall(r"\{\{\w+\}\}", "".join(page.read_text(encoding="utf-8") for page in PAGES)) == []
 
 
+def test_the_front_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
 # Pages of results that do not have the common opening yet.
 LATER = {"accuracy", "encodings", "fix-sample", "length", "variable-length"}
 RESULTS = [page for page in sorted((ROOT / "results").glob("*/README.md")) if page.parent.name not in LATER]
