@@ -29,7 +29,7 @@ _LETTERS = 14  # of the legend to an inch
 _TITLE, _ACROSS = 42, 40  # letters in a line of a panel's title, and along its axis
 _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
-_PAGE = 3  # panels side by side that are still read at the width of a page
+_PAGE, _VIEWS = 2, 3  # panels of a view and views side by side that are still read at the width of a page
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 _DIGITS = 4  # significant ones of numbers on the explorer's page
 _ABOUT = {
@@ -96,7 +96,7 @@ def _where(where: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
 class Lines:
     """Panels of lines, median and band over runs: one row of panels per view, columns by ``columns``.
 
-    Where that is wider than a page, a single view goes on in a second row, and two or three views stand side by side.
+    Where that is wider than a page, a single view goes on in further rows, and two or three views stand side by side.
 
     Args:
         x: the column of the rows that is on the x axis.
@@ -222,7 +222,7 @@ class Lines:
 
     def _side_by_side(self, columns: int) -> bool:
         """Whether a view is a column of panels and not a row, which would be wider than a page."""
-        return self.BARS or 1 < len(self.views) <= _PAGE < columns
+        return self.BARS or 1 < len(self.views) < columns and len(self.views) <= _VIEWS
 
     def _by_view(self, medians: pd.DataFrame) -> Iterator[tuple[View, pd.DataFrame, pd.DataFrame, list[str]]]:
         """Per view our medians, the published ones to draw beside them, and the series that share out the styles."""

@@ -224,7 +224,7 @@ def test_pages_have_panels_of_what_was_published_alone():
 
 @pytest.mark.parametrize(
     ("views", "columns", "grid"),
-    [(1, 3, (1, 3)), (1, 5, (2, 3)), (2, 3, (2, 3)), (2, 5, (5, 2)), (3, 4, (4, 3)), (4, 4, (4, 4))],
+    [(1, 2, (1, 2)), (1, 5, (3, 2)), (2, 2, (2, 2)), (2, 3, (3, 2)), (3, 5, (5, 3)), (4, 5, (4, 5)), (6, 4, (6, 4))],
 )
 def test_a_figure_is_no_wider_than_a_page_where_its_panels_can_be_laid_out_so(views, columns, grid):
     lines = Lines(views=tuple(View(str(number)) for number in range(views)))
