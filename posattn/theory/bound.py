@@ -17,13 +17,13 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.errors import UsageError, choice, positive, whole, within
+from posattn.errors import UsageError, choice, flag, positive, whole, within
 from posattn.theory.matrices import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
 FROM, TO = 1e-100, 1e100  # the range of caps and limits, whose squares a float holds
 _LARGEST = 709.0  # the largest logarithm of a number that a float holds
-_MOST_SAMPLES = 1e300
+MOST_SAMPLES = 1e300
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class GeneralizationBound:
             there = evaluate_bound(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
             return there.log10_gap * math.log(10) <= wanted
 
-        low, high = math.log(2), math.log(_MOST_SAMPLES)
+        low, high = math.log(2), math.log(MOST_SAMPLES)
         if not enough(high):
             return math.inf
         if enough(low):
@@ -179,12 +179,13 @@ def evaluate_bound(
 ) -> GeneralizationBound:
     """The bound for the class of networks with these norms; a union bound covers the ``outputs``."""
     choice("attention", attention, ATTENTION)
+    flag("layer_norm", layer_norm)
     if not 0 < positive("delta", delta) < 0.5:
         raise UsageError(f"delta is {delta!r}; it must be above 0 and below 0.5.")
     within("cap", cap, FROM, TO)
     if norms.L_sigma < 1:
         raise UsageError(f"L_sigma is {norms.L_sigma!r}; the proof needs a Lipschitz constant of at least 1.")
-    within("samples", samples, 2, _MOST_SAMPLES)
+    within("samples", samples, 2, MOST_SAMPLES)
     whole("outputs", outputs)
     if not all(math.isfinite(value) for value in vars(norms).values()):
         raise UsageError(f"the norms of the class are {norms}; they must be finite numbers.")
