@@ -222,7 +222,7 @@ class Lines:
 
     def _side_by_side(self, columns: int) -> bool:
         """Whether a view is a column of panels and not a row, which would be wider than a page."""
-        return self.BARS or 1 < len(self.views) < columns and len(self.views) <= _VIEWS
+        return self.BARS or 1 < len(self.views) <= min(_VIEWS, columns - 1)
 
     def _by_view(self, medians: pd.DataFrame) -> Iterator[tuple[View, pd.DataFrame, pd.DataFrame, list[str]]]:
         """Per view our medians, the published ones to draw beside them, and the series that share out the styles."""
