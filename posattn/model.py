@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
+import posattn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, whole
@@ -98,6 +99,8 @@ class ModelConfig(NetworkConfig):
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
+        if cls is ModelConfig and given.get("arch", "positional") not in tuple(ARCHITECTURES):
+            posattn.import_all()  # other kinds of network add themselves to KINDS_BY_ARCH
         if cls is ModelConfig and given.get("arch") in tuple(KINDS_BY_ARCH):
             return KINDS_BY_ARCH[given["arch"]](**given)
         return super().__new__(cls, **given)
@@ -277,7 +280,9 @@ class Transformer(nn.Module):
     def __new__(cls, config: Any = None, *_more: Any, **_named: Any) -> Any:
         own = cls if config is None else getattr(config, "network", None)  # none where a copy is made
         if own is None:
-            raise UsageError(f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it.")
+            raise UsageError(
+                f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it."
+            )
         return super().__new__(own if issubclass(own, cls) else cls)
 
     def __init__(self, config: Any):

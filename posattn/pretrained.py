@@ -6,7 +6,9 @@ network's seed, and its measured errors on test lists of 8 of that seed.
 """
 
 import json
+import sys
 from importlib.resources import files as resources
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -81,3 +83,13 @@ def _describe(arch: str) -> dict[str, Any]:
     choice("arch", arch, _architectures())
     described: dict[str, Any] = json.loads(_FOLDER.joinpath(f"{arch}.json").read_text(encoding="utf-8"))
     return described
+
+
+class _Callable(ModuleType):
+    """Lets ``posattn.pretrained(...)`` be the function also where this module was imported first and has taken its name."""
+
+    def __call__(self, task: str, arch: str = "positional") -> Transformer:
+        return pretrained(task, arch)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+import posattn
 from posattn import files
 from posattn.devices import pick_device
 from posattn.errors import UsageError, several
@@ -237,4 +238,6 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
         raise UsageError(f"there is no folder {folder}; give that of a run.")
     if folder.kind is None:
         raise UsageError(f"{folder} holds no run: it has no run.json.")
+    if folder.kind not in _READERS:
+        posattn.import_all()
     return _READERS[folder.kind](folder, place)

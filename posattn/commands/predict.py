@@ -4,7 +4,6 @@ from typer import Argument, Option
 
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.runs import answer_tokens
 
 
 def command(
@@ -29,6 +28,8 @@ def command(
     trained, where = console.networks(run, pretrained, arch, device)
     member = 0 if member is None else member
     if trained.reads_tokens:
+        from posattn.runs import answer_tokens
+
         print(answer_tokens(trained, member, numbers))
         return
     x = trained.as_input(console.parse_list(numbers)).cpu()

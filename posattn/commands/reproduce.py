@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.devices import pick_device
 
-if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
+if TYPE_CHECKING:
     from posattn.experiments import Experiment, Outcome
 
 
@@ -67,6 +66,7 @@ def _list(scale: str, device: str | None) -> None:
     from posattn.experiments import EXPERIMENTS
     from posattn.experiments.estimate import in_words, seconds
 
+    from posattn.devices import pick_device
     place = pick_device(device)
     where = "the CPU" if place.type == "cpu" else "an H200 in fp16"
     columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")

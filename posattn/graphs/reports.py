@@ -22,12 +22,10 @@ from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
+from posattn.names import BY, MACHINES
 from posattn.pretrained import pretrained
 from posattn.runs import load
 from posattn.tasks import task
-
-BY = ("attention", "effect")
-MACHINES = 8  # by default
 
 
 @dataclass(frozen=True)
