@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from posattn.devices import pick_device
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, meant
 from posattn.model import Transformer
 from posattn.network import from_dict
 from posattn.training import Run
@@ -38,7 +38,8 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
                 f"task is {task!r}; of the package's networks for it there is arch {' or '.join(others[task])}, not {arch}."
             )
         more = (f"{name} (with arch {' or '.join(archs)})" for name, archs in others.items())
-        raise UsageError(f"task is {task!r}; it must be one of {', '.join((*described['models'], *more))}.")
+        known = meant(task, (*described["models"], *others))
+        raise UsageError(f"task is {known}; it must be one of {', '.join((*described['models'], *more))}.")
     config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
     model = from_dict(config).build()

@@ -90,6 +90,10 @@ class AnyRun(ABC):
         """Lists to check an exported network with, where random ones will not do."""
         return None
 
+    def too_short(self, length: int) -> str | None:
+        """Why answers to lists of a length mean little, where the networks were trained on longer ones only; else None."""
+        return None
+
     def check_member(self, member: int) -> None:
         if not 0 <= member < len(self):
             known = "member 0 only" if len(self) == 1 else f"members 0 to {len(self) - 1}"

@@ -60,15 +60,16 @@ def parse_lengths(text: str) -> list[int]:
 
 
 def parse_list(text: str) -> list[float]:
-    """Finite numbers with commas between them."""
+    """Finite numbers with commas or spaces between them, with or without brackets around them."""
+    inner = text.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1].strip()
     try:
-        values = [float(part) for part in text.split(",")]
+        values = [float(part) for part in re.split(r"\s*,\s*|\s+", inner)]
     except ValueError:
         values = [math.nan]
     if not all(abs(value) <= _LARGEST for value in values):
-        raise UsageError(
-            f"the list is {text!r}; it must be numbers up to 3e38 with commas between them, such as 3.2,1.5,-0.5."
-        )
+        raise UsageError(f"the list is {text!r}; it must be numbers up to 3e38, such as 3.2,1.5,-0.5 or 3.2 1.5 -0.5.")
     return values
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, meant, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
 from posattn.looped.looped_model import LoopedTransformer
@@ -109,7 +109,7 @@ def report_of(
     """
     if not Path(what).exists():
         if what not in (named := (*PROGRAMS, "benes")):
-            raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+            raise UsageError(f"FOLDER is {meant(what, named)}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
         return program_report(what, MACHINES if machines is None else machines)
     run = load(what)
     if isinstance(run, CompiledRun):

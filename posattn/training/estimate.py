@@ -29,7 +29,7 @@ _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
 def seconds(model: NetworkConfig, recipe: Recipe, device: torch.device, members: int | None = None) -> float:
-    """The estimated time to train ``members`` networks; without a number one's share where there is work for the whole device."""
+    """The estimated time to train ``members`` networks; by default the share of one, where others keep the device busy."""
     lists = recipe.epochs * recipe.samples
     if device.type != "cpu":
         alone = 1 if members is None else max(members * recipe.starts, _GPU_MEMBERS) / recipe.starts
