@@ -6,21 +6,25 @@ run = posattn.train("sort", config, members=10, out="runs/sort")
 run.evaluate(scales=range(1, 11))                # error in and out of distribution
 """
 
-from posattn.attention import PositionalAttention
-from posattn.baselines import GraphConfig
-from posattn.compiled_run import CompiledRun
-from posattn.compiler import compile
-from posattn.errors import UsageError
-from posattn.folding import Frozen
-from posattn.guarantees import generalization_bound
-from posattn.looped import LoopedConfig
-from posattn.model import ARCHITECTURES, ModelConfig, Transformer
-from posattn.pretrained import pretrained
-from posattn.runs import load
-from posattn.tasks import task
-from posattn.theory import ood_probability
-from posattn.tokens import TokenConfig
-from posattn.training import Recipe, Run, train
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from posattn.attention import PositionalAttention
+    from posattn.baselines import GraphConfig
+    from posattn.compiled_run import CompiledRun
+    from posattn.compiler import compile
+    from posattn.errors import UsageError
+    from posattn.folding import Frozen
+    from posattn.guarantees import generalization_bound
+    from posattn.looped import LoopedConfig
+    from posattn.model import ARCHITECTURES, ModelConfig, Transformer
+    from posattn.pretrained import pretrained
+    from posattn.runs import load
+    from posattn.tasks import task
+    from posattn.theory import ood_probability
+    from posattn.tokens import TokenConfig
+    from posattn.training import Recipe, Run, train
 
 __version__ = "0.1.0"
 
@@ -29,3 +33,45 @@ __all__ = [
     "Run", "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability",
     "pretrained", "task", "train",
 ]  # fmt: skip
+
+# Where each of them is defined. They are imported when the first is asked for: help needs neither them nor torch.
+_HOMES = {
+    "attention": ("PositionalAttention",),
+    "baselines": ("GraphConfig",),
+    "compiled_run": ("CompiledRun",),
+    "compiler": ("compile",),
+    "errors": ("UsageError",),
+    "folding": ("Frozen",),
+    "guarantees": ("generalization_bound",),
+    "looped": ("LoopedConfig",),
+    "model": ("ARCHITECTURES", "ModelConfig", "Transformer"),
+    "pretrained": ("pretrained",),
+    "runs": ("load",),
+    "tasks": ("task",),
+    "theory": ("ood_probability",),
+    "tokens": ("TokenConfig",),
+    "training": ("Recipe", "Run", "train"),
+}
+
+
+def import_all() -> None:
+    """Imports all public names, and with them every kind of network and of run, each of which registers itself."""
+    for home, names in _HOMES.items():
+        module = importlib.import_module(f"posattn.{home}")
+        globals().update({name: getattr(module, name) for name in names})
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        import_all()
+        return globals()[name]
+    try:
+        return importlib.import_module(f"posattn.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"posattn.{name}":  # what the module itself needs
+            raise
+    raise AttributeError(f"module 'posattn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,8 +7,8 @@ import io
 import os
 import sys
 import warnings
+from types import ModuleType
 
-import torch
 import typer
 
 from posattn.commands import (
@@ -26,7 +26,6 @@ from posattn.commands import (
     reproduce,
     train,
 )
-from posattn.devices import out_of_memory
 from posattn.errors import UsageError
 
 app = typer.Typer(
@@ -56,6 +55,8 @@ def main() -> None:
         if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # what typer makes of Ctrl-C
             print("posattn: stopped.", file=sys.stderr)
             raise SystemExit(130) from None
+        from posattn.devices import out_of_memory
+
         if out_of_memory(error):
             print("posattn: the memory ran out; take fewer or smaller networks, lists or samples.", file=sys.stderr)
             raise SystemExit(2) from None
@@ -80,6 +81,8 @@ def _prepare_streams() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        import torch
+
         from posattn import __version__
 
         print(f"posattn {__version__}, torch {torch.__version__}")
@@ -98,6 +101,13 @@ def options(
 # Help lists the verbs in this order: what most people want first, the theory last.
 VERBS = [train, evaluate, predict, export, reproduce, report, explore]
 VERBS += [compile, graph, gpt2, bound, certify, ood_probability]
+
+
+def name_of(verb: ModuleType) -> str:
+    """What the command line calls a verb."""
+    return verb.__name__.rpartition(".")[-1].replace("_", "-")
+
+
 for verb in VERBS:
-    name = verb.__name__.rpartition(".")[-1].replace("_", "-")
-    app.command(name, context_settings={"ignore_unknown_options": verb is predict})(verb.command)  # a list may be -1,2
+    # A list may be -1,2
+    app.command(name_of(verb), context_settings={"ignore_unknown_options": verb is predict})(verb.command)

@@ -3,6 +3,7 @@
 Each kind of check stands here once. A check returns the value in the type that the caller goes on with.
 """
 
+import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -28,11 +29,17 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]}...{text[-30:]}"
 
 
+def meant(value: object, names: Iterable[str]) -> str:
+    """``value`` as errors show it where it is none of ``names``, with the nearest of them if one is near."""
+    near = difflib.get_close_matches(value, list(names), n=1, cutoff=0.7) if isinstance(value, str) else []
+    return f"{shown(value)} (did you mean {near[0]}?)" if near else shown(value)
+
+
 def choice(field: str, value: object, accepted: Iterable[str]) -> str:
-    """``value`` if it is one of ``accepted``; the error lists them."""
+    """``value`` if it is one of ``accepted``; the error lists them, and suggests the nearest."""
     names = list(accepted)
     if not isinstance(value, str) or value not in names:
-        raise UsageError(f"{field} is {shown(value)}; it must be one of {', '.join(names)}.")
+        raise UsageError(f"{field} is {meant(value, names)}; it must be one of {', '.join(names)}.")
     return value
 
 

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
+import posattn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, instance, whole
@@ -98,8 +99,11 @@ class ModelConfig(NetworkConfig):
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
-        if cls is ModelConfig and isinstance(given.get("arch"), str) and given["arch"] in KINDS_BY_ARCH:
-            return KINDS_BY_ARCH[given["arch"]](**given)
+        arch = given.get("arch")
+        if cls is ModelConfig and isinstance(arch, str) and arch not in ARCHITECTURES:
+            posattn.import_all()  # other kinds of network add themselves to KINDS_BY_ARCH
+        if cls is ModelConfig and isinstance(arch, str) and arch in KINDS_BY_ARCH:
+            return KINDS_BY_ARCH[arch](**given)
         return super().__new__(cls, **given)
 
     def __post_init__(self) -> None:
@@ -277,7 +281,9 @@ class Transformer(nn.Module):
     def __new__(cls, config: Any = None, *_more: Any, **_named: Any) -> Any:
         own = cls if config is None else getattr(config, "network", None)  # none where a copy is made
         if own is None:
-            raise UsageError(f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it.")
+            raise UsageError(
+                f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it."
+            )
         return super().__new__(own if issubclass(own, cls) else cls)
 
     def __init__(self, config: Any):

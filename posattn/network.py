@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+import posattn
 from posattn.devices import require_room
 from posattn.errors import UsageError, choice, function, instance, shown
 
@@ -112,6 +113,7 @@ class NetworkConfig:
 
 def _whose(field: str) -> str:
     """The configurations that define a field, without those that inherit it, for an error."""
+    posattn.import_all()
     kinds = [kind for kind in KINDS.values() if field in _names(kind) and field not in _names(kind.__base__)]
     return f"a field of {', '.join(sorted(kind.__name__ for kind in kinds))}" if kinds else "which is no field"
 
@@ -133,7 +135,9 @@ def from_dict(given: dict[str, Any]) -> NetworkConfig:
     """The configuration that ``to_dict`` described; JSON has lists for its tuples."""
     own = {name: _tuples(value) for name, value in instance("the model", given, dict, "a dictionary").items()}
     kind = own.pop("kind", None) or _kind_of(own)
-    if not isinstance(kind, str) or kind not in KINDS:
+    if kind not in tuple(KINDS):
+        posattn.import_all()
+    if kind not in tuple(KINDS):
         raise UsageError(f"the model's kind is {shown(kind)}; import the module that defines it first.")
     return KINDS[kind].from_dict(own)
 

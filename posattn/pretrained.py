@@ -6,7 +6,9 @@ network's seed, and its measured errors on test lists of 8 of that seed.
 """
 
 import json
+import sys
 from importlib.resources import files as resources
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -14,7 +16,7 @@ import safetensors.torch
 import torch
 
 from posattn.devices import pick_device
-from posattn.errors import UsageError, choice, instance
+from posattn.errors import UsageError, choice, instance, meant
 from posattn.model import Transformer
 from posattn.network import from_dict
 from posattn.training import Run
@@ -37,7 +39,8 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
                 f"task is {task!r}; of the package's networks for it there is arch {' or '.join(others[task])}, not {arch}."
             )
         more = (f"{name} (with arch {' or '.join(archs)})" for name, archs in others.items())
-        raise UsageError(f"task is {task!r}; it must be one of {', '.join((*described['models'], *more))}.")
+        known = meant(task, (*described["models"], *others))
+        raise UsageError(f"task is {known}; it must be one of {', '.join((*described['models'], *more))}.")
     config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
     model = from_dict(config).build()
@@ -82,3 +85,13 @@ def _describe(arch: str) -> dict[str, Any]:
     choice("arch", arch, _architectures())
     described: dict[str, Any] = json.loads(_FOLDER.joinpath(f"{arch}.json").read_text(encoding="utf-8"))
     return described
+
+
+class _Callable(ModuleType):
+    """Lets ``posattn.pretrained(...)`` be the function also where this module was imported first and has taken its name."""
+
+    def __call__(self, task: str, arch: str = "positional") -> Transformer:
+        return pretrained(task, arch)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+import posattn
 from posattn import files
 from posattn.devices import pick_device
 from posattn.errors import UsageError, instance, several, shown
@@ -90,6 +91,10 @@ class AnyRun(ABC):
 
     def examples(self) -> Tensor | None:
         """Lists to check an exported network with, where random ones will not do."""
+        return None
+
+    def too_short(self, length: int) -> str | None:
+        """Why answers to lists of a length mean little, where the networks were trained on longer ones only; else None."""
         return None
 
     def check_member(self, member: int) -> None:
@@ -247,4 +252,6 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
         raise UsageError(f"there is no folder {folder}; give that of a run.")
     if folder.kind is None:
         raise UsageError(f"{folder} holds no run: it has no run.json.")
+    if folder.kind not in _READERS:
+        posattn.import_all()
     return _READERS[folder.kind](folder, place)

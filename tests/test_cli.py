@@ -159,6 +159,25 @@ def test_misspelt_commands_exit_with_2_and_no_traceback(posattn_command, argumen
     assert code == 2 and shown == "" and said and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        ("trian sum", "'train'"),
+        ("train sum --epcohs 3", "--epochs"),
+        ("train srot", "(did you mean sort?); it must be one of sum, "),
+        ("train sum --arch positonal", "(did you mean positional?)"),
+        ("train sum --recipe tunde", "(did you mean tuned?)"),
+        ("reproduce fix-scal", "(did you mean fix-scale?)"),
+        ("compile prefx-sum", "(did you mean prefix-sum?)"),
+        ("graph prefx-sum", "(did you mean prefix-sum?)"),
+        ("evaluate --pretrained srot", "(did you mean sort?)"),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_the_nearest_name(posattn_command, arguments, near):
+    code, shown, said = posattn_command(*arguments.split())
+    assert (code, shown) == (2, "") and near in said and said.count("\n") == 1
+
+
 def test_the_exit_code_and_sentence_are_those_of_the_real_process(pair):
     before = contents(pair)
     command = [sys.executable, "-m", "posattn", "train", "sum", "--out", str(pair)]

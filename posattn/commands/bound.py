@@ -2,15 +2,14 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typer import Option
 
 from posattn.commands import console
-from posattn.guarantees import generalization_bound, network_of
-from posattn.runs import load
-from posattn.theory.bound import ATTENTION, GeneralizationBound, in_digits
-from posattn.theory.matrices import norm_table
-from posattn.training.run import trained
+
+if TYPE_CHECKING:
+    from posattn.theory import GeneralizationBound
 
 
 def command(
@@ -29,6 +28,12 @@ def command(
 
     Example: posattn bound runs/sort
     """
+    from posattn.guarantees import generalization_bound, network_of
+    from posattn.runs import load
+    from posattn.theory.bound import ATTENTION
+    from posattn.theory.matrices import norm_table
+    from posattn.training.run import trained
+
     found = load(run)
     model = found.model(member)
     network = network_of(model)
@@ -51,8 +56,10 @@ def command(
         print(f"The bound is above the cap of {cap:g}: the number says nothing, only how it grows does.")
 
 
-def _show(bounds: dict[str, GeneralizationBound], own: str, gap: float) -> None:
+def _show(bounds: "dict[str, GeneralizationBound]", own: str, gap: float) -> None:
     """Prints the two bounds, their constants, and which matrices of the network they come from."""
+    from posattn.theory.bound import in_digits
+
     any_of_them = bounds[own]
     title = f"|risk - empirical risk| with probability {1 - any_of_them.delta:g}, m = {any_of_them.samples:g}"
     title += ", layer-normalised" if any_of_them.layer_norm else ""

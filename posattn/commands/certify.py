@@ -7,8 +7,6 @@ from typer import Option
 
 from posattn.commands import console
 from posattn.errors import positive
-from posattn.guarantees import certify_model
-from posattn.runs import load
 
 
 def command(
@@ -23,6 +21,9 @@ def command(
 
     For short lists: minutes at n = 4. Example: posattn certify runs/sum
     """
+    from posattn.guarantees import certify_model
+    from posattn.runs import load
+
     trained = load(run)
     positive("limit", limit)  # before minutes of search
     found = certify_model(trained.model(member), trained.members[member].task, ratio, seconds)

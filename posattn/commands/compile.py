@@ -1,16 +1,16 @@
 """``posattn compile``: a parallel program to the weights of a positional Transformer."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.compiled_run import save
-from posattn.compiler.compiling import BOUND, Compilation, compile_program
-from posattn.compiler.library import PROGRAMS
-from posattn.compiler.pcoc_to_weights import VALUES
 from posattn.errors import UsageError
-from posattn.graphs.reports import MACHINES
+from posattn.names import BOUND, MACHINES, VALUES
+
+if TYPE_CHECKING:
+    from posattn.compiler import Compilation
 
 
 def command(
@@ -35,6 +35,9 @@ def command(
 
     Example: posattn compile prefix-sum --machines 8 --check
     """
+    from posattn.compiled_run import save
+    from posattn.compiler import PROGRAMS, compile_program
+
     if show_list or name is None:
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
         return console.print_table("programs", ("program", "computes", "task"), rows)
@@ -54,7 +57,7 @@ def command(
         print(f"Saved in {out}. Next: posattn predict {out} LIST")
 
 
-def _remark(name: str, compilation: Compilation, bound: float | None) -> None:
+def _remark(name: str, compilation: "Compilation", bound: float | None) -> None:
     """Says where the bound did not matter, how far softmax moves answers, and what fitted functions cost."""
     ends = [(known.lo, known.hi) for known in compilation.written.inputs]
     if bound is not None and all(bound not in (-lo, hi) for lo, hi in ends):

@@ -6,18 +6,19 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-import torch
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from typer import Argument, Option
 
 from posattn.errors import UsageError
-from posattn.pretrained import pretrained_run
-from posattn.runs import AnyRun, load
+
+if TYPE_CHECKING:  # torch and pandas are slow to import, and help needs neither
+    import pandas as pd
+
+    from posattn.runs import AnyRun
 
 _FOLDER = "Folder of a finished run, as given to train --out."
 RUN: Any = Argument(metavar="RUN", help=_FOLDER)
@@ -28,6 +29,7 @@ PRETRAINED_ARCH: Any = Option(None, help="Which of these: positional (the defaul
 DEVICE: Any = Option(None, help="cpu or cuda (default: a GPU if there is one).")
 AS_JSON: Any = Option(False, "--json", help="Print one JSON object instead of tables.")
 
+_LARGEST = 3.4028234663852886e38  # of float32
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]\d+)?|[-+]?inf|nan|-")  # a dash stands where a number is missing
 
 
@@ -58,20 +60,26 @@ def parse_lengths(text: str) -> list[int]:
 
 
 def parse_list(text: str) -> list[float]:
-    """Finite numbers with commas between them."""
+    """Finite numbers with commas or spaces between them, with or without brackets around them."""
+    inner = text.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1].strip()
     try:
-        values = [float(part) for part in text.split(",")]
+        values = [float(part) for part in re.split(r"\s*,\s*|\s+", inner)]
     except ValueError:
         values = [math.nan]
-    if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
-        raise UsageError(
-            f"the list is {text!r}; it must be numbers up to 3e38 with commas between them, such as 3.2,1.5,-0.5."
-        )
+    if not all(abs(value) <= _LARGEST for value in values):
+        raise UsageError(f"the list is {text!r}; it must be numbers up to 3e38, such as 3.2,1.5,-0.5 or 3.2 1.5 -0.5.")
     return values
 
 
-def networks(run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None) -> tuple[AnyRun, str]:
+def networks(
+    run: str | Path | None, pretrained: str | None, arch: str | None, device: str | None
+) -> "tuple[AnyRun, str]":
     """The networks of a folder, or the one that comes with the package; and what tables call their origin."""
+    from posattn.pretrained import pretrained_run
+    from posattn.runs import load
+
     if pretrained is not None:
         return pretrained_run(pretrained, arch or "positional", device), f"{arch or 'positional'}, with the package"
     if arch is not None:
@@ -91,7 +99,7 @@ def print_table(title: str | None, columns: Iterable[object], rows: Iterable[Ite
     out.print(table)
 
 
-def print_frame(title: str, frame: pd.DataFrame) -> None:
+def print_frame(title: str, frame: "pd.DataFrame") -> None:
     print_table(title, frame.columns, frame.itertuples(index=False))
 
 

@@ -4,10 +4,8 @@ from pathlib import Path
 
 from typer import Option
 
-from posattn import files
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.metrics import LENGTH_SCORES, scores_of
 
 
 def command(
@@ -28,6 +26,9 @@ def command(
 
     Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
     """
+    from posattn import files
+    from posattn.metrics import LENGTH_SCORES, scores_of
+
     factors = None if scales is None else console.parse_scales(scales)
     if (run is None) == (pretrained is None):
         raise UsageError("networks are tested; give RUN, or --pretrained TASK.")

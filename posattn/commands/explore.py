@@ -4,8 +4,6 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from posattn.explorer import explore
-
 
 def command(
     runs: list[Path] | None = Argument(
@@ -23,6 +21,8 @@ def command(
 
     Example: posattn explore --out explorer.html
     """
+    from posattn.explorer import explore
+
     content, found = explore(out, runs or (), store, members)
     if content.note:
         print(content.note)

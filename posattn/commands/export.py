@@ -6,8 +6,6 @@ from typer import Option
 
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.export import to_onnx, to_torch
-from posattn.runs import load
 
 
 def command(
@@ -22,6 +20,9 @@ def command(
     """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
+    from posattn.export import to_onnx, to_torch
+    from posattn.runs import load
+
     held = load(run)
     model, lists = held.model(member), held.examples()
     where = "up to scale 10" if lists is None else "within its bounds"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.devices import pick_device
 
 
 def command(
@@ -28,7 +27,8 @@ def command(
 
     Example: posattn gpt2 mixed-min --checkpoint gpt2-large --against runs/mixed-min
     """
-    from posattn.baselines.gpt2 import FineTuning  # drawing is slow to import
+    from posattn.baselines.gpt2 import FineTuning
+    from posattn.devices import pick_device
     from posattn.experiments.gpt2_comparison import Comparison, compare
 
     settings = FineTuning(name, checkpoint, samples, epochs, batch, lr)

@@ -4,11 +4,9 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from posattn import files
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.graphs.pictures import svg
-from posattn.graphs.reports import BY, pretrained_report, report_of
+from posattn.names import BY
 
 
 def command(
@@ -31,6 +29,10 @@ def command(
 ) -> None:
     """Draw who hears whom, rounds from left to right, as SVG; of a network also say what its layers resemble, and how many of
     a trained one's edges can be cut."""
+    from posattn import files
+    from posattn.graphs.pictures import svg
+    from posattn.graphs.reports import pretrained_report, report_of
+
     if out.suffix != ".svg":
         raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
     if (what is None) == (pretrained is None):

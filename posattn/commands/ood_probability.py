@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typer import Option
 
 from posattn.commands import console
-from posattn.theory.ood import above_one, ood_probability
 
 
 def command(
@@ -21,6 +20,8 @@ def command(
 
     Example: posattn ood-probability --n 8 --c 10
     """
+    from posattn.theory.ood import above_one, ood_probability
+
     found = ood_probability(n, above_one("c", c), samples, seed)
     tail = found.chernoff(lists, epsilon)
     if as_json:

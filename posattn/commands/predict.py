@@ -1,37 +1,50 @@
 """``posattn predict``: a network's answer to one list, sequence or prompt, beside the true one."""
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from posattn.commands import console
-from posattn.errors import UsageError
-from posattn.runs import answer_tokens
+from posattn.errors import UsageError, meant
 
 
 def command(
+    context: Context,
     run: str | None = console.RUN_IF_ANY,
-    numbers: str | None = Argument(
+    numbers: list[str] | None = Argument(
         None,
         metavar="LIST",
-        help="Numbers with commas between them: 3.2,1.5,-0.5,2. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
+        help="Numbers: 3.2,1.5,-0.5 or 3.2 1.5 -0.5. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
     ),
     member: int | None = Option(None, help="Which network of the run to ask (default 0)."),
+    shorter: bool = Option(
+        False, "--shorter", help="Ask about fewer numbers than the network was trained on all the same."
+    ),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
     device: str | None = console.DEVICE,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
-    if pretrained is not None and numbers is None:
-        run, numbers = None, run
-    if numbers is None or (run is None) == (pretrained is None):
+    given = [each for each in (run, *(numbers or ())) if each is not None]
+    for each in given:
+        if each.startswith("--"):  # typer takes options that it does not know for numbers, since these may begin with -
+            options = [name for option in context.command.params for name in option.opts]
+            raise UsageError(f"there is no option {meant(each, options)}; see posattn predict --help.")
+    if pretrained is None:
+        run, given = given[0] if given else None, given[1:]
+    if not given:
         raise UsageError("a network is asked about a list; give RUN and LIST, or LIST and --pretrained TASK.")
     if pretrained is not None and member is not None:
         raise UsageError(f"member is {member}; --pretrained TASK is one network.")
     trained, where = console.networks(run, pretrained, arch, device)
+    text = " ".join(given)
     member = 0 if member is None else member
     if trained.reads_tokens:
-        print(answer_tokens(trained, member, numbers))
+        from posattn.runs import answer_tokens
+
+        print(answer_tokens(trained, member, text))
         return
-    x = trained.as_input(console.parse_list(numbers)).cpu()
+    x = trained.as_input(console.parse_list(text)).cpu()
+    if not shorter and (reason := trained.too_short(len(x))):
+        raise UsageError(f"{reason}; --shorter asks it all the same.")
     answer, truth = trained.answer(x, member), trained.truth(x, member)
     shown = ((x, "g"), (answer, ".4f"), (truth, ".4f"), (answer - truth, "+.4f"))
     columns = (

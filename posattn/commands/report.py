@@ -10,7 +10,7 @@ def command(
     out: Path = Option(Path("out/report.html"), help="The page to write."),
 ) -> None:
     """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
-    from posattn.experiments import Store, report_on  # drawing is slow to import
+    from posattn.experiments import Store, report_on
 
     shown, others = report_on(Store(store), out)
     print("\n".join(shown))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.devices import pick_device
 
-if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
+if TYPE_CHECKING:
     from posattn.experiments import Experiment, Outcome
 
 
@@ -64,18 +63,27 @@ def command(
 
 
 def _list(scale: str, device: str | None) -> None:
+    import torch
+
+    from posattn.devices import pick_device
     from posattn.experiments import EXPERIMENTS
-    from posattn.experiments.estimate import in_words, seconds
+    from posattn.training.estimate import REST, in_words, seconds
 
     place = pick_device(device)
-    where = "the CPU" if place.type == "cpu" else "an H200 in fp16"
+    cores = torch.get_num_threads()
+    where = "a GPU" if place.type != "cpu" else f"{cores} CPU core{'s' if cores > 1 else ''}"
     columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")
     grids = ((each, each.cells(scale)) for each in EXPERIMENTS.values())
     rows = [
-        (each.name, each.reference, each.title, len(cells), in_words(seconds(cells, place))) for each, cells in grids
-    ]
+        (
+            each.name, each.reference, each.title, len(cells),
+            in_words(sum(seconds(cell.model, cell.recipe, place) for cell in cells)),
+        )
+        for each, cells in grids
+    ]  # fmt: skip
     console.print_table(None, columns, rows)
-    print("Times are estimates for each experiment alone; runs that several share are trained once.")
+    print(f"Times are estimates for each experiment alone, at the speed of {REST[place.type]}; nothing is timed here.")
+    print("Runs that several experiments share are trained once.")
 
 
 def _print_json(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:

@@ -1,24 +1,21 @@
 """``posattn train``: networks of a task into a folder."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError
-from posattn.looped import FAMILIES
-from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
-from posattn.network import can
-from posattn.run_folder import RunFolder
-from posattn.tasks import TASKS
-from posattn.training import RECIPES, Run, network_for, train
-from posattn.training.run import trained
+from posattn.names import ARCHITECTURES, ENCODINGS, FAMILIES, RECIPES, TASKS
+
+if TYPE_CHECKING:
+    from posattn.training import Run
 
 
 def command(
     name: str = Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}."),
-    arch: str | None = Option(None, help=f"Architecture: {', '.join((*ARCHITECTURES, *KINDS_BY_ARCH))} (default positional)."),
+    arch: str | None = Option(None, help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional)."),
     n: int | None = Option(None, help="Numbers in a training list (default 8), or tokens (default: the task's own)."),
     members: int = Option(1, help="How many networks to train together, each from its own seed."),
     samples: int | None = Option(None, help="Training lists per network (default: the recipe's; paper 30000)."),
@@ -64,6 +61,10 @@ def command(
 
     Example: posattn train sort --members 10 --out runs/sort
     """
+    from posattn.run_folder import RunFolder
+    from posattn.training import network_for, train
+    from posattn.training.run import trained
+
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
     before = None if begin is None else trained(begin, "from")
@@ -95,7 +96,9 @@ def command(
     _show(run, folder, "already trained" if known else "trained")
 
 
-def _show(run: Run, folder: Path, what: str) -> None:
+def _show(run: "Run", folder: Path, what: str) -> None:
+    from posattn.network import can
+
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
     rows = [
         (index, member.seed, status, *("-" if loss is None else f"{loss:.3e}" for loss in own))

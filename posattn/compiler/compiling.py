@@ -26,8 +26,8 @@ from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.devices import require_room
 from posattn.errors import UsageError, flag, positive, seed_number, whole
 from posattn.model import Transformer
+from posattn.names import BOUND
 
-BOUND = 1e6  # the largest absolute value of a number, by default
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 
 

@@ -27,8 +27,8 @@ from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.model import Layer, ModelConfig, Transformer
+from posattn.names import VALUES
 
-VALUES = ("proved", "lean")
 _MOST = 600  # the largest temperature: beyond it float64 cannot hold the exponentials
 
 

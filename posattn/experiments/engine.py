@@ -24,10 +24,10 @@ from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import SIZES, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import AnyEngine, Store
+from posattn.names import PRECISIONS
 from posattn.tasks import task
 from posattn.training import RunSpec, train_spec
 from posattn.training.fit import check_precision
-from posattn.training.spec import PRECISIONS
 
 
 class NothingStored(UsageError):

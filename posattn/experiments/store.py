@@ -30,10 +30,10 @@ from posattn.errors import UsageError
 from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
 from posattn.experiments.rows import read_rows
+from posattn.names import PRECISIONS
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
 from posattn.training.run import read_spec
-from posattn.training.spec import PRECISIONS
 
 _PRECISION = "fp32"  # of what is trained, unless another is asked for
 _AT_ONCE = 50  # runs in one ensemble at most

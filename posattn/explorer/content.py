@@ -15,11 +15,11 @@ from torch import nn
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
-from posattn.compiler.compiling import BOUND
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
+from posattn.names import BOUND
 from posattn.network import can
 from posattn.pretrained import COMPARED, pretrained
 from posattn.runs import AnyRun, load

@@ -15,18 +15,16 @@ from torch import Tensor
 from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, path_of, positive, whole
+from posattn.errors import UsageError, choice, meant, path_of, positive, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
+from posattn.names import BY, MACHINES
 from posattn.pretrained import pretrained
 from posattn.runs import load
 from posattn.tasks import task
-
-BY = ("attention", "effect")
-MACHINES = 8  # by default
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,8 @@ def report_of(
     """
     if not path_of("FOLDER", what).exists():
         if what not in (named := (*PROGRAMS, "benes")):
-            raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+            said = f"FOLDER is {meant(what, named)}, which does not exist"
+            raise UsageError(f"{said}; a PROGRAM must be one of {', '.join(named)}.")
         return program_report(what, MACHINES if machines is None else machines)
     run = load(what)
     if isinstance(run, CompiledRun):

@@ -55,13 +55,15 @@ class Run(AnyRun):
     def _given(self, x: object) -> Tensor:
         """Also warns if the lists are shorter than any that the networks were trained on."""
         given = super()._given(x)
-        length = given.shape[-1] if given.ndim else 0
-        takes_shorter = self.spec.variable_length or self.reads_tokens or self.config.any_length
-        if 0 < length < self.config.n and not takes_shorter:
-            warnings.warn(
-                f"the list has {length} numbers; this network was trained on {self.config.n} only.", stacklevel=3
-            )
+        if reason := self.too_short(given.shape[-1] if given.ndim else 0):
+            warnings.warn(f"{reason}.", stacklevel=3)
         return given
+
+    def too_short(self, length: int) -> str | None:
+        takes_shorter = self.spec.variable_length or self.reads_tokens or self.config.any_length
+        if takes_shorter or not 0 < length < self.config.n:
+            return None
+        return f"the list has {length} numbers; this network was trained on {self.config.n} only"
 
     def _predict(self) -> Predict:
         return predictor(self.parameters)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from posattn.errors import UsageError, choice, instance, shown, whole
+from posattn.names import PRECISIONS
 from posattn.network import NetworkConfig, from_dict
 from posattn.training.recipe import Recipe
 from posattn.training.suitability import check_reads
 from posattn.training.trainer import Member
 
-PRECISIONS = ("fp32", "tf32", "fp16")
 _FORMAT = 1
 
 

@@ -22,8 +22,32 @@ def test_predict_puts_the_answer_beside_the_truth(pair, posattn_command, text):
         assert row[1:] == [f"{given:g}", f"{answer:.4f}", f"{truth:.4f}", f"{answer - truth:+.4f}"]
 
 
-def test_predict_takes_a_shorter_list_and_says_what_the_run_was_trained_on(pair, posattn_command):
+def test_a_list_may_be_several_arguments_and_have_brackets(pair, posattn_command):
+    expected = posattn_command("predict", pair, "-3,1.5,-0.5")
+    assert expected[0] == 0
+    for text in (["-3", "1.5", "-0.5"], ["[-3, 1.5, -0.5]"], ["[-3,", "1.5,", "-0.5]"], ["-3,", "1.5 -0.5"]):
+        assert posattn_command("predict", pair, *text) == expected
+        assert posattn_command("predict", pair, "--member=0", *text) == expected
+    for wrong in (["[1,2,3"], ["1,,2"], ["1", "2", "x"], ["[]"], ["1,2,3,"]):
+        code, _, said = posattn_command("predict", pair, *wrong)
+        assert code == 2 and said.startswith(
+            f"posattn: the list is {' '.join(wrong)!r}; it must be numbers up to 3e38, "
+        )
+
+
+def test_a_misspelt_option_is_no_part_of_the_list(pair, posattn_command):
+    code, _, said = posattn_command("predict", pair, "1,2,3", "--membr", "1")
+    assert (code, said) == (
+        2,
+        "posattn: there is no option '--membr' (did you mean --member?); see posattn predict --help.\n",
+    )
+
+
+def test_a_shorter_list_is_refused_unless_asked_for(pair, posattn_command):
     code, shown, said = posattn_command("predict", pair, "2,1")
+    sentence = "the list has 2 numbers; this network was trained on 3 only"
+    assert (code, shown, said) == (2, "", f"posattn: {sentence}; --shorter asks it all the same.\n")
+    code, shown, said = posattn_command("predict", pair, "2,1", "--shorter")
     assert code == 0 and said.count("\n") == 1 and "trained on 3 only" in said
     assert "1.0000" in shown
 
@@ -42,9 +66,9 @@ def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
         1.0
     ] * 5  # the true median, at every position
     assert max(abs(float(row[3]) - 1) for row in rows) < 0.1
-    code, shown, said = posattn_command("predict", "3,1,2", "--pretrained", "sort", "--device=cpu")
+    code, shown, said = posattn_command("predict", "3", "1", "2", "--shorter", "--pretrained", "sort", "--device=cpu")
     assert code == 0 and said == "posattn: the list has 3 numbers; this network was trained on 8 only.\n"
-    for wrong in (["run"], ["--pretrained=sort"], ["run", "3,1", "--pretrained=sort"], []):
+    for wrong in (["run"], ["--pretrained=sort"], []):
         code, _, said = posattn_command("predict", *wrong)
         assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
     code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "median-total")
@@ -53,6 +77,7 @@ def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
     for wrong, what in (
         (["3,1,2", "--pretrained=sort", "--member=1"], "member is 1"),
         (["run", "3,1", "--arch=looped"], "arch is"),
+        (["run", "3,1", "--pretrained=sort"], "the list is 'run 3,1'; it must be numbers"),
     ):
         code, _, said = posattn_command("predict", *wrong)
         assert code == 2 and said.startswith(f"posattn: {what}")

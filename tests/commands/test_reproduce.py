@@ -2,11 +2,20 @@
 
 import json
 
+from posattn.training import Trainer
+
 
 def test_the_list_of_experiments(posattn_command):
     code, shown, _ = posattn_command("reproduce", "--list")
     assert code == 0 and "fix-scale" in shown and "Figure 4" in shown
     assert posattn_command("reproduce")[1] == shown
+
+
+def test_the_list_says_what_its_times_rest_on_and_times_nothing(posattn_command, monkeypatch):
+    monkeypatch.setattr(Trainer, "steps", None)  # no step may be taken
+    code, shown, _ = posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")
+    assert code == 0 and "at the speed of a core of an AMD EPYC; nothing is timed here." in shown
+    assert posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")[1] == shown
 
 
 def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_command):

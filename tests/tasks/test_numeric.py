@@ -158,5 +158,7 @@ def test_a_registered_row_is_a_task(monkeypatch):
 
 
 def test_an_unknown_name_lists_the_names():
-    with pytest.raises(UsageError, match="task is 'sums'; it must be one of sum, min, median, sort, maxsub"):
+    with pytest.raises(
+        UsageError, match=r"task is 'sums' \(did you mean sum\?\); it must be one of sum, min, median, sort, maxsub"
+    ):
         task("sums")

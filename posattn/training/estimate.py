@@ -1,54 +1,51 @@
-"""Estimates how long an experiment will train on this machine: times a step of each network and counts the steps."""
+"""Estimates how long training takes: the operations of a list, at the speed of machines that were measured.
+
+Nothing is timed, so that the estimate is there at once and is the same each time. A CPU core counts as one of the machine that
+made the quick results (an AMD EPYC), and a GPU as an H200 in fp16; ``REST`` says so in words.
+"""
 
 import math
-import time
-from collections.abc import Iterable
-from functools import cache
 
 import torch
 
-from posattn.experiments.cells import Cell
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
-from posattn.tasks import TASKS
-from posattn.training import Member, Trainer
-from posattn.training.recipe import recipe
-from posattn.training.workers import Workers
+from posattn.training.recipe import Recipe
 
-_ENTRIES = 1800  # timed at once: 200 lists of 8 numbers
+REST = {"cpu": "a core of an AMD EPYC", "cuda": "an H200 in fp16"}  # what estimates rest on
+# Operations per second of a core, by what a network that folds reads: medians over the networks of the experiments.
+_CORE_RATE = {"none": 5e10, "letters": 4.5e10, "prompts": 2.7e10}
+# Seconds of a core per list and position, of networks that do not fold.
+_CORE_UNFOLDED = {"looped": 8e-6, "gcn": 5e-6, "gat": 1.4e-5}
+_CORE_OTHERS = 4e-5
 # Seconds per list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
+_GPU_MEMBERS = 15  # fewer take as long as so many
 # Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-scale, 12 members.
 _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
-def seconds(cells: Iterable[Cell], device: torch.device) -> float:
-    """The estimated training time of all cells together."""
-    total = 0.0
-    for cell in cells:
-        lists = cell.recipe.epochs * cell.recipe.samples * cell.recipe.starts
-        each = _on_cpu(cell.model) if device.type == "cpu" else _on_gpu(cell.model)
-        total += lists * each
-    return total
+def seconds(model: NetworkConfig, recipe: Recipe, device: torch.device, members: int | None = None) -> float:
+    """The estimated time to train ``members`` networks; by default the share of one, where others keep the device busy."""
+    lists = recipe.epochs * recipe.samples
+    if device.type != "cpu":
+        alone = 1 if members is None else max(members * recipe.starts, _GPU_MEMBERS) / recipe.starts
+        return lists * recipe.starts * alone * _on_gpu(model)
+    # On a CPU each network has a core to itself.
+    cores = torch.get_num_threads()
+    turns = recipe.starts / cores if members is None else math.ceil(members * recipe.starts / cores)
+    return lists * turns * _on_core(model)
 
 
-@cache
-def _on_cpu(model: NetworkConfig) -> float:
-    """Seconds per list, timed with as many members as keep all cores busy, on a task that the network can read."""
-    task = next(name for name, row in TASKS.items() if model.reads == row.TOKENS)
-    lists = max(20, _ENTRIES // (model.n + 1))
-    with Workers() as workers:
-        team = [Member(task, seed, 1e-4) for seed in range(workers.threads)]
-        plan = recipe("paper", samples=3 * lists, batch=lists, epochs=1)
-        steps = Trainer(model, plan, team, torch.device("cpu"), workers).steps()
-        next(steps)
-        start = time.perf_counter()
-        for _ in steps:
-            pass
-        return (time.perf_counter() - start) / (2 * lists * len(team))
+def _on_core(model: NetworkConfig) -> float:
+    """Seconds of a core per list."""
+    if not can(model, "fold"):
+        return _CORE_UNFOLDED.get(model.arch, _CORE_OTHERS) * (model.n + 1)
+    assert isinstance(model, ModelConfig)
+    return operations(model) / _CORE_RATE[model.reads]
 
 
 def _on_gpu(model: NetworkConfig) -> float:
@@ -72,6 +69,7 @@ def operations(model: ModelConfig) -> float:
 
 
 def in_words(duration: float) -> str:
+    """A time in the largest unit of which there are two."""
     if not duration:  # nothing to train
         return "none"
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):

@@ -1,0 +1,37 @@
+"""The names that ``import posattn`` gives: imported when the first is asked for, whichever module came before."""
+
+import subprocess
+import sys
+
+import pytest
+
+import posattn
+
+
+def test_importing_the_package_imports_no_torch_and_its_names_do():
+    code = "import sys, posattn; assert 'torch' not in sys.modules; from posattn import Transformer; "
+    code += "assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there_and_listed():
+    assert sorted(name for own in posattn._HOMES.values() for name in own) == sorted(posattn.__all__)
+    assert set(posattn.__all__) <= set(dir(posattn)) and all(hasattr(posattn, name) for name in posattn.__all__)
+    with pytest.raises(AttributeError, match="module 'posattn' has no attribute 'trian'"):
+        _ = posattn.trian
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from posattn.model import ModelConfig; assert ModelConfig(8, 'looped').kind == 'looped'",
+        "from posattn.network import from_dict; from_dict({'kind': 'graph', 'n': 4, 'arch': 'gcn'})",
+        "from posattn.runs import load; assert len(load('PAIR')) == 2",
+        "import posattn.pretrained; import posattn; assert posattn.pretrained('sort').config.n == 8",
+        "import posattn; assert posattn.compiler.PROGRAMS and posattn.experiments.EXPERIMENTS",
+        "from posattn import *; assert callable(pretrained) and Run",
+    ],
+)
+def test_a_module_imported_by_itself_knows_all_kinds(code, pair):
+    done = subprocess.run([sys.executable, "-c", code.replace("PAIR", str(pair))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
