@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
-from posattn.compiler.compiling import Compilation
+from posattn.compiler.compiling import EXACT, Compilation
 from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import blank_transformer
@@ -104,10 +104,7 @@ class CompiledRun(AnyRun):
 
 
 def save(compilation: Compilation, path: str | Path) -> None:
-    """Writes the network and what it was compiled from; raises if the folder holds another program or a trained run."""
-    folder = RunFolder(path)
-    if folder.run.exists():
-        raise UsageError(f"{folder} holds a trained run; give another folder.")
+    """Writes the network and what it was compiled from; raises if the folder holds anything else."""
     lowered = compilation.lowered
     described = {
         "format": _FORMAT,
@@ -118,32 +115,52 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
-    if folder.program.exists() and (held := files.read_json(folder.program)) != described:
-        found = held.get("program") if isinstance(held, dict) else None
-        raise UsageError(f"{folder} holds {found or 'another program'}, compiled otherwise; give another folder.")
     weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
-    files.save_tensors(folder.weights, weights, {"model": compilation.model.config.to_dict()})
-    files.write_json(folder.program, described)
+    RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
 
 def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
-    """The compiled program in a folder."""
-    described = files.read_json(folder.program)
-    if not isinstance(described, dict) or described.get("format") != _FORMAT or "program" not in described:
-        raise files.Damaged(f"{folder.program} does not describe a compiled program.")
-    tensors, about = files.load_tensors(folder.weights)
+    """The compiled program in a folder.
+
+    A folder of an earlier version does not say which weights belong to the program. A program of the library must then give
+    the direct answers for some inputs; of any other program, the number of machines must be that of the network.
+    """
+    described, tensors, about = folder.read_program()
+    name, wrong = described.get("program"), f"{folder.program} does not describe a compiled program."
+    if described.get("format") != _FORMAT or not isinstance(name, str):
+        raise files.Damaged(wrong)
     try:
         config = from_dict(about["model"])
         assert isinstance(config, CompiledConfig)
-    except (KeyError, TypeError, AssertionError) as error:
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise files.Damaged(f"{folder.weights.with_suffix('.json')} does not describe a compiled program.") from error
     network = blank_transformer(config)
     own = dict(network.named_parameters())
-    if not set(tensors) <= set(own) or any(own[name].shape != value.shape for name, value in tensors.items()):
+    if not set(tensors) <= set(own) or any(not _alike(own[key], value) for key, value in tensors.items()):
         raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
-    for name, value in tensors.items():
-        own[name].copy_(value)
-    return CompiledRun(described["program"], network.eval().to(device))
+    for key, value in tensors.items():
+        own[key].copy_(value)
+    run = CompiledRun(name, network.eval().to(device))
+    if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):
+        raise files.Damaged(f"{folder.weights} belongs to another program than {folder.program}.")
+    return run
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def _answers(run: CompiledRun, described: dict[str, Any]) -> bool:
+    """Whether a program of the library gives the direct answers, up to the errors in its description."""
+    try:
+        x = run.examples()
+        if x is None:
+            return True
+        found, truth = run.network(x[:10].to(run.device)), run.truth(x[:10]).to(run.device)
+        allowed = EXACT * max(1.0, truth.abs().max().item()) + described["error"] + described["misfit"]
+        return found.shape == truth.shape and bool(((found - truth).abs() <= allowed).all())
+    except (UsageError, ValueError, TypeError, IndexError, RuntimeError):  # the inputs of another program
+        return False
 
 
 register_reader("compiled", read_program)

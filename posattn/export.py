@@ -73,7 +73,7 @@ def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     answers = lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])  # noqa: E731
     difference = _checked(model, program.config, length, answers, lists)
-    files.write(path, content)
+    files.output(path, content)
     return difference
 
 
@@ -88,7 +88,7 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
     torch.export.save(made, buffer)
     buffer.seek(0)
     difference = _checked(model, program.config, length, torch.export.load(buffer).module(), lists)
-    files.write(path, buffer.getvalue())
+    files.output(path, buffer.getvalue())
     return difference
 
 

@@ -2,13 +2,20 @@
 
 A tensor file ``NAME.safetensors`` has a ``NAME.json`` beside it with its SHA-256 and whatever describes it; the JSON is
 sealed by a checksum of its own. The JSON is written last, so a file that has one is complete.
+
+:func:`write` is for files in folders of the package's own, and replaces nothing but regular files. :func:`output` is for a file
+that the user names, which may be a device or a pipe. Both write through symbolic links.
 """
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
+import stat
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +29,8 @@ from torch import Tensor
 from posattn.errors import UsageError
 
 _PARTIAL = ".partial"
+_ABANDONED = 3600.0  # seconds after which nobody is writing a partial file any more
+_NO_FILE = "it is not a regular file"
 
 
 class Damaged(UsageError):
@@ -32,19 +41,58 @@ class InUse(UsageError):
     """Another process holds the lock."""
 
 
-def write(path: Path, content: bytes) -> None:
-    """Puts ``content`` at ``path`` whole or not at all; what was there stays if anything goes wrong."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
+def output(path: Path, content: bytes) -> None:
+    """Writes a file that the user names: as :func:`write` does, or into a device, a pipe or the standard output as it is."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
+        there = os.stat(path) if path.exists() else None
+        stream = None if there is None else _standard_stream(there)
+        if stream is None and (there is None or stat.S_ISREG(there.st_mode)):
+            return write(path, content)
+        with open(path if stream is None else os.dup(stream), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _standard_stream(there: os.stat_result) -> int | None:
+    """The descriptor of the standard output or error if it is the file ``there``; what was printed before goes there first."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a stream may be closed, or be no file
+            if os.path.samestat(there, os.fstat(stream.fileno())):
+                stream.flush()
+                return stream.fileno()
+    return None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Puts ``content`` at ``path`` whole or not at all; what was there stays if anything goes wrong.
+
+    A symbolic link stays, and its target is written. A file keeps its mode and, where this is permitted, its owner. What is
+    there and is no regular file is refused.
+    """
+    temporary = None
+    try:
+        place = Path(os.path.realpath(path))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        before = os.stat(place) if os.path.lexists(place) else None
+        if before is not None and not stat.S_ISREG(before.st_mode):
+            raise UsageError(f"cannot write {path}: {_NO_FILE}.")
+        _remove_abandoned(place)
+        temporary = place.with_name(f".{place.name}.{uuid.uuid4().hex}{_PARTIAL}")
+        mode = 0o666 if before is None else stat.S_IMODE(before.st_mode)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            if before is not None:
+                with contextlib.suppress(OSError, AttributeError):  # not permitted, or not known to the system
+                    os.chown(temporary, before.st_uid, before.st_gid)
+                os.chmod(temporary, mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, place)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
         raise _cannot_write(path, error) from error
 
 
@@ -53,9 +101,25 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot write {path}: {reason}.")
 
 
+def _remove_abandoned(path: Path) -> None:
+    """Removes what killed processes left half written of ``path``; a file that one may still be writing is younger."""
+    for left in half_written(path.parent, glob.escape(path.name)):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
+
+
 def half_written(folder: Path, *names: str) -> list[Path]:
     """Partial files that a killed process left in ``folder``; ``names`` are patterns of the files it was writing."""
     return [path for name in names for path in folder.glob(f".{name}.*{_PARTIAL}")]
+
+
+def check_new(folder: Path, *names: str) -> None:
+    """Raises unless ``folder`` is new or empty; a lock, and half-written files of ``names``, do not count."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"out is {str(folder)!r}, which is not a folder.")
+    if folder.exists() and set(folder.iterdir()) - {folder / "lock", *half_written(folder, *names)}:
+        raise UsageError(f"out is {str(folder)!r}, which holds other files; give an empty or a new folder.")
 
 
 @contextlib.contextmanager
@@ -77,31 +141,64 @@ def lock(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def write_json(path: Path, value: object) -> None:
-    write(path, (json.dumps(value, indent=2) + "\n").encode())
+    write(path, as_json(value))
+
+
+def as_json(value: object) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read(path).decode())
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise Damaged(f"{path} is damaged: it is not valid JSON.") from error
+    except RecursionError as error:
+        raise Damaged(f"{path} is damaged: its JSON is nested too deeply.") from error
+
+
+def read(path: Path, most: int = -1) -> bytes:
+    """The content of a regular file, or its first bytes; anything else might be endless, or wait for a writer."""
+    try:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Damaged(f"cannot read {path}: {_NO_FILE}.")
+            return file.read(most)
     except OSError as error:
         raise Damaged(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise Damaged(f"{path} is damaged: it is not valid JSON.") from error
+
+
+def write_sealed(path: Path, description: dict[str, Any]) -> None:
+    """Writes a JSON object with a checksum of its own, the seal."""
+    write_json(path, description | {"seal": _seal(description)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """The object that ``write_sealed`` wrote, without its seal; raises if it was altered."""
+    described = read_json(path)
+    if not isinstance(described, dict) or described.pop("seal", None) != _seal(described):
+        raise Damaged(f"{path} is damaged: its checksum does not match.")
+    return described
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Writes ``path`` and the JSON beside it."""
-    content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
+    content = packed(tensors)
     write(path, content)
-    sealed = description | {"sha256": sha256(content)}
-    write_json(path.with_suffix(".json"), sealed | {"seal": _seal(sealed)})
+    write_sealed(path.with_suffix(".json"), description | {"sha256": sha256(content)})
+
+
+def packed(tensors: dict[str, Tensor]) -> bytes:
+    """The content of a tensor file."""
+    return safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors at ``path`` and their description, after checking both."""
-    described = read_json(path.with_suffix(".json"))
-    if not isinstance(described, dict) or described.pop("seal", None) != _seal(described):
-        raise Damaged(f"{path.with_suffix('.json')} is damaged: its checksum does not match.")
+    described = read_sealed(path.with_suffix(".json"))
     content = read_checked(path, described.pop("sha256", None))
     try:
         return safetensors.torch.load(content), described
@@ -119,10 +216,7 @@ def sha256(content: bytes) -> str:
 
 def read_checked(path: Path, checksum: str | None) -> bytes:
     """The content of ``path`` if it has that SHA-256."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Damaged(f"cannot read {path}: {error.strerror}.") from error
+    content = read(path)
     if sha256(content) != checksum:
         raise Damaged(f"{path} is damaged: its checksum does not match.")
     return content
@@ -130,8 +224,7 @@ def read_checked(path: Path, checksum: str | None) -> bytes:
 
 def refuse_pickle(path: Path) -> None:
     """Raises if ``path`` is a pickle or a PyTorch archive, which could run any code when read."""
-    with path.open("rb") as file:
-        head = file.read(9)
+    head = read(path, 9)
     if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
         return
     suspicious = path.suffix in {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}

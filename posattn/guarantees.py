@@ -23,7 +23,7 @@ from posattn.folding import fold, input_encoding, stack_layers
 from posattn.model import Layer, ModelConfig, Transformer, input_features, positions_of
 from posattn.network import require
 from posattn.tasks import task as find_task
-from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate
+from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate_bound
 from posattn.theory.certificate import Certificate, certify
 from posattn.theory.discrepancy import HARD, Members, extremum
 from posattn.theory.matrices import ClassNorms, LayerWeights, Network
@@ -60,7 +60,7 @@ def network_bound(
     network: Network, samples: int, attention: str, delta: float, cap: int | float, layer_norm: bool = False
 ) -> GeneralizationBound:
     """``generalization_bound`` for a model's matrices of Eq. 9; every position but the scratchpad is an output."""
-    return evaluate(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
+    return evaluate_bound(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
 
 
 def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network:

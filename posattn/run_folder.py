@@ -13,6 +13,10 @@ from posattn import files
 from posattn.errors import UsageError
 
 
+_FILES = ("run.json", "program.json", "history.csv", "weights.*", "checkpoint-*")  # what may be there half written
+_UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of a program.json without seal
+
+
 class Spec(Protocol):
     """What determines a run's numbers, as its folder knows it."""
 
@@ -26,11 +30,11 @@ class RunFolder:
     """The folder of a run, trained or compiled. Only this class knows the names of its files:
 
     run.json               of a trained run: model, recipe, members, all that determines the numbers
-    program.json           of a compiled program: which one, for how many machines, with which bound and ε
+    program.json           of a compiled program: which one, for how many machines, with which bound, ε and weights
     weights.safetensors    when done: every parameter, of a trained run with a leading member axis; weights.json beside it
     history.csv            when done: loss and learning rate per member and epoch
     checkpoint-STEPS.*     while training: the newest two states, so that a damaged one costs an interval and not the run
-    lock                   while training: held by the process that trains; a folder that holds only a lock counts as new
+    lock                   while training or saving: held by the process that does; a folder of only a lock counts as new
     """
 
     def __init__(self, path: str | Path):
@@ -58,10 +62,7 @@ class RunFolder:
     def holds(self, spec: Spec) -> bool:
         """Whether the run is here and finished. Raises if the folder holds anything else, and changes nothing."""
         if not self.run.exists():
-            if self.path.exists() and not self.path.is_dir():
-                raise UsageError(f"out is {str(self)!r}, which is not a folder.")
-            if self.path.exists() and set(self.path.iterdir()) - {self._lock, *self._half_written()}:
-                raise UsageError(f"out is {str(self)!r}, which holds other files; give an empty or a new folder.")
+            files.check_new(self.path, *_FILES)
             return False
         before, now = files.read_json(self.run), json.loads(json.dumps(spec.to_dict()))
         if not isinstance(before, dict):
@@ -78,21 +79,74 @@ class RunFolder:
         Raises ``files.InUse`` if another process holds the lock. Once the run is finished the lock file is removed: from
         then on nobody writes here, so nobody needs a lock.
         """
-        with files.lock(self._lock):
+        with self._alone():
             finished = self.holds(spec)
             if not self.run.exists():
                 self.describe(spec)
-            for path in self._half_written():
+            yield finished
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Locks the folder, and removes what a killed process left half written."""
+        with files.lock(self._lock):
+            for path in files.half_written(self.path, *_FILES):
                 path.unlink(missing_ok=True)
             try:
-                yield finished
+                yield
             finally:
                 if self.finished:
-                    with contextlib.suppress(OSError):
-                        self._lock.unlink()
+                    self.sweep()
 
-    def _half_written(self) -> list[Path]:
-        return files.half_written(self.path, "run.json", "history.csv", "weights.*", "checkpoint-*")
+    def sweep(self) -> None:
+        """Removes what a finished run needs no more, also if the process that finished it was killed before it did."""
+        with contextlib.suppress(OSError):
+            self.clear_checkpoints()
+            self._lock.unlink(missing_ok=True)
+
+    def save_program(self, described: dict[str, Any], weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Writes a compiled program, what describes it and what describes its weights.
+
+        Raises if the folder holds anything else, another program included, or if another process holds the lock.
+        """
+        content = files.packed(weights)
+        tied = described | {"sha256": files.sha256(content)}
+        self._check_program(tied)
+        with self._alone():
+            self._check_program(tied)
+            files.write_sealed(self.program, tied)
+            files.save_tensors(self.weights, weights, about)
+
+    def _check_program(self, described: dict[str, Any]) -> None:
+        """Raises unless the folder is new or holds this very program."""
+        if self.run.exists():
+            raise UsageError(f"{self} holds a trained run; give another folder.")
+        if not self.program.exists():
+            return files.check_new(self.path, *_FILES)
+        held = self._program()
+        if "sha256" not in held:
+            held |= {"sha256": self._weights_checksum()}
+        if held != json.loads(json.dumps(described)):
+            raise UsageError(f"{self} holds {held.get('program')}, compiled otherwise; give another folder.")
+
+    def read_program(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
+        """What ``save_program`` was given; the description also has the checksum of the weights, unless it is not sealed."""
+        described = self._program()
+        if not self.finished:
+            raise UsageError(f"the program in {self} is not saved to the end; the command that began it saves it again.")
+        weights, about = files.load_tensors(self.weights)
+        if "sha256" in described and described["sha256"] != self._weights_checksum():
+            raise files.Damaged(f"{self.weights} belongs to another program than {self.program}.")
+        return described, weights, about
+
+    def _program(self) -> dict[str, Any]:
+        """What describes the compiled program. Folders of earlier versions have no seal."""
+        described = files.read_json(self.program)
+        if isinstance(described, dict) and described.keys() == _UNSEALED:
+            return described
+        return files.read_sealed(self.program)
+
+    def _weights_checksum(self) -> str | None:
+        return files.read_sealed(self.weights.with_suffix(".json")).get("sha256")
 
     def save(self, spec: Spec, weights: dict[str, Tensor], about: dict[str, Any], history: bytes) -> None:
         """Writes what training gave, after which the run is finished."""

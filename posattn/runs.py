@@ -101,7 +101,8 @@ class AnyRun(ABC):
         """
         given = self._given(x)
         if not bool(given.isfinite().all()):
-            raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to 3e38.")
+            most = "1e308" if given.dtype == torch.float64 else "3e38"
+            raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to {most}.")
         with torch.no_grad():
             return torch.stack([self._outputs(given, member) for member in range(len(self))])
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 
 import jaxtyping
@@ -50,6 +51,18 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def null(tmp_path):
+    """A device of our own that takes everything, like /dev/null."""
+    node = tmp_path / "null"
+    try:
+        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        node.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("making devices is not permitted here")
+    return node
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -199,3 +200,22 @@ def test_a_read_only_disk_ends_in_one_sentence(pair, posattn_command, tmp_path):
         assert (code, said) == (2, "posattn: cannot write fixed/t.csv: Read-only file system.\n")
     finally:
         subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", "PAIR", "--scales=1", "--samples=5", "--csv", "null"),
+        ("graph", "prefix-sum", "--machines=2", "--json", "null", "--out", "null.svg"),
+        ("export", "PAIR", "--torch", "null.pt2"),
+        ("explore", "PAIR", "--out", "null.html"),
+    ],
+)
+def test_a_device_that_an_output_names_stays_a_device(posattn_command, pair, null, arguments):
+    for suffix in (".svg", ".pt2", ".html"):  # endings that the commands ask for
+        null.with_suffix(suffix).symlink_to(null)
+    before = sorted(os.listdir(null.parent))
+    code, _, said = posattn_command(*(pair if value == "PAIR" else value for value in arguments))
+    assert (code, said) == (0, "")
+    assert stat.S_ISCHR(null.stat().st_mode) and sorted(os.listdir(null.parent)) == before
+    assert all(null.with_suffix(suffix).is_symlink() for suffix in (".svg", ".pt2", ".html"))

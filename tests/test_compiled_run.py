@@ -1,14 +1,15 @@
 """Compiled programs in folders: the network comes back as it was, and a damaged folder is refused."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 import posattn
-from posattn import UsageError
+from posattn import UsageError, files
 from posattn.compiled_run import CompiledRun, save
-from posattn.compiler import compile_program
+from posattn.compiler import PROGRAMS, compile_program
 from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -24,8 +25,8 @@ def test_a_saved_network_is_the_network(tmp_path):
 
 def test_damaged_folders_are_refused(tmp_path):
     save(compile_program("prefix-sum", 2), tmp_path / "own")
-    (tmp_path / "own" / "program.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(Damaged, match="does not describe a compiled program"):
+    files.write_sealed(tmp_path / "own" / "program.json", {"format": 99})
+    with pytest.raises(Damaged, match="belongs to another program|does not describe a compiled program"):
         posattn.load(tmp_path / "own")
     save(compile_program("prefix-sum", 2), tmp_path / "other")
     weights = tmp_path / "other" / "weights.safetensors"
@@ -36,6 +37,126 @@ def test_damaged_folders_are_refused(tmp_path):
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(UsageError, match="holds a trained run"):
         save(compile_program("prefix-sum", 2), tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The folders of two programs of the same sizes."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name in ("prefix-sum", "bitonic-sort"):
+        save(compile_program(name, 4), folder / name)
+    return folder
+
+
+def unseal(folder):
+    """Makes a folder what earlier versions wrote."""
+    described = json.loads((folder / "program.json").read_text())
+    del described["seal"], described["sha256"]
+    (folder / "program.json").write_text(json.dumps(described, indent=2))
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("names", [("weights.safetensors", "weights.json"), ("program.json",)])
+def test_weights_of_another_program_are_refused(both, tmp_path, names, older):
+    for name in ("prefix-sum", "bitonic-sort"):
+        shutil.copytree(both / name, tmp_path / name)
+        if older:
+            unseal(tmp_path / name)
+    for name in names:
+        shutil.copy(tmp_path / "bitonic-sort" / name, tmp_path / "prefix-sum" / name)
+    with pytest.raises(Damaged, match=r"weights\.safetensors belongs to another program than .*program\.json\.$"):
+        posattn.load(tmp_path / "prefix-sum")
+    posattn.load(tmp_path / "bitonic-sort")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"program": "prefix-min"}, {"machines": 5}, {"bound": 1.0}, {"seal": None}, {"more": 1}, {"sha256": "0" * 64}],
+)
+def test_an_altered_description_is_refused(both, tmp_path, change):
+    shutil.copytree(both / "prefix-sum", tmp_path / "own")
+    described = tmp_path / "own" / "program.json"
+    files.write_json(described, json.loads(described.read_text()) | change)
+    with pytest.raises(Damaged, match=r"program\.json is damaged: its checksum does not match\.$"):
+        posattn.load(tmp_path / "own")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_that_an_earlier_version_saved_loads(tmp_path, name):
+    save(compile_program(name, 2, values="lean"), tmp_path / "own")
+    unseal(tmp_path / "own")
+    assert posattn.load(tmp_path / "own").program == name
+    changed = json.loads((tmp_path / "own" / "program.json").read_text()) | {"machines": 3}
+    (tmp_path / "own" / "program.json").write_text(json.dumps(changed))
+    with pytest.raises(Damaged):
+        posattn.load(tmp_path / "own")
+
+
+@pytest.mark.parametrize("change", [lambda w: w.mT, lambda w: w.half(), lambda w: w[..., :-1]])
+def test_forged_weights_of_another_shape_or_type_are_refused(both, tmp_path, change):
+    shutil.copytree(both / "prefix-sum", tmp_path / "own")
+    weights = tmp_path / "own" / "weights.safetensors"
+    tensors, about = files.load_tensors(weights)
+    files.save_tensors(weights, {name: change(w) if w.ndim > 1 else w for name, w in tensors.items()}, about)
+    described = files.read_sealed(tmp_path / "own" / "program.json")
+    files.write_sealed(tmp_path / "own" / "program.json", described | {"sha256": files.sha256(weights.read_bytes())})
+    with pytest.raises(Damaged, match="does not fit the network that is described beside it"):
+        posattn.load(tmp_path / "own")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "weights.json", "thesis.tex", ".movie.mkv.partial"])
+def test_a_folder_of_somebody_elses_files_is_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("years of work")
+    with pytest.raises(UsageError, match=r"^out is .*, which holds other files; give an empty or a new folder\.$"):
+        save(compile_program("prefix-sum", 2), tmp_path)
+    assert contents(tmp_path) == {name: b"years of work"}
+
+
+def test_a_folder_that_another_process_saves_in_is_left_alone(tmp_path):
+    with files.lock(tmp_path / "lock"), pytest.raises(files.InUse, match="another process is using"):
+        save(compile_program("prefix-sum", 2), tmp_path)
+    assert set(contents(tmp_path)) == {"lock"}
+
+
+def test_the_same_program_compiled_otherwise_is_another(both, tmp_path):
+    before = contents(both / "prefix-sum")
+    assert set(before) == {"program.json", "weights.json", "weights.safetensors"}
+    with pytest.raises(UsageError, match=r"prefix-sum holds prefix-sum, compiled otherwise; give another folder\.$"):
+        save(compile_program("prefix-sum", 4, values="lean"), both / "prefix-sum")
+    assert contents(both / "prefix-sum") == before
+    for older in (False, True):
+        shutil.copytree(both / "prefix-sum", tmp_path / f"own-{older}")
+        if older:
+            unseal(tmp_path / f"own-{older}")
+        save(compile_program("prefix-sum", 4), tmp_path / f"own-{older}")
+        assert contents(tmp_path / f"own-{older}") == before
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_program_that_was_not_saved_to_the_end_is_saved_again(both, tmp_path, monkeypatch, writes):
+    """A process is killed after so many of the three files, in the midst of the next."""
+    done = []
+
+    def write(path, content, really=files.write):
+        if len(done) == writes:
+            path.with_name(f".{path.name}.1f.partial").write_bytes(content[:3])
+            raise KeyboardInterrupt
+        done.append(path)
+        really(path, content)
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(files, "write", write)
+        save(compile_program("prefix-sum", 4), tmp_path / "own")
+    with pytest.raises(UsageError, match=r"is not saved to the end; the command that began it saves it again\.$"):
+        posattn.load(tmp_path / "own")
+    with pytest.raises(UsageError, match="own holds prefix-sum, compiled otherwise"):
+        save(compile_program("bitonic-sort", 4), tmp_path / "own")
+    save(compile_program("prefix-sum", 4), tmp_path / "own")
+    assert contents(tmp_path / "own") == contents(both / "prefix-sum")
 
 
 @pytest.mark.parametrize("name", ["word-count", "list-ranking", "prefix-sum"])

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -297,3 +298,141 @@ def test_a_lock_where_no_file_can_be_is_one_sentence(tmp_path):
     place = tmp_path / "file" / "folder"
     with pytest.raises(UsageError, match=rf"^cannot write {place}: .+\.$"), files.lock(place / "lock"):
         pass
+
+
+# What a path already is stays what it is.
+
+
+def test_a_link_stays_and_its_target_is_written_whole(tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to("there/target")
+    (tmp_path / "second").symlink_to("link")
+    for write in (files.write, files.output):
+        write(tmp_path / "second", write.__name__.encode())
+        assert link.is_symlink() and target.read_bytes() == write.__name__.encode()
+    before = target.stat().st_ino
+    files.write(link, b"another file in its place")
+    assert target.stat().st_ino != before and os.listdir(tmp_path / "there") == ["target"]
+
+    def fail(*_):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(UsageError, match=rf"^cannot write {link}: broken\.$"):
+        files.write(link, b"lost")
+    assert target.read_bytes() == b"another file in its place" and os.listdir(tmp_path / "there") == ["target"]
+
+
+def test_a_link_to_nowhere_makes_its_target_and_a_loop_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "new" / "target")
+    files.write(tmp_path / "link", b"content")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "new" / "target").read_bytes() == b"content"
+    (tmp_path / "loop").symlink_to("loop")
+    for write in (files.write, files.output):
+        with pytest.raises(UsageError, match=r"^cannot write .*loop: .+\.$"):
+            write(tmp_path / "loop", b"content")
+    assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_file_keeps_its_mode_and_owner(tmp_path, mode):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    with contextlib.suppress(PermissionError):
+        os.chown(path, 1234, 1235)
+    before = path.stat()
+    files.write(path, b"new")
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert path.read_bytes() == b"new"
+
+
+def test_nobody_else_reads_a_private_file_while_it_is_written(tmp_path, monkeypatch):
+    path, modes = tmp_path / "file", []
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+
+    def look(descriptor):
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+
+    monkeypatch.setattr(os, "fsync", look)
+    monkeypatch.setattr(os, "chmod", lambda *_: modes.append("later"))
+    files.write(path, b"new")
+    assert modes == ["later", 0o600]
+
+
+def test_a_pipe_gets_the_content_and_stays(tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    files.output(pipe, b"x" * 200_000)  # more than a pipe holds
+    reader.join(timeout=60)
+    assert got == [b"x" * 200_000] and stat.S_ISFIFO(pipe.stat().st_mode) and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_device_stays_a_device(null, tmp_path):
+    (tmp_path / "link").symlink_to(null)
+    for path in (null, tmp_path / "link"):
+        files.output(path, b"content")
+    assert stat.S_ISCHR(null.stat().st_mode) and sorted(os.listdir(tmp_path)) == ["link", "null"]
+
+
+@pytest.mark.parametrize("into", ["pipe", "file"])
+def test_what_goes_to_the_standard_output_stands_between_what_is_printed(tmp_path, into):
+    script = "import sys; from posattn import files\n"
+    script += "print('before'); files.output(files.Path('/dev/stdout'), b'content\\n'); print('after')"
+    with (tmp_path / "file").open("w+") as file:
+        where = subprocess.PIPE if into == "pipe" else file
+        done = subprocess.run([sys.executable, "-c", script], stdout=where, text=True, timeout=60, check=True)
+        file.seek(0)
+        assert (done.stdout if into == "pipe" else file.read()) == "before\ncontent\nafter\n"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_folders_of_the_package_hold_regular_files_only(tmp_path):
+    """Nobody waits for the other end of a pipe, or reads a device without end."""
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    (tmp_path / "folder.json").mkdir()
+    for name in ("pipe", "endless", "folder"):
+        path = tmp_path / f"{name}.json"
+        for call in (files.read_json, files.refuse_pickle, lambda path: files.read_checked(path, "")):
+            with pytest.raises(Damaged, match=rf"^cannot read {path}: .+\.$"):
+                call(path)
+        with pytest.raises(UsageError, match=rf"^cannot write {path}: it is not a regular file\.$"):
+            files.write(path, b"content")
+
+
+@pytest.mark.parametrize("depth", [500, 900, 2_000, 100_000])
+def test_json_that_is_nested_too_deeply_is_damaged(tmp_path, depth):
+    path = tmp_path / "deep.json"
+    path.write_text('{"a":' * depth + "1" + "}" * depth)
+    with pytest.raises(Damaged, match=rf"^{path} is damaged: .+\.$"):
+        files.read_sealed(path)
+
+
+def test_a_sealed_object_comes_back_and_an_altered_one_does_not(tmp_path):
+    path = tmp_path / "some.json"
+    files.write_sealed(path, {"a": 1, "b": [0.1, None]})
+    assert files.read_sealed(path) == {"a": 1, "b": [0.1, None]}
+    for altered in ({"a": 2}, {"seal": None}, {"seal": "0" * 64}, {"c": 1}):
+        files.write_json(tmp_path / "other.json", json.loads(path.read_text()) | altered)
+        with pytest.raises(Damaged, match=r"other\.json is damaged: its checksum does not match\.$"):
+            files.read_sealed(tmp_path / "other.json")
+    files.write_json(path, [1])
+    with pytest.raises(Damaged):
+        files.read_sealed(path)
+
+
+def test_what_a_killed_process_left_half_written_goes_with_the_next_write(tmp_path):
+    old, young, other = (tmp_path / f".{name}.partial" for name in ("a[1].csv.1f", "a[1].csv.2f", "b.csv.3f"))
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+    for path in (old, other):
+        os.utime(path, (0, time.time() - 2 * 3600))
+    files.write(tmp_path / "a[1].csv", b"whole")
+    assert not old.exists() and young.exists() and other.exists()

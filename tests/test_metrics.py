@@ -155,3 +155,31 @@ def test_several_lengths_count_equally():
     run = posattn.train("sum", SMALL, samples=30, epochs=1, batch=10, variable_length=True, device="cpu")
     with pytest.raises(UsageError, match="samples is 2"):
         run.evaluate([1], samples=2)
+
+
+@pytest.mark.parametrize(
+    ("n", "short", "named"), [(100_000, "cpu", "CPU"), (100_000, "cuda", "GPU"), (8000, "cuda", "GPU")]
+)
+def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network_is(monkeypatch, n, short, named):
+    """The truth of long lists is the CPU's work on every device. Nothing is drawn here, so no GPU is needed."""
+    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e6 if device.type == short else 1e12)
+    with pytest.raises(UsageError, match=rf"^samples is 10; so many lists of {n} .* GB are free on the {named}\.$"):
+        metrics.Evaluation(lambda x: x, [("sum", 0)], 10, device=torch.device("cuda")).by_length([n], [1.0])
+
+
+def test_the_columns_of_the_truth_need_room_only_where_it_is_computed(monkeypatch):
+    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
+    metrics.check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
+
+
+def test_the_relative_square_is_1_for_no_answer_and_does_not_see_the_scale():
+    y, out = torch.randn(3, 4, 5) + 2, torch.randn(3, 4, 5)
+    assert torch.equal(metrics.relative_square(torch.zeros_like(y), y), torch.ones(3).double())
+    torch.testing.assert_close(metrics.relative_square(7 * out, 7 * y), metrics.relative_square(out, y))
+    expected = sum((o - t) ** 2 for o, t in zip(out[0].flatten().tolist(), y[0].flatten().tolist(), strict=True))
+    assert metrics.relative_square(out, y)[0].item() == pytest.approx(expected / y[0].square().sum().item(), rel=1e-5)
+
+
+def test_the_percentage_error_leaves_out_answers_of_zero():
+    y, out = torch.tensor([[2.0], [0.0], [-4.0]]), torch.tensor([[3.0], [9.0], [-3.0]])
+    assert metrics.percentage_error(out, y).item() == pytest.approx((0.5 + 0.25) / 2)

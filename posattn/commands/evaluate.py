@@ -38,7 +38,7 @@ def command(
         of_these = console.parse_lengths(lengths)
         table, score = trained.evaluate_lengths(of_these, factors or (1, 10), samples), LENGTH_SCORES
     if csv is not None:
-        files.write(csv, table.to_csv(index=False).encode())
+        files.output(csv, table.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
     keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()

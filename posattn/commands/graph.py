@@ -42,9 +42,9 @@ def command(
     asked, drawn = report.settings.get("machines"), len(report.graph.names)
     if "program" in report.settings and drawn != asked:
         print(f"{what} for {asked} has {drawn} machines, and all are drawn.")
-    files.write(out, svg(report.graph).encode())
+    files.output(out, svg(report.graph).encode())
     if json_file is not None:
-        files.write_json(json_file, report.as_json())
+        files.output(json_file, files.as_json(report.as_json()))
     if report.layers:
         console.print_frame(f"{report.graph.title}: shares of what is heard from others", report.patterns())
     if report.cuts:

@@ -15,12 +15,12 @@ from posattn.compiler.expressions import (
     Array,
     Assume,
     ByMachine,
-    Cell,
     Expression,
     Fitted,
     Greater,
     Linear,
     Me,
+    MemoryCell,
     Relu,
     Select,
     Smaller,
@@ -118,7 +118,7 @@ class Analysis:
     def _find(self, node: Expression) -> Known:
         known = self.known
         match node:
-            case Cell(index):
+            case MemoryCell(index):
                 return self.cells[index]
             case Me(lost):
                 return Known(float(self.first * lost), float(self.last), True)

@@ -16,7 +16,7 @@ from posattn.compiler.expressions import (
     as_expression,
     both,
     by_machine,
-    evaluate,
+    evaluate_expressions,
     reads_memory,
     select,
     sort_records,
@@ -81,7 +81,7 @@ def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
     if any(map(reads_memory, addresses)):
         return None
     numbers = np.arange(program.machines, dtype=float)
-    table = evaluate(addresses, np.zeros((program.machines, 1)), numbers)
+    table = evaluate_expressions(addresses, np.zeros((program.machines, 1)), numbers)
     edges = [
         (i, m, int(to[i]))
         for m, to in enumerate(table)

@@ -80,7 +80,7 @@ class Expression:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell(Expression):
+class MemoryCell(Expression):
     """What memory position ``index`` holds when the local computation begins."""
 
     index: int
@@ -318,7 +318,7 @@ def comparators(count: int) -> tuple[tuple[int, int], ...]:
 def reads_memory(node: object) -> bool:
     """Whether an expression, or a part of one, depends on memory, rather than on the machine's number and constants alone."""
     if isinstance(node, (Expression, Sort)):
-        return isinstance(node, Cell) or any(map(reads_memory, vars(node).values()))
+        return isinstance(node, MemoryCell) or any(map(reads_memory, vars(node).values()))
     return isinstance(node, tuple) and any(map(reads_memory, node))
 
 
@@ -327,7 +327,7 @@ class Memory(Sequence[Expression]):
 
     def __init__(self, size: int):
         self.me: Expression = Me()
-        self._cells = [Cell(index) for index in range(size)]
+        self._cells = [MemoryCell(index) for index in range(size)]
 
     def __getitem__(self, index: Any) -> Any:
         try:
@@ -342,7 +342,7 @@ class Memory(Sequence[Expression]):
         return len(self._cells)
 
 
-def evaluate(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:
+def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:
     """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...)."""
     evaluation = _Evaluation(cells, me)
     return [evaluation.value(expression) for expression in expressions]
@@ -364,7 +364,7 @@ class _Evaluation:
     def _compute(self, node: Expression) -> Any:
         value = self.value
         match node:
-            case Cell(index):
+            case MemoryCell(index):
                 return self.cells[..., index]
             case Me():
                 return self.me.astype(float)

@@ -112,7 +112,7 @@ class Lowering:
         affine, known = self.affine, self.analysis.known
         known(node)  # raises if the node's parts do not suit it
         match node:
-            case ex.Cell(index):
+            case ex.MemoryCell(index):
                 return Affine({index: 1.0})
             case ex.Me():
                 return Affine({self.me: 1.0})

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import Analysis, Known
-from posattn.compiler.expressions import Cell, Expression, maximum
+from posattn.compiler.expressions import Expression, MemoryCell, maximum
 from posattn.compiler.expressions_to_relu import relu_layers
 from posattn.compiler.programs import joined_stretch, least, total
 from posattn.errors import choice
@@ -80,7 +80,7 @@ def looped_program(task: str) -> LoopedTransformer:
     """The looped network that solves a task (sum, min, maxsub, sort, median-total) exactly, for lists of every length."""
     row = LOOPED_PROGRAMS[choice("task", task, LOOPED_PROGRAMS)]
     brought = sum(len(words) for words in row.reads)
-    cells = [Cell(index) for index in range(brought + row.words)]
+    cells = [MemoryCell(index) for index in range(brought + row.words)]
     anything = Analysis([Known(-_ANY, _ANY)] * len(cells), 0)
     # The analysis also wants a column for the machine's number, which no expression reads.
     maps = relu_layers(row.phi(cells[:brought], cells[brought:]), anything, [*range(len(cells)), 0], len(cells))

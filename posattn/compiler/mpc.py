@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from posattn.compiler.analysis import Known
-from posattn.compiler.expressions import Array, Cell, Expression, Me, as_expression, evaluate
+from posattn.compiler.expressions import Array, Expression, Me, MemoryCell, as_expression, evaluate_expressions
 from posattn.compiler.inputs import ParallelProgram
 from posattn.errors import UsageError, whole
 
@@ -128,7 +128,8 @@ class MPC(ParallelProgram):
 def _view(places: int, longest: int) -> Machine:
     stride = longest + 1
     boxes = [
-        Received(Cell(q * stride), tuple(Cell(q * stride + 1 + word) for word in range(longest))) for q in range(places)
+        Received(MemoryCell(q * stride), tuple(MemoryCell(q * stride + 1 + word) for word in range(longest)))
+        for q in range(places)
     ]
     return Machine(Me(), Inbox(boxes))
 
@@ -144,7 +145,7 @@ def run(program: MPC, x: Array) -> Array:
     inbox[:, own, 0, 1 : 1 + x.shape[-1]] = batch
     for r in range(len(program.rounds)):
         inbox = _deliver(program, r, inbox.reshape(*shape, -1), me)
-    answers = evaluate(list(program.finish(program.view())), inbox.reshape(*shape, -1), me)
+    answers = evaluate_expressions(list(program.finish(program.view())), inbox.reshape(*shape, -1), me)
     return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], -1)
 
 
@@ -153,7 +154,7 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
     messages = program.messages(r, program.view())
     lengths = [message.length for message in messages]
     parts = [part for message in messages for part in (message.to, message.when, *message.words)]
-    table = np.stack(evaluate(parts, cells, me), axis=-1) if parts else np.empty((*cells.shape[:2], 0))
+    table = np.stack(evaluate_expressions(parts, cells, me), axis=-1) if parts else np.empty((*cells.shape[:2], 0))
     table = table.reshape(*cells.shape[:2], len(messages), program.longest + 2)
     inbox = np.zeros((*cells.shape[:2], program.places, program.longest + 1))
     where = f"{program.name}, round {r + 1}: machine"

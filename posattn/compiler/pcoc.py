@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posattn.compiler.analysis import Known
-from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate
+from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate_expressions
 from posattn.compiler.inputs import ParallelProgram
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
 from posattn.errors import UsageError, whole
@@ -161,9 +161,9 @@ def states(program: PCOC, x: Array) -> list[Array]:
 
 def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
     guards = program.guard(r)
-    for guard, count in zip(guards, evaluate([guard.count for guard in guards], memory, me), strict=True):
+    for guard, count in zip(guards, evaluate_expressions([guard.count for guard in guards], memory, me), strict=True):
         if (count > 0).any():
             place = tuple(np.argwhere(count > 0)[0])
             told = described_breach(guard.kind, math.ceil(count[place]))
             raise UsageError(f"{program.name}, round {r}: machine {place[-1]} {told}.")
-    return np.stack(evaluate(program.local(r), memory, me), axis=-1)
+    return np.stack(evaluate_expressions(program.local(r), memory, me), axis=-1)

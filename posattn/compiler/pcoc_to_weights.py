@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
-from posattn.compiler.expressions import Array, Expression, Me, both, evaluate, minimum, select
+from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
@@ -134,7 +134,7 @@ def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink:
 
 
 def _at(local: Sequence[Expression], memory: Array, machine: int) -> Array:
-    return np.stack(evaluate(local, memory[None], np.array([float(machine)])), axis=-1)[0]
+    return np.stack(evaluate_expressions(local, memory[None], np.array([float(machine)])), axis=-1)[0]
 
 
 def hardmax_temperature(n: int, epsilon: float) -> float:

@@ -31,13 +31,14 @@ SIZES = ("smoke", "quick", "paper")
 class Held:
     """What a store holds of a source: whether there are rows, whether they suffice for a figure, and how many, in words.
 
-    ``read`` gives the rows, and the descriptions of the ensembles that they come from.
+    ``read`` gives the rows, and the descriptions of the ensembles that they come from. It computes what needs no runs and is not
+    there; ``read(keep=True)`` writes that into the store.
     """
 
     some: bool
     enough: bool
     said: str
-    read: Callable[[], tuple[pd.DataFrame, list[dict[str, Any]]]]
+    read: Callable[..., tuple[pd.DataFrame, list[dict[str, Any]]]]
 
 
 class Source:
@@ -142,13 +143,13 @@ class Grid(Source):
         there = {cell.point for cell in cells if cell.key in found}
         enough = 2 * len(there) >= len({cell.point for cell in cells})
 
-        def read() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+        def read(keep: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
             rows, ensembles = store.rows(found, own.measure)
             rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}) if found else rows
             if found and self.programs:
                 # With what determines them, as an experiment of one's own may change.
                 called = f"{name}-{size}-compiled-{digest([own.tasks, own.n, own.measure.key()])}"
-                compiled = store.computed(called, lambda: _of(compiled_rows(own.tasks, own.n, own.measure), name))
+                compiled = store.computed(called, lambda: _of(compiled_rows(own.tasks, own.n, own.measure), name), keep)
                 rows = pd.concat([rows, compiled], ignore_index=True)
             return _of(rows, name), ensembles
 
@@ -169,8 +170,8 @@ class Computation(Source):
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         there = store.has_computed(f"{name}-{size}")
 
-        def read() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-            return store.computed(f"{name}-{size}", lambda: _of(self.rows(size), name)), []
+        def read(keep: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+            return store.computed(f"{name}-{size}", lambda: _of(self.rows(size), name), keep), []
 
         return Held(there, there, "computed", read)
 

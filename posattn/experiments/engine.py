@@ -136,7 +136,7 @@ def reproduce(
     _claim(out, {"experiment": experiment.name, "scale": size})
     chosen = [cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)]
     store.complete(chosen, engine, precision)
-    rows, ensembles = experiment.held(size, store, precision).read()
+    rows, ensembles = experiment.held(size, store, precision).read(keep=True)
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name
     section = report.section(experiment, size, shown, shown.write(stem), ensembles)
     page, figure = (out / f"{experiment.name}{end}" for end in (".html", ".png"))
@@ -173,7 +173,7 @@ def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     if not sections:
         few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of any experiment"
         raise UsageError(f"store is {str(store.root)!r}, which holds {few}.")
-    files.write(out, report.page("posattn: results", sections, contents=True, others=others))
+    files.output(out, report.page("posattn: results", sections, contents=True, others=others))
     return [f"{section['name']}: {section['line']}" for section in sections], others
 
 
@@ -181,8 +181,7 @@ def _claim(out: Path, what: dict[str, str]) -> None:
     """Makes ``out`` the folder of one experiment at one size; a folder of anything else is refused."""
     described = out / "experiment.json"
     if not described.exists():
-        if out.is_dir() and any(out.iterdir()):
-            raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
+        files.check_new(out, described.name)
         files.write_json(described, what)
     elif (held := files.read_json(described)) != what:
         raise UsageError(

@@ -17,7 +17,7 @@ from posattn.baselines import gpt2
 from posattn.errors import UsageError, positive, whole
 from posattn.experiments.figures import Lines, View
 from posattn.experiments.report import Shown
-from posattn.experiments.rows import result_rows
+from posattn.experiments.rows import read_rows, result_rows
 from posattn.runs import AnyRun, load
 from posattn.tasks.prompts import POSITIONS
 from posattn.tokens import TokenConfig
@@ -59,12 +59,12 @@ def compare(
     if described.exists():
         if files.read_json(described) != what.describe():
             raise UsageError(f"out is {str(out)!r}, which holds a comparison with other settings; give another folder.")
-    elif out.is_dir() and any(out.iterdir()):
-        raise UsageError(f"out is {str(out)!r}, which holds other files; give an empty or a new folder.")
+    else:
+        files.check_new(out, described.name)
     for seed in range(what.trials):
         if not (out / f"trial-{seed}.csv").exists():
             _trial(what, seed, out, device, announce)
-    trials = [pd.read_csv(path) for path in sorted(out.glob("trial-*.csv"))]
+    trials = [read_rows(path, files.read(path)) for path in sorted(out.glob("trial-*.csv"))]
     others = [run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=_called(run)) for run in beside]
     shown = Shown(FIGURE, pd.concat([*trials, *others], ignore_index=True))
     shown.write(out / "gpt2")

@@ -2,19 +2,22 @@
 
 store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.run_folder)
 store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
-store/computed/NAME-SIZE.csv       rows of an experiment that needs no runs, or of compiled programs
+store/computed/NAME-SIZE.*         rows of an experiment that needs no runs, or of compiled programs (.csv), and their name (.json)
+store/lock                         held by the process that writes
 
 A row belongs to a run, whichever ensemble trained it and whichever experiment asked for it. Experiments that share runs share
-rows, even if one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last.
-Several processes may use one store: an ensemble is trained by the process that holds its folder, and new ensembles are laid
-out by one process at a time.
+rows, even if one asks for fewer scales than the other. Rows are complete once their JSON is there, which is written last; it is
+sealed, and has their checksum. Several processes may use one store: an ensemble is trained by the process that holds its
+folder, and one process at a time lays out new ensembles or writes rows.
 """
 
+import contextlib
 import gzip
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +29,7 @@ from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
+from posattn.experiments.rows import read_rows
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
 from posattn.training.run import read_spec
@@ -70,6 +74,8 @@ class Store:
         Without a ``precision``, rows of any precision serve, and missing runs train in fp32.
         """
         missing = list(cells)
+        if missing:
+            self._drop_damaged()
         while missing:
             measure = missing[0].measure
             found = self.find(missing, measure, precision)
@@ -84,7 +90,7 @@ class Store:
 
         Without a ``precision``, finished runs of any precision serve, and new ones train in fp32.
         """
-        with files.lock(self.root / "lock", wait=True):
+        with self._alone():
             missing = {cell.key: cell for cell in cells}
             specs: dict[str, RunSpec] = {}
             for spec in self._ensembles():
@@ -105,17 +111,42 @@ class Store:
         return self.root / "runs" / f"{spec.model.arch}-{spec.digest}"
 
     def write(self, spec: RunSpec, measure: Measure, rows: pd.DataFrame, result: dict[str, Any]) -> None:
-        content = gzip.compress(rows.to_csv(index=False, na_rep="nan").encode(), mtime=0)
         path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{digest(measure.key())}.csv.gz"
-        files.write(path, content)
-        described = {
-            "spec": spec.to_dict(),
-            "measure": measure.key(),
-            "result": result,
-            "sha256": files.sha256(content),
-            "runs": {key: spec.identity(member) for member, key in enumerate(_keys(spec))},
-        }
-        files.write_json(_beside(path), described)
+        described = {"spec": spec.to_dict(), "measure": measure.key(), "result": result, "runs": _runs(spec)}
+        self._write(path, gzip.compress(_csv(rows), mtime=0), described)
+
+    def _write(self, path: Path, content: bytes, described: dict[str, Any]) -> None:
+        """Writes rows, and then the JSON that describes them."""
+        with self._alone():
+            files.write(path, content)
+            files.write_sealed(_beside(path), described | {"sha256": files.sha256(content)})
+
+    def _remove(self, path: Path) -> None:
+        """Removes rows and the JSON that describes them."""
+        with self._alone():
+            for each in (_beside(path), path):
+                with contextlib.suppress(OSError):  # what stays is named when new rows are written
+                    each.unlink()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Locks the store, and removes what a killed process left half written."""
+        with files.lock(self.root / "lock", wait=True):
+            for folder in ("rows", "computed"):
+                for path in files.half_written(self.root / folder, "*.csv.gz", "*.csv", "*.json"):
+                    path.unlink(missing_ok=True)
+            yield
+
+    def _drop_damaged(self) -> None:
+        """Removes damaged rows of ensembles that are here, so that these are measured again; names each in a warning."""
+        for path in sorted(self.root.glob("rows/*.csv.gz")):
+            if RunFolder(self.root / "runs" / path.name.rpartition("-")[0]).finished:
+                try:
+                    if described := self._described(path):
+                        files.read_checked(path, described["sha256"])
+                except files.Damaged as damage:
+                    warnings.warn(f"{damage} Its runs are measured again.", stacklevel=3)
+                    self._remove(path)
 
     def find(self, cells: Iterable[Cell], measure: Measure, precision: str | None) -> dict[str, Stored]:
         """Where the rows of each run are, by the run's key; runs without rows are left out.
@@ -143,8 +174,7 @@ class Store:
         tables, described = [], []
         for path in dict.fromkeys(stored.path for stored in found.values()):
             about = self._described(path)
-            content = files.read_checked(path, about.get("sha256"))
-            table = pd.read_csv(BytesIO(gzip.decompress(content)), dtype={"run": str})
+            table = _table(path, about)
             runs = {stored.run for stored in found.values() if stored.path == path}
             tables.append(measure.own(table[table["run"].isin(runs)]))
             described.append(about)
@@ -152,20 +182,45 @@ class Store:
 
     def has_computed(self, name: str) -> bool:
         """Whether the rows of that name were computed before."""
-        return self._computed(name).exists()
+        return _beside(self._computed(name)).exists()
 
     def _computed(self, name: str) -> Path:
         return self.root / "computed" / f"{name}.csv"
 
-    def computed(self, name: str, rows: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """Rows that come from no run: computed the first time they are asked for, and read from then on."""
+    def computed(self, name: str, rows: Callable[[], pd.DataFrame], keep: bool = True) -> pd.DataFrame:
+        """Rows that come from no run: read if they are there and whole, computed otherwise and, to ``keep`` them, written."""
         path = self._computed(name)
-        if not path.exists():
-            files.write(path, rows().to_csv(index=False, na_rep="nan").encode())
-        try:
-            return pd.read_csv(path)
-        except ValueError as error:
-            raise files.Damaged(f"{path} is damaged: it is not a table.") from error
+        if self.has_computed(name):
+            try:
+                described = files.read_sealed(_beside(path))
+                if described.get("name") != name:
+                    raise files.Damaged(f"{_beside(path)} describes the rows of another experiment.")
+                return _table(path, described)
+            except files.Damaged as damage:
+                warnings.warn(f"{damage} Its rows are computed again.", stacklevel=2)
+                if keep:
+                    self._remove(path)
+        content = _csv(rows())
+        if keep:
+            self._write(path, content, {"name": name})
+        return pd.read_csv(BytesIO(content))
+
+    def seal(self) -> None:
+        """Seals what an earlier version stored without seals, after checking that each description fits its name and rows."""
+        for path in sorted(self.root.glob("rows/*.csv.gz")):
+            described = files.read_json(_beside(path)) if _beside(path).exists() else {}
+            if "seal" in described or not described:
+                continue
+            _check_description(_beside(path), described)
+            files.read_checked(path, described["sha256"])
+            spec = RunSpec.from_dict(described["spec"])
+            named = f"{spec.model.arch}-{spec.digest}-{digest(described['measure'])}.csv.gz"
+            if path.name != named or described["runs"] != _runs(spec):
+                raise files.Damaged(f"{_beside(path)} describes other rows.")
+            files.write_sealed(_beside(path), described)
+        for path in self.root.glob("computed/*.csv"):
+            if not _beside(path).exists():
+                files.write_sealed(_beside(path), {"name": path.stem, "sha256": files.sha256(files.read(path))})
 
     def _ensembles(self) -> list[RunSpec]:
         specs = []
@@ -193,21 +248,47 @@ class Store:
         version = (now.st_ino, now.st_mtime_ns, now.st_size)
         before, described = self._index.get(path, (None, {}))
         if version != before:
-            described = files.read_json(about)
-            whole = isinstance(described, dict) and {"spec", "measure", "runs", "result"} <= set(described)
-            if not whole or not isinstance(described["measure"], dict):
-                raise files.Damaged(f"{about} does not describe rows.")
+            described = _check_description(about, files.read_sealed(about))
             self._index[path] = version, described
         return described
 
 
 def _beside(rows: Path) -> Path:
     """The file that describes the rows in ``rows``."""
-    return rows.with_name(rows.name.removesuffix(".csv.gz") + ".json")
+    return rows.with_name(rows.name.removesuffix(".gz").removesuffix(".csv") + ".json")
+
+
+def _check_description(path: Path, described: Any) -> dict[str, Any]:
+    """What describes rows, if it has all that is looked up in it."""
+    try:
+        spec, result, runs = described["spec"], described["result"], described["runs"]
+        spec["model"]["n"], spec["recipe"]["samples"], spec["members"][0]["task"], described["sha256"]
+        float(result["seconds"]), str(result["hardware"]), PRECISIONS.index(spec["precision"])
+        texts = (*runs, *runs.values(), *result["status"])
+        whole = bool(runs) and {*map(type, texts)} == {str} and isinstance(described["measure"], dict)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise files.Damaged(f"{path} does not describe rows.")
+    return described  # type: ignore[no-any-return]
+
+
+def _csv(rows: pd.DataFrame) -> bytes:
+    return rows.to_csv(index=False, na_rep="nan").encode()
+
+
+def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
+    """The rows at ``path``, if they are those that were described."""
+    return read_rows(path, files.read_checked(path, described.get("sha256")))
 
 
 def _keys(spec: RunSpec) -> list[str]:
     return [spec.identity(member, precision=False) for member in range(len(spec.members))]
+
+
+def _runs(spec: RunSpec) -> dict[str, str]:
+    """The identity of every run of an ensemble, by its key."""
+    return {key: spec.identity(member) for member, key in enumerate(_keys(spec))}
 
 
 def _group(cells: Iterable[Cell], precision: str) -> list[RunSpec]:

@@ -61,7 +61,7 @@ def explore(
     found = store if store is not None else next((path for path in _STORES if (path / "rows").is_dir()), None)
     results = figures_of(None if found is None else Store(found))
     source = "your runs" if runs else "the networks and programs that come with the package"
-    files.write(out, document(content, results, source).encode())
+    files.output(out, document(content, results, source).encode())
     return content, found
 
 

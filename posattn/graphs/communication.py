@@ -191,22 +191,22 @@ def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:
 # --- patterns ------------------------------------------------------------------------------------------------------------
 
 
-def scan(n: int, offset: int) -> Iterator[tuple[int, int]]:
+def scan_edges(n: int, offset: int) -> Iterator[tuple[int, int]]:
     """Edges (i, j): every position i hears the one ``offset`` before it, as in a round of a parallel prefix."""
     return ((i, i - offset) for i in range(offset, n))
 
 
-def tree(n: int, offset: int) -> Iterator[tuple[int, int]]:
-    """The edges of ``scan`` that a binary tree with its root at the end has (the orange arrows of Figure 7)."""
-    return ((i, j) for i, j in scan(n, offset) if (n - 1 - i) % (2 * offset) == 0)
+def tree_edges(n: int, offset: int) -> Iterator[tuple[int, int]]:
+    """The edges of ``scan_edges`` that a binary tree with its root at the end has (the orange arrows of Figure 7)."""
+    return ((i, j) for i, j in scan_edges(n, offset) if (n - 1 - i) % (2 * offset) == 0)
 
 
-def butterfly(n: int, offset: int) -> Iterator[tuple[int, int]]:
+def butterfly_edges(n: int, offset: int) -> Iterator[tuple[int, int]]:
     """Partners hear each other, as in bitonic sort and the Beneš network: j = i xor offset."""
     return ((i, i ^ offset) for i in range(n) if i ^ offset < n)
 
 
-PATTERNS = {"scan": scan, "tree": tree, "butterfly": butterfly}
+PATTERNS = {"scan": scan_edges, "tree": tree_edges, "butterfly": butterfly_edges}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ f(c x) = c f(x) for c > 0. See docs/any-length.md.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,12 @@ from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
 from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input
 from posattn.network import NetworkConfig
+
+
+class _Undecided(str):
+    """The family of a network until its task is known; ``filled`` are the fields that were filled in to go with it."""
+
+    filled: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,15 @@ class LoopedConfig(NetworkConfig):
     encoding: ClassVar[str] = "one-hot"  # what result rows say
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        self._set("_given", given)
+        if isinstance(self.family, _Undecided):  # as dataclasses.replace has it, which gives every field
+            for field, value in self.family.filled.items():
+                self._set(field, None if getattr(self, field) == value else getattr(self, field))
+            self._set("family", None)
+        left_out = [field for field in ("heads", "embed", "d_v", "mlp") if getattr(self, field) is None]
         choice("arch", self.arch, ["looped"])
-        family = FAMILIES[choice("family", self._fill("family", "dilated"), FAMILIES)]
-        for field, value in (("heads", family.heads), ("embed", family.words)):
-            self._fill(field, value)
+        family = FAMILIES[choice("family", self._fill("family", _Undecided("dilated")), FAMILIES)]
+        self._fill("heads", family.heads)
+        self._fill("embed", family.words)
         self._fill("d_v", self.embed)
         for field in ("n", "heads", "embed", "width", "d_v"):
             self._set(field, whole(field, getattr(self, field)))
@@ -71,12 +80,15 @@ class LoopedConfig(NetworkConfig):
         self._set("mlp", hidden_widths(self.mlp, 1))
         self._set("sharpness", positive("sharpness", self.sharpness))
         flag("stay", self.stay)
+        if isinstance(self.family, _Undecided):
+            self.family.filled = {field: getattr(self, field) for field in left_out}
 
     def for_task(self, task: str) -> "LoopedConfig":
         """The same network, of the family that solves the task if none was given."""
-        given: dict[str, Any] = vars(self)["_given"]
         family = family_of(task)
-        return self if "family" in given or family is None else LoopedConfig(**given, family=family)
+        if family is None or not isinstance(self.family, _Undecided):
+            return self
+        return replace(self, family=family, **dict.fromkeys(self.family.filled))
 
     @property
     def shape(self) -> Family:
@@ -120,7 +132,7 @@ class LoopedConfig(NetworkConfig):
 
     def to_dict(self) -> dict[str, object]:
         """The fields, and what all looped networks share: the digest of a stored run is made from both."""
-        return asdict(self) | self._FIXED | {"encoding_dim": self.n, "d_k": self.embed}
+        return asdict(self) | self._FIXED | {"family": str(self.family), "encoding_dim": self.n, "d_k": self.embed}
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> "LoopedConfig":
@@ -210,9 +222,13 @@ class LoopedTransformer(Transformer):
         assert isinstance(layer, LoopedLayer)
         return layer
 
-    def _states(self, x: Float[Tensor, "*batch k"]) -> Iterator[Float[Tensor, "*any k d"]]:
+    def encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
         check_list(self, x)
-        z = self.encoder(x[..., None])
+        positions = torch.arange(x.shape[-1], device=x.device)
+        return self.encoder(self.entries(x)), self.P.new_zeros(len(positions), 0), positions
+
+    def _states(self, x: Float[Tensor, "*batch k"]) -> Iterator[Float[Tensor, "*any k d"]]:
+        z, _, _ = self.encode(x)
         yield z
         for loop in self.config.shape.loops(x.shape[-1]):
             z = self.layer(z, loop)

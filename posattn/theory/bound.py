@@ -154,7 +154,7 @@ class GeneralizationBound:
 
         def enough(log_m: float) -> bool:
             m = math.exp(log_m)
-            there = evaluate(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
+            there = evaluate_bound(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
             return there.log10_gap * math.log(10) <= wanted
 
         low, high = math.log(2), math.log(_MOST_SAMPLES)
@@ -168,7 +168,7 @@ class GeneralizationBound:
         return float(math.ceil(math.exp(high)))
 
 
-def evaluate(
+def evaluate_bound(
     norms: ClassNorms,
     samples: float,
     attention: str = "positional",

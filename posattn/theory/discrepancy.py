@@ -31,7 +31,7 @@ def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "t
     return torch.floor(uniform * (whole("largest", largest) + 1))
 
 
-def tree(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:
+def tree_of_extrema(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:
     """Joins neighbours pairwise, layer by layer: by max in the layers where ``maxima`` is true, else by min."""
     for take_max in maxima:
         left, right = x[:, 0::2], x[:, 1::2]
@@ -42,7 +42,7 @@ def tree(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m
 def part_of_the_class(x: Float[Tensor, "m n"]) -> Float[Tensor, "G m"]:
     """The values of the finite part of H: the trees, of which the first is min and the last max, then the coordinates."""
     layers = tree_depth(x.shape[1])
-    trees = [tree(x, maxima) for maxima in itertools.product((False, True), repeat=layers)]
+    trees = [tree_of_extrema(x, maxima) for maxima in itertools.product((False, True), repeat=layers)]
     return torch.stack([*trees, *x.unbind(dim=1)])
 
 

@@ -130,6 +130,7 @@ def train_spec(
         event_writer()
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.holds(spec):
+        folder.sweep()
         return read_run(folder, device)
     check_precision(spec.model, spec.precision, device)
     check_begin(spec, begin)

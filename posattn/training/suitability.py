@@ -36,9 +36,13 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
 
 def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
     """A run's network with other settings."""
-    if settings.get("arch", config.arch) != config.arch:
-        raise UsageError(f"arch is {settings['arch']!r}; that of the run to begin with is {config.arch!r}.")
-    if not isinstance(config, (ModelConfig, LoopedConfig)):  # a kind whose settings are no options of the command
+    has_options = isinstance(config, (ModelConfig, LoopedConfig))  # the command's options are fields of these kinds
+    own = config.to_dict()
+    own |= own.get("settings", {})  # of a network of one's own
+    for field in settings.keys() & {"arch"} if has_options else settings:
+        if settings[field] != own.get(field):
+            raise UsageError(f"{field} is {settings[field]!r}; that of the run to begin with is {own.get(field)!r}.")
+    if not has_options:
         return config
     if isinstance(config, ModelConfig) and config.encoding == "one-hot" and "n" in settings:
         settings = {"encoding_dim": None} | settings

@@ -38,7 +38,7 @@ def both_ways(expressions, cells=None):
     me = np.arange(MACHINES, dtype=float)
     maps = relu_layers(expressions, Analysis(KNOWN, MACHINES), range(cells.shape[-1] + 1), cells.shape[-1] + 1)
     numbers = np.broadcast_to(me, cells.shape[:-1])[..., None]
-    direct = np.stack(ex.evaluate(expressions, cells, me), axis=-1)
+    direct = np.stack(ex.evaluate_expressions(expressions, cells, me), axis=-1)
     return direct, network(maps, np.concatenate([cells, numbers], axis=-1)), maps
 
 
@@ -149,7 +149,7 @@ def test_ranges_hold(seed):
     """Interval arithmetic never says less than what is found."""
     expressions = [e for make in EXACT.values() for e in make()]
     analysis = Analysis(KNOWN, MACHINES)
-    values = ex.evaluate(expressions, memories(20, seed), np.arange(MACHINES, dtype=float))
+    values = ex.evaluate_expressions(expressions, memories(20, seed), np.arange(MACHINES, dtype=float))
     for expression, found in zip(expressions, values, strict=True):
         known = analysis.known(expression)
         assert known.lo <= found.min() and found.max() <= known.hi
@@ -256,10 +256,10 @@ def test_equality_is_a_comparison_and_no_truth_value():
     memory = ex.Memory(2)
     x = np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
     me = np.arange(3.0)
-    assert ex.evaluate([memory[0] == 1], x, me)[0].tolist() == [0, 1, 0]
-    assert ex.evaluate([memory[0] != memory[1]], x, me)[0].tolist() == [1, 0, 1]
-    assert ex.evaluate([abs(memory[0] - 1) / 2], x, me)[0].tolist() == [0.5, 0, 0.5]
-    assert ex.evaluate([ex.select(1, memory[0], 7), ex.both(memory[1], 1)], x, me)[0].tolist() == [0, 1, 2]
+    assert ex.evaluate_expressions([memory[0] == 1], x, me)[0].tolist() == [0, 1, 0]
+    assert ex.evaluate_expressions([memory[0] != memory[1]], x, me)[0].tolist() == [1, 0, 1]
+    assert ex.evaluate_expressions([abs(memory[0] - 1) / 2], x, me)[0].tolist() == [0.5, 0, 0.5]
+    assert ex.evaluate_expressions([ex.select(1, memory[0], 7), ex.both(memory[1], 1)], x, me)[0].tolist() == [0, 1, 2]
     for ask in (lambda: memory[0] / 0, lambda: memory[0] / memory[1]):
         with pytest.raises(UsageError, match=r"divided"):
             ask()

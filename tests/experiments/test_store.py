@@ -1,7 +1,10 @@
 """What a store serves: rows of runs that are there, in any precision, for every measure that they hold."""
 
+import gzip
 import json
+import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +67,7 @@ def test_computed_rows_that_are_stored_are_not_computed_again(tmp_path):
     scales = {"compiled-khop": "paper", "compiled-scale": "paper", "discrepancy": "quick", "ood-probability": "paper"}
     for name, scale in scales.items():
         reproduce(EXPERIMENTS[name], scale, tmp_path / name, stored, Nowhere(), runs=0)
-    assert len(before) == len(scales) and files_of(stored.root / "computed") == before
+    assert len(before) == 2 * len(scales) and files_of(stored.root / "computed") == before
 
 
 def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monkeypatch):
@@ -233,21 +236,215 @@ def test_descriptions_are_read_once_and_again_when_another_process_writes(tmp_pa
     read.clear()
     assert [found(), found()] == [(2, 1), (2, 1)]  # the new one alone
     described = next(here.root.glob("rows/*.json"))
-    files.write_json(described, files.read_json(described) | {"runs": {}})
+    files.write_sealed(described, files.read_sealed(described) | {"runs": {"another": "run"}})
     read.clear()
     assert [found(), found()] == [(1, 1), (1, 1)]
     for path in here.root.glob("rows/*.json"):
         path.unlink()
     assert found() == (0, 1)
-    files.write_json(described, {"spec": 1})
+    files.write_sealed(described, {"spec": 1})
     with pytest.raises(files.Damaged, match=r"\.json does not describe rows"):
         found()
 
 
-def test_damaged_rows_are_named(tmp_path, engine):
-    store, trial = Store(tmp_path / "store"), small()
-    reproduce(trial, "paper", tmp_path / "out", store, engine)
-    rows = next((tmp_path / "store" / "rows").glob("positional-*.csv.gz"))
-    rows.write_bytes(rows.read_bytes()[:-20])
-    with pytest.raises(files.Damaged, match=r"positional-[\w-]+\.csv\.gz is damaged"):
-        reproduce(trial, "paper", tmp_path / "out", store, engine)
+# What is damaged is named, and computed again where that takes no training.
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A store with two ensembles, and compiled programs beside them; and the rows that it gives."""
+    folder = tmp_path_factory.mktemp("whole")
+    rows = reproduce(TWO, "paper", folder / "out", Store(folder / "store"), Engine(CPU)).rows
+    return folder / "store", rows
+
+
+TWO = grid_changed(small(archs=("positional", "standard")), programs=True)
+
+
+def deep(described):
+    return "[" * 100_000 + "]" * 100_000
+
+
+# What may become of a description, without and with its seal forged.
+ALTERED = {
+    "no seal": lambda about: {name: value for name, value in about.items() if name != "seal"},
+    "another number": lambda about: about | {"result": about["result"] | {"seconds": 1}},
+    "no object": lambda about: [about],
+    "cut": lambda about: json.dumps(about)[:-30],
+    "empty": lambda about: "",
+    "nested": deep,
+}
+FORGED = {
+    "no spec": {"spec": {}},
+    "a list of runs": {"runs": []},
+    "no runs": {"runs": {}},
+    "runs of numbers": {"runs": {"a": 1}},
+    "a list as spec": {"spec": []},
+    "no result": {"result": {}},
+    "no measure": {"measure": None},
+    "no status": {"result": {"hardware": "x", "seconds": 1, "status": None}},
+    "no checksum": {"sha256": None},
+}
+
+
+def alter(path, how):
+    described = json.loads(path.read_text())
+    if how in ALTERED:
+        altered = ALTERED[how](described)
+        path.write_text(altered if isinstance(altered, str) else json.dumps(altered))
+    elif how == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        del described["seal"]
+        unknown = described["spec"] | {"precision": "fp1"}
+        files.write_sealed(path, described | FORGED.get(how, {"spec": unknown}))
+
+
+@pytest.mark.parametrize("how", [*ALTERED, *FORGED, "an unknown precision", "pipe"])
+def test_a_damaged_description_is_named_or_its_runs_are_measured_again(whole, tmp_path, how):
+    shutil.copytree(whole[0], tmp_path / "store")
+    store, victim = Store(tmp_path / "store"), next((tmp_path / "store" / "rows").glob("positional-*.json"))
+    alter(victim, how)
+    name = victim.with_suffix(".csv.gz") if how == "no checksum" else victim
+    with pytest.warns(UserWarning, match=rf"{name.name} .*Its runs are measured again\.$|{name}: .* again\.$"):
+        outcome = reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
+    pd.testing.assert_frame_equal(outcome.rows, whole[1])
+    assert [path.read_bytes() for path in sorted((whole[0] / "rows").iterdir())] == [
+        path.read_bytes() for path in sorted((tmp_path / "store" / "rows").iterdir())
+    ]
+    alter(victim, how)
+    shutil.rmtree(store.root / "runs")
+    with pytest.raises(files.Damaged, match=name.name):
+        reproduce(TWO, "paper", tmp_path / "out", Store(store.root), Nowhere())
+
+
+def test_descriptions_that_were_exchanged_are_noticed(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "runs")
+    one, other = sorted((tmp_path / "store" / "rows").glob("*.json"))
+    contents = [json.loads(path.read_text()) for path in (one, other)]
+    files.write_json(one, contents[0] | {"runs": contents[1]["runs"]})
+    files.write_json(other, contents[1] | {"runs": contents[0]["runs"]})
+    with pytest.raises(files.Damaged, match=r"\.json is damaged: its checksum does not match"):
+        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere(), runs=0)
+    files.write_json(one, contents[1])
+    files.write_json(other, contents[0])
+    with pytest.raises(files.Damaged, match=r"\.csv\.gz is damaged: its checksum does not match"):
+        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere(), runs=0)
+
+
+def test_damaged_rows_are_named_or_measured_again(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "store")
+    store, victim = Store(tmp_path / "store"), next((tmp_path / "store" / "rows").glob("positional-*.csv.gz"))
+    before = victim.read_bytes()
+    victim.write_bytes(before[:-20])
+    with pytest.warns(UserWarning, match=rf"{victim.name} is damaged: .* Its runs are measured again\.$"):
+        reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
+    assert victim.read_bytes() == before
+    victim.write_bytes(before[:-20])
+    shutil.rmtree(store.root / "runs")
+    with pytest.raises(files.Damaged, match=rf"{victim.name} is damaged"):
+        reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
+
+
+@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"a,b\n1,2\n"), gzip.compress(b"\xff\xfe")[:-9]])
+def test_rows_that_are_no_table_are_named_whatever_their_checksum(whole, tmp_path, content):
+    shutil.copytree(whole[0], tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "runs")
+    victim = next((tmp_path / "store" / "rows").glob("positional-*.json"))
+    described = files.read_sealed(victim) | {"sha256": files.sha256(content)}
+    files.write_sealed(victim, described)
+    victim.with_suffix(".csv.gz").write_bytes(content)
+    with pytest.raises(files.Damaged, match=r"\.csv\.gz is damaged: it is not a table"):
+        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere(), runs=0)
+
+
+def change_a_number(csv):
+    csv.write_text(csv.read_text().replace("mse,", "mse,1", 1))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        change_a_number,
+        lambda csv: csv.unlink(),
+        lambda csv: csv.write_bytes(b"\x00\xff"),
+        lambda csv: csv.with_suffix(".json").write_text("{}"),
+        lambda csv: files.write_sealed(
+            csv.with_suffix(".json"), {"name": "another", "sha256": files.sha256(csv.read_bytes())}
+        ),
+        lambda csv: (csv.with_suffix(".json").unlink(), os.mkfifo(csv.with_suffix(".json"))),
+    ],
+)
+def test_damaged_computed_rows_are_computed_again(whole, tmp_path, damage):
+    shutil.copytree(whole[0], tmp_path / "store")
+    (csv,) = (tmp_path / "store" / "computed").glob("*.csv")
+    before = csv.read_bytes()
+    damage(csv)
+    with pytest.warns(UserWarning, match=r"(damaged: .+|another experiment\.|cannot read .+) Its rows are computed again\.$"):
+        rows, _ = TWO.held("paper", Store(tmp_path / "store")).read()
+    pd.testing.assert_frame_equal(rows, whole[1])
+    with pytest.warns(UserWarning, match="computed again"):
+        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere())
+    assert csv.read_bytes() == before and Store(tmp_path / "store").has_computed(csv.stem)
+
+
+def test_a_store_of_an_earlier_version_is_sealed_if_it_is_what_it_says(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "store")
+    store, sealed = Store(tmp_path / "store"), files_of(whole[0])
+    for path in (store.root / "rows").glob("*.json"):
+        described = json.loads(path.read_text())
+        del described["seal"]
+        files.write_json(path, described)
+    for path in (store.root / "computed").glob("*.json"):
+        path.unlink()
+    victim = next((store.root / "rows").glob("standard-*.json"))
+    right = json.loads(victim.read_text())
+    for change in ({"runs": {"a": "b"}}, {"sha256": "0" * 64}, {"measure": {}}, {"spec": {}}):
+        files.write_json(victim, right | change)
+        with pytest.raises(files.Damaged, match=victim.stem):
+            store.seal()
+    files.write_json(victim, right)
+    store.seal()
+    assert {path.relative_to(store.root): data for path, (_, data) in files_of(store.root).items()} == {
+        path.relative_to(whole[0]): data for path, (_, data) in sealed.items()
+    }
+
+
+# Several processes.
+
+
+@pytest.mark.parametrize("what", ["lay out", "write", "compute"])
+def test_one_process_at_a_time_writes(tmp_path, what):
+    store, done = Store(tmp_path / "store"), threading.Event()
+    cells = small(seeds=1).cells("paper")
+    run = train_spec(cells[0].spec(), CPU)
+
+    def write():
+        if what == "lay out":
+            store.lay_out(cells)
+        elif what == "write":
+            store.write(run.spec, MEASURE, MEASURE.rows(run), run.result)
+        else:
+            store.computed("some", lambda: pd.DataFrame({"value": [1.0]}))
+        done.set()
+
+    with files.lock(store.root / "lock"):
+        other = threading.Thread(target=write, daemon=True)
+        other.start()
+        assert not done.wait(timeout=0.3) and os.listdir(store.root) == ["lock"]
+    assert done.wait(timeout=60) and len(os.listdir(store.root)) == 2
+
+
+def test_what_a_killed_process_left_half_written_goes_with_the_next_write(tmp_path):
+    store = Store(tmp_path / "store")
+    store.computed("some", lambda: pd.DataFrame({"value": [1.0]}))
+    left = [store.root / "computed" / f".{name}.1f.partial" for name in ("a.csv", "a.json")]
+    (store.root / "rows").mkdir()
+    left += [store.root / "rows" / f".{name}.1f.partial" for name in ("a.csv.gz", "a.json")]
+    foreign = store.root / "rows" / ".movie.mkv.partial"
+    for path in (*left, foreign):
+        path.write_bytes(b"half")
+    store.computed("other", lambda: pd.DataFrame({"value": [1.0]}))
+    assert not any(path.exists() for path in left) and foreign.exists()

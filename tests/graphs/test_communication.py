@@ -8,17 +8,17 @@ from posattn import UsageError
 from posattn.compiler import PROGRAMS
 from posattn.graphs.communication import (
     ALLOWED,
-    butterfly,
+    butterfly_edges,
     cuts,
     edges_between,
     effects,
     graph_weights,
     likeness,
     rewired,
-    scan,
+    scan_edges,
     silenced,
     trace,
-    tree,
+    tree_edges,
 )
 from posattn.graphs.pictures import leading_to, program_graph
 
@@ -132,7 +132,10 @@ def test_the_error_stays_within_bounds_up_to_the_count_and_not_beyond():
     assert cut.allowed.keys() == ALLOWED.keys() and cut.allowed["1% of the answers' variance"] > count
 
 
-@pytest.mark.parametrize(("pattern", "name"), [(scan, "prefix-sum"), (tree, "tree-sum"), (butterfly, "bitonic-sort")])
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [(scan_edges, "prefix-sum"), (tree_edges, "tree-sum"), (butterfly_edges, "bitonic-sort")],
+)
 def test_patterns_are_those_of_the_programs(pattern, name):
     graph = program_graph(PROGRAMS[name].build(8, 1.0))
     arrows = leading_to(graph, 7) if name == "tree-sum" else graph.arrows
@@ -143,7 +146,7 @@ def test_patterns_are_those_of_the_programs(pattern, name):
 
 def test_likeness_is_one_on_a_pattern_and_the_share_elsewhere():
     mass = torch.zeros(2, 5, 5, dtype=torch.float64)
-    for i, j in scan(4, 2):
+    for i, j in scan_edges(4, 2):
         mass[1, i, j] = 0.5
     found = likeness(mass, 4)
     assert found is not None and found.patterns["scan"] == (1.0, 2) and found.earlier == 1

@@ -52,6 +52,12 @@ def test_a_layer_too_narrow_to_hand_the_list_on_is_left_as_it_is():
     assert layer.W_1.weight[:, -3:].abs().min() > 0
 
 
+def test_the_first_state_has_positions_without_encodings():
+    model, x = network(), lists(2, 5)
+    state, p, positions = model.encode(x)
+    assert torch.equal(state, model.states(x)[0]) and p.shape == (5, 0) and positions.tolist() == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", [1, 5, 40])
 def test_answers_scale_with_the_numbers(kind, n):

@@ -17,7 +17,7 @@ from posattn.theory.discrepancy import (
     part_of_the_class,
     rademacher,
     sample_integers,
-    tree,
+    tree_of_extrema,
 )
 
 
@@ -90,8 +90,9 @@ def test_the_sampler_is_uniform_on_the_integers_and_splits_differ():
 
 def test_trees_by_brute_force():
     x = torch.randn(100, 4)
-    assert torch.equal(tree(x, (False, False)), x.amin(dim=1)) and torch.equal(tree(x, (True, True)), x.amax(dim=1))
-    assert torch.equal(tree(x, (True, False)), torch.stack([x[:, :2].amax(1), x[:, 2:].amax(1)]).amin(0))
+    assert torch.equal(tree_of_extrema(x, (False, False)), x.amin(dim=1))
+    assert torch.equal(tree_of_extrema(x, (True, True)), x.amax(dim=1))
+    assert torch.equal(tree_of_extrema(x, (True, False)), torch.stack([x[:, :2].amax(1), x[:, 2:].amax(1)]).amin(0))
     values = part_of_the_class(x)
     assert values.shape == (4 + 4, 100) and torch.equal(values[0], x.amin(1)) and torch.equal(values[3], x.amax(1))
 

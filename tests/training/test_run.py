@@ -8,10 +8,13 @@ import pytest
 import torch
 
 import posattn
+from posattn.compiler.looped_programs import looped_program
 from posattn.errors import UsageError
 from posattn.files import Damaged
+from posattn.metrics import relative_square
 from posattn.run_folder import RunFolder
-from posattn.tasks import task
+from posattn.tasks import TASKS, Task, register, task
+from posattn.training import Run
 
 TINY = posattn.ModelConfig(3, embed=8, width=8)
 SHORT = {"samples": 40, "epochs": 3, "batch": 15, "device": "cpu"}
@@ -182,3 +185,48 @@ def test_a_truncated_history_is_named(tmp_path):
     history.write_bytes(history.read_bytes()[:-5])
     with pytest.raises(Damaged, match=r"history\.csv is damaged"):
         posattn.load(tmp_path)
+
+
+def test_errors_are_those_of_the_network_and_not_of_the_truth():
+    """Fifty thousand float32 numbers added one after the other are off by more than the scan, which adds in 16 rounds."""
+    found = (
+        Run.of(looped_program("sum").float(), "sum")
+        .evaluate_lengths([50_000], scales=[10], samples=2)["relative_square"]
+        .item()
+    )
+    x, y = posattn.task("sum").sample(2, n=50_000, scale=10.0, split="test")
+    assert found < 1e-14 < relative_square(y.double(), x.double().cumsum(dim=-1))
+
+
+def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
+    run = Run.of(looped_program("sum").float(), "sum")
+    monkeypatch.setattr("posattn.metrics.free_bytes", lambda _: 1e6)
+    with pytest.raises(
+        UsageError,
+        match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",
+    ):
+        run.evaluate_lengths([1000], samples=100)
+    assert len(run.evaluate_lengths([100], scales=[1], samples=100)) == 1  # 56 bytes a number and 1,500 a place: 0.7 MB
+    with pytest.raises(UsageError, match="samples is 200"):
+        run.evaluate_lengths([100], samples=200)
+
+
+def test_lists_of_a_task_with_lists_of_its_own_are_its_own():
+    class Positive(Task):
+        def sample(self, *given, **named):
+            x, _ = super().sample(*given, **named)
+            return x.abs(), self.target(x.abs())
+
+    register(Positive("of positives", "sums of positives", posattn.task("sum").target))
+    try:
+        run = Run.of(posattn.Transformer(posattn.ModelConfig(n=4, arch="looped")), "of positives")
+        found = run.evaluate_lengths([4], [1], 50)["mse"].item()
+        assert found == pytest.approx(run.evaluate([1], 50)["mse"].item(), rel=1e-4)
+    finally:
+        del TASKS["of positives"]
+
+
+def test_an_exact_network_has_no_error_at_any_length():
+    """The whole way from parameters to table."""
+    table = Run.of(looped_program("maxsub").float(), "maxsub").evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
+    assert len(table) == 6 and (table["relative_square"] < 1e-12).all() and (table["closeness"] == 1).all()

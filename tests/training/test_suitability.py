@@ -1,11 +1,15 @@
 """Which network a task is learned by: the same for commands and for Python."""
 
+import pickle
 import warnings
+from dataclasses import replace
 
 import pytest
+import torch
 
 import posattn
 from posattn import LoopedConfig, ModelConfig, Recipe, TokenConfig, UsageError
+from posattn.network import own_network
 from posattn.training.suitability import check_reads, network_for, suited
 
 LITTLE = {"recipe": Recipe(samples=8, epochs=1, batch=8), "variable_length": True, "device": "cpu"}
@@ -18,6 +22,26 @@ def test_a_looped_network_is_of_the_family_that_solves_the_task_however_it_is_as
     assert by_options.recipe == "sorter"
     assert suited(LoopedConfig(4, width=5), "median-total") == LoopedConfig(4, family="selector", width=5)
     assert suited(LoopedConfig(4), "median").family == "dilated"  # which no looped network is known to solve
+
+
+def test_a_family_that_is_left_to_the_task_stays_so_when_other_fields_are_replaced():
+    changed = replace(LoopedConfig(4), width=5)
+    assert changed == LoopedConfig(4, width=5) and changed.mlp == ((5, 5),)
+    assert suited(changed, "sort") == LoopedConfig(4, width=5, family="butterfly")
+    assert suited(pickle.loads(pickle.dumps(changed)), "sort") == suited(changed, "sort")
+    wide = replace(LoopedConfig(4, heads=7), embed=9)
+    assert suited(wide, "sort") == LoopedConfig(4, heads=7, embed=9, family="butterfly")
+    fixed = replace(LoopedConfig(4, family="dilated"), width=5)
+    assert suited(fixed, "sort") == fixed and type(fixed.to_dict()["family"]) is str
+    assert type(changed.to_dict()["family"]) is str
+
+
+def test_options_that_a_network_of_ones_own_does_not_have_are_refused_beside_from():
+    before = own_network("own-begin", lambda n, width: torch.nn.Linear(n, n))(n=4, width=3)
+    assert network_for("sum", before, width=3, n=4) == before
+    for field, value, own in (("width", 5, 3), ("n", 8, 4), ("embed", 5, None), ("arch", "standard", "'own-begin'")):
+        with pytest.raises(UsageError, match=f"^{field} is {value!r}; that of the run to begin with is {own}.$"):
+            network_for("sum", before, **{field: value})
 
 
 def test_a_family_that_is_given_stays_and_warns():
@@ -76,7 +100,9 @@ def test_what_is_not_given_is_that_of_the_network_to_begin_with(unchecked):
     assert longer == posattn.ModelConfig(16, "standard", layers=before.layers, embed=16, width=8)
     assert network_for("sort", LoopedConfig(4, family="butterfly"), n=8) == LoopedConfig(8, family="butterfly")
     graph = posattn.GraphConfig(4)
-    assert network_for("sort", graph, n=8) is graph
+    assert network_for("sort", graph, n=4) is graph
+    with pytest.raises(UsageError, match=r"^n is 8; that of the run to begin with is 4\.$"):
+        network_for("sort", graph, n=8)
     with pytest.raises(UsageError, match=r"^arch is 'positional'; that of the run to begin with is 'standard'\.$"):
         network_for("sort", before, arch="positional")
 

@@ -43,7 +43,7 @@ def attention_minimum(n: int, temperature: float) -> Transformer:
     return model
 
 
-def compare(
+def compare_minima(
     lengths: Iterable[int] = (4, 16, 64),
     magnitudes: Iterable[float] = (0.01, 0.1, 1.0, 10.0, 100.0),
     temperature: float = 10.0,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posattn import UsageError
-from posattn.compiler.remarks.minimum import attention_minimum, compare
+from posattn.compiler.remarks.minimum import attention_minimum, compare_minima
 
 
 @pytest.mark.parametrize(("n", "temperature"), [(2, 1.0), (5, 10.0), (16, 100.0)])
@@ -21,7 +21,7 @@ def test_self_attention_exceeds_the_minimum_by_no_more_than_its_bound(n, tempera
 
 
 def test_one_is_exact_at_every_magnitude_and_the_other_is_not():
-    table = compare(lengths=(4, 16), magnitudes=(0.1, 1.0, 10.0), samples=50)
+    table = compare_minima(lengths=(4, 16), magnitudes=(0.1, 1.0, 10.0), samples=50)
     assert (table["positional"] < 1e-15).all()
     assert (table["self-attention"] < table["its bound"]).all()
     for _, own in table.groupby("n"):

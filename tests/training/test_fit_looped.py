@@ -8,14 +8,10 @@ import pytest
 import torch
 
 import posattn
-from posattn import ModelConfig, UsageError, metrics
-from posattn.compiler.looped_programs import looped_program
-from posattn.metrics import relative_square
-from posattn.tasks import TASKS, Task, register
+from posattn import ModelConfig, UsageError
 from posattn.training import Member, Recipe, RunSpec, Trainer, fit, train_spec
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
-from posattn.training.run import Run
 from posattn.training.ways import way_for
 from posattn.training.workers import Workers
 
@@ -109,60 +105,6 @@ def test_python_doubts_what_no_network_of_the_family_solves_as_the_command_does(
     assert [each.filename for each in caught] == [__file__]  # the user's line
 
 
-def test_errors_are_those_of_the_network_and_not_of_the_truth():
-    """Fifty thousand float32 numbers added one after the other are off by more than the scan, which adds in 16 rounds."""
-    found = (
-        Run.of(looped_program("sum").float(), "sum")
-        .evaluate_lengths([50_000], scales=[10], samples=2)["relative_square"]
-        .item()
-    )
-    x, y = posattn.task("sum").sample(2, n=50_000, scale=10.0, split="test")
-    assert found < 1e-14 < relative_square(y.double(), x.double().cumsum(dim=-1))
-
-
-def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
-    run = Run.of(looped_program("sum").float(), "sum")
-    monkeypatch.setattr("posattn.metrics.free_bytes", lambda _: 1e6)
-    with pytest.raises(
-        UsageError,
-        match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",
-    ):
-        run.evaluate_lengths([1000], samples=100)
-    assert len(run.evaluate_lengths([100], scales=[1], samples=100)) == 1  # 56 bytes a number and 1,500 a place: 0.7 MB
-    with pytest.raises(UsageError, match="samples is 200"):
-        run.evaluate_lengths([100], samples=200)
-
-
-@pytest.mark.parametrize(
-    ("n", "short", "named"), [(100_000, "cpu", "CPU"), (100_000, "cuda", "GPU"), (8000, "cuda", "GPU")]
-)
-def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network_is(monkeypatch, n, short, named):
-    """The truth of long lists is the CPU's work on every device. Nothing is drawn here, so no GPU is needed."""
-    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e6 if device.type == short else 1e12)
-    with pytest.raises(UsageError, match=rf"^samples is 10; so many lists of {n} .* GB are free on the {named}\.$"):
-        metrics.Evaluation(lambda x: x, [("sum", 0)], 10, device=torch.device("cuda")).by_length([n], [1.0])
-
-
-def test_the_columns_of_the_truth_need_room_only_where_it_is_computed(monkeypatch):
-    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
-    metrics.check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
-
-
-def test_lists_of_a_task_with_lists_of_its_own_are_its_own():
-    class Positive(Task):
-        def sample(self, *given, **named):
-            x, _ = super().sample(*given, **named)
-            return x.abs(), self.target(x.abs())
-
-    register(Positive("of positives", "sums of positives", posattn.task("sum").target))
-    try:
-        run = Run.of(posattn.Transformer(ModelConfig(n=4, arch="looped")), "of positives")
-        found = run.evaluate_lengths([4], [1], 50)["mse"].item()
-        assert found == pytest.approx(run.evaluate([1], 50)["mse"].item(), rel=1e-4)
-    finally:
-        del TASKS["of positives"]
-
-
 def test_shorter_lists_count_in_the_last_steps_of_a_training_without_stay():
     """They are given the longest lists, and told of the shorter lengths; what they make of these is tested beside them."""
     config = ModelConfig(n=4, arch="looped", embed=1, heads=1, width=2, mlp=((2,),), stay=False)
@@ -177,20 +119,6 @@ def test_shorter_lists_count_in_the_last_steps_of_a_training_without_stay():
         patch.setattr(fit, "polish", watched)
         posattn.train("sum", config, **plan)
     assert seen == [(4, [2])]
-
-
-def test_an_exact_network_has_no_error_at_any_length():
-    """The whole way from parameters to table."""
-    table = Run.of(looped_program("maxsub").float(), "maxsub").evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
-    assert len(table) == 6 and (table["relative_square"] < 1e-12).all() and (table["closeness"] == 1).all()
-
-
-def test_the_relative_square_is_1_for_no_answer_and_does_not_see_the_scale():
-    y, out = torch.randn(3, 4, 5) + 2, torch.randn(3, 4, 5)
-    assert torch.equal(relative_square(torch.zeros_like(y), y), torch.ones(3).double())
-    torch.testing.assert_close(relative_square(7 * out, 7 * y), relative_square(out, y))
-    expected = sum((o - t) ** 2 for o, t in zip(out[0].flatten().tolist(), y[0].flatten().tolist(), strict=True))
-    assert relative_square(out, y)[0].item() == pytest.approx(expected / y[0].square().sum().item(), rel=1e-5)
 
 
 def test_lengths_of_ones_own_come_equally_often_and_are_kept():

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 
 import posattn
 from posattn.errors import UsageError
-from posattn.metrics import cross_entropies, percentage_error
 from posattn.runs import answer_tokens, load
 from posattn.training import RunSpec
-from posattn.training.losses import LOSSES, loss_of
+from posattn.training.losses import loss_of
 from posattn.training.parameters import Parameters
 from posattn.training.trainer import Member
 from posattn.training.ways import way_for
@@ -31,20 +30,6 @@ def hops():
 @pytest.fixture(scope="module")
 def prompts():
     return posattn.train(["mixed-min", "mixed-sum"], PROMPTS, members=2, **QUICK)
-
-
-def test_the_loss_of_letters_is_the_cross_entropy():
-    out, y = torch.randn(3, 5, 7, 16, dtype=torch.float64), torch.randint(16, (3, 5, 7))
-    expected = [F.cross_entropy(a.flatten(0, 1), b.flatten(), reduction="sum") for a, b in zip(out, y, strict=True)]
-    torch.testing.assert_close(LOSSES["cross-entropy"](out, y), torch.stack(expected))
-    certain = 1e4 * F.one_hot(y, 16).double()
-    assert (cross_entropies(certain, y) == 0).all()
-
-
-def test_an_ensemble_has_one_loss():
-    assert loss_of(["sum", "mixed-min"]) is LOSSES["squared-error"]
-    with pytest.raises(UsageError, match=r"^the tasks are khop, sum; those of one ensemble must have one loss\.$"):
-        loss_of(["khop", "sum"])
 
 
 @pytest.mark.parametrize("arch", ["positional", "scale-exact", "standard"])
@@ -133,11 +118,6 @@ def test_prompts_are_measured_by_squared_and_percentage_error(prompts):
     assert row["mse/c²"] == pytest.approx(row["mse"] / 16)
     assert row["mape"] == pytest.approx(((out - y) / y).abs().mean().item(), rel=1e-5)
     assert set(prompts.rows(table)["metric"]) == {"mse", "mse_over_c2", "mape", "closeness"}
-
-
-def test_the_percentage_error_leaves_out_answers_of_zero():
-    y, out = torch.tensor([[2.0], [0.0], [-4.0]]), torch.tensor([[3.0], [9.0], [-3.0]])
-    assert percentage_error(out, y).item() == pytest.approx((0.5 + 0.25) / 2)
 
 
 def test_a_folder_gives_back_the_run(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TUNE = Path(__file__).resolve().parents[1] / "benchmarks" / "tune.py"
+TUNE = Path(__file__).resolve().parents[2] / "benchmarks" / "tune.py"
 
 
 @pytest.mark.parametrize(

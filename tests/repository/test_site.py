@@ -14,7 +14,7 @@ import pytest
 import posattn
 
 pytestmark = pytest.mark.xdist_group("site")  # which is built once
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src"}  # and <link rel=stylesheet href>
 
 

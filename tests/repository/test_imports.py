@@ -1,4 +1,4 @@
-"""The direction of dependencies: which part of the package may import which."""
+"""The layout of the repository: which part of the package may import which, and that the tests mirror the package."""
 
 import ast
 from itertools import pairwise
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "posattn"
+PACKAGE = Path(__file__).parents[2] / "posattn"
 
 # From the ground up: a part may import those of its own row and of the rows before it.
 ROWS = (
@@ -92,7 +92,9 @@ def test_imports_point_one_way(path):
 
 def test_only_commands_import_typer_and_rich():
     """But for the progress bar of training, which is imported where it is shown."""
-    found = {name_of(path) for path in modules() for other in imported(path) if other.split(".")[0] in ("typer", "rich")}
+    found = {
+        name_of(path) for path in modules() for other in imported(path) if other.split(".")[0] in ("typer", "rich")
+    }
     assert {name for name in found if part_of(name) not in ("commands", "cli")} == {"posattn.training.progress"}
 
 
@@ -102,6 +104,16 @@ def test_the_core_imports_no_extra():
         if part_of(name_of(path)) != "kernels":
             found = {other.split(".")[0] for other in imported(path, everywhere=False)} & EXTRAS
             assert not found, f"{name_of(path)} imports {found} when it is imported"
+
+
+def test_every_test_file_has_a_module_of_its_name():
+    """``test_<module>.py`` or ``test_<module>_<aspect>.py``; tests of the whole repository have a folder to themselves."""
+    tests = PACKAGE.parent / "tests"
+    for path in tests.rglob("test_*.py"):
+        folder = path.relative_to(tests).parent
+        if folder != Path("repository"):
+            names = {module.stem for module in (PACKAGE / folder).glob("*.py")}
+            assert any(f"{path.stem}_".startswith(f"test_{name}_") for name in names), path
 
 
 def test_no_two_modules_have_the_same_name():

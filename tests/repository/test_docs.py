@@ -24,7 +24,7 @@ from posattn.tasks import TASKS
 from posattn.training import RECIPES
 from posattn.training.suitability import network_for
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SKIP = re.compile(r"<!-- skip: \S.* -->")
 
@@ -222,7 +222,9 @@ def test_the_rows_of_the_architecture_are_those_of_the_imports() -> None:
         name = test_imports.name_of(path)
         for other in test_imports.imported(path) if test_imports.part_of(name) in level else ():
             if other.startswith("posattn."):
-                assert level[test_imports.part_of(other)] <= level[test_imports.part_of(name)], f"{name} imports {other}"
+                assert level[test_imports.part_of(other)] <= level[test_imports.part_of(name)], (
+                    f"{name} imports {other}"
+                )
 
 
 def test_the_kinds_of_the_architecture_are_those_of_the_code() -> None:

@@ -22,7 +22,7 @@ from posattn.model import KINDS_BY_ARCH
 from posattn.network import configuration, from_dict, own_network
 from posattn.training import RECIPES, Member, Recipe, RunSpec
 
-KEPT = Path(__file__).parent / "data" / "kept"
+KEPT = Path(__file__).parents[1] / "data" / "kept"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
 DIGESTS = json.loads((KEPT / "digests.json").read_text())
 SMALL = {"layers": 2, "embed": 6, "width": 7}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ["pyproject.toml", "README.md", "LICENSE", "posattn", "tests", "benchmarks"]
 OPTIONAL = ["ray", "torch_geometric", "transformers", "onnx", "tensorboard", "beartype", "pydantic"]
