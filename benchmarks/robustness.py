@@ -17,6 +17,7 @@ and `hang` should be 0; `--show silent` prints those cases. docs/reliability.md 
 import argparse
 import contextlib
 import hashlib
+import inspect
 import os
 import random
 import resource
@@ -35,6 +36,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg", "COLUMNS": "200"}
 
 import torch
+import typer
 
 import posattn
 import posattn.cli
@@ -291,15 +293,16 @@ BASES = {
 }  # fmt: skip
 
 
-def options(verb: str) -> dict[str, tuple[str, bool]]:
-    """Each option of a verb, with its type and whether it takes a value."""
-    import typer
-
-    group = typer.main.get_command(posattn.cli.app)
-    asked = group.commands[verb].params  # type: ignore[attr-defined]
-    found = {name: (p.type.name, not getattr(p, "is_flag", False)) for p in asked for name in p.opts if name.startswith("--")}
-    # Ray and a GPU are not there on every machine; seconds and epochs of legal sizes would only take long.
-    return {name: kind for name, kind in found.items() if name not in ("--engine", "--address", "--help")}
+def options(verb: str) -> dict[str, str]:
+    """Each option of a verb, with the type of its value."""
+    module = next(module for module in posattn.cli.VERBS if module.__name__.endswith(f".{verb.replace('-', '_')}"))
+    found = {}
+    for name, parameter in inspect.signature(module.command).parameters.items():
+        if isinstance(parameter.default, typer.models.OptionInfo):
+            names = parameter.default.param_decls or (f"--{name.replace('_', '-')}",)
+            found[names[0]] = str(parameter.annotation)
+    # Ray has a test of its own.
+    return {name: kind for name, kind in found.items() if name not in ("--engine", "--address")}
 
 
 def commands(count: int, chance: random.Random) -> Iterator[tuple[str, str, Ending]]:
@@ -313,16 +316,16 @@ def commands(count: int, chance: random.Random) -> Iterator[tuple[str, str, Endi
             verb = list(BASES)[index % len(BASES)]
             words, senseless = list(BASES[verb]), False
             for _ in range(chance.choice([1, 1, 2])):
-                kind = chance.random()
-                if kind < 0.1 and words:
+                what = chance.random()
+                if what < 0.1 and words:
                     del words[chance.randrange(len(words))]
-                elif kind < 0.25 and words:
+                elif what < 0.25 and words:
                     words[chance.randrange(len(words))] = chance.choice(NONSENSE + NUMBERS)
                 else:
-                    name, (number, takes) = chance.choice(list(options(verb).items()))
+                    name, kind = chance.choice(list(options(verb).items()))
                     value = chance.choice(NONSENSE + NUMBERS)
-                    words += [name, value] if takes else [name]
-                    senseless |= takes and number in ("integer", "float") and value in NONSENSE and value != "nan"
+                    words += [name] if "bool" in kind else [name, value]
+                    senseless |= ("int" in kind or "float" in kind) and value in NONSENSE and value != "nan"
             ending = run(command(verb, *words), there)
             outcome = bad(ending) or ("silent" if senseless else "answered")
             yield f"command: {verb} {' '.join(words)!r}", outcome, ending
