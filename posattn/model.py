@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, whole
-from posattn.network import NetworkConfig, stored_fields
+from posattn.network import NetworkConfig, check_input, stored_fields
 
 
 @dataclass(frozen=True)
@@ -199,19 +199,6 @@ def input_features(
     return value
 
 
-def check_input(x: object, wanted: torch.dtype) -> None:
-    """Raises unless ``x`` is a tensor of the dtype that a network reads, or of one that autocast converts."""
-    if not isinstance(x, Tensor):
-        raise UsageError(f"the input is a {type(x).__name__}; it must be a tensor, such as torch.tensor([3.0, 1.0]).")
-    if not x.ndim:
-        raise UsageError("the input is a single number; it must be a list of them, (..., n).")
-    if x.dtype == wanted:
-        return
-    cast = x.is_floating_point() and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
-    if not cast:
-        raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
-
-
 class Layer(nn.Module):
     """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X). The published Φ has one hidden layer; other kinds may have more."""
 
@@ -290,8 +277,7 @@ class Transformer(nn.Module):
     def _layer(self, index: int) -> Layer:
         config, d, d_P = self.config, self.config.embed, self.config.encoding_dim
         d_features = {"input": d, "position": d_P, "both": d + d_P}[config.attends]
-        made = self.attention_class()
-        attention = made(d, d_features, config.d_k, config.heads, config.bias, config.design.rotary)
+        attention = self.attention_class()(d, d_features, config.d_k, config.heads, config.bias, config.design.rotary)
         return Layer(attention, d, (config.width,), config.bias, config.attends, config.causal)
 
     def attention_class(self) -> type[Attention]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from posattn.errors import UsageError
 
@@ -139,6 +140,18 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(own) for name, own in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def check_input(x: object, wanted: torch.dtype) -> None:
+    """Raises unless ``x`` is a tensor of the dtype that a network reads, or of one that autocast converts."""
+    if not isinstance(x, Tensor):
+        raise UsageError(f"the input is a {type(x).__name__}; it must be a tensor, such as torch.tensor([3.0, 1.0]).")
+    if not x.ndim:
+        raise UsageError("the input is a single number; it must be a list of them, (..., n).")
+    if x.dtype == wanted:
+        return
+    if not x.is_floating_point() or x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
+        raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 
 # --- what a network can do ------------------------------------------------------------------------------------------------

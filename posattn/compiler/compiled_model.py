@@ -17,8 +17,8 @@ from posattn.attention import Attention, hardmax
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
-from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer, check_input
-from posattn.network import NetworkConfig
+from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer
+from posattn.network import NetworkConfig, check_input
 
 
 @dataclass(frozen=True)

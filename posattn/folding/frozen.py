@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from posattn.errors import UsageError
 from posattn.folding.fold import fold, stack_layers
 from posattn.folding.forward import folded_forward
-from posattn.model import Transformer, check_input, input_features, positions_of
-from posattn.network import require
+from posattn.model import Transformer, input_features, positions_of
+from posattn.network import check_input, require
 
 
 class Frozen(nn.Module):

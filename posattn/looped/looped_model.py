@@ -18,8 +18,8 @@ from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, flag, positive, whole, without
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
-from posattn.model import KINDS_BY_ARCH, Layer, Transformer, check_input
-from posattn.network import NetworkConfig
+from posattn.model import KINDS_BY_ARCH, Layer, Transformer
+from posattn.network import NetworkConfig, check_input
 
 
 class _Undecided(str):
@@ -88,7 +88,8 @@ class LoopedConfig(NetworkConfig):
         family = family_of(task)
         if family is None or not isinstance(self.family, _Undecided):
             return self
-        return replace(self, family=family, **dict.fromkeys(self.family.filled))
+        left_out: dict[str, Any] = dict.fromkeys(self.family.filled)
+        return replace(self, family=family, **left_out)
 
     @property
     def shape(self) -> Family:

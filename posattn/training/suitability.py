@@ -36,13 +36,13 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
 
 def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
     """A run's network with other settings."""
-    has_options = isinstance(config, (ModelConfig, LoopedConfig))  # the command's options are fields of these kinds
-    own = config.to_dict()
+    own: dict[str, Any] = config.to_dict()
     own |= own.get("settings", {})  # of a network of one's own
-    for field in settings.keys() & {"arch"} if has_options else settings:
+    changes = isinstance(config, (ModelConfig, LoopedConfig))  # the options of the command are fields of these kinds
+    for field in settings.keys() & {"arch"} if changes else settings:
         if settings[field] != own.get(field):
             raise UsageError(f"{field} is {settings[field]!r}; that of the run to begin with is {own.get(field)!r}.")
-    if not has_options:
+    if not isinstance(config, (ModelConfig, LoopedConfig)):
         return config
     if isinstance(config, ModelConfig) and config.encoding == "one-hot" and "n" in settings:
         settings = {"encoding_dim": None} | settings
