@@ -3,7 +3,7 @@
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +12,8 @@ from torch import Tensor
 from posattn import files
 from posattn.errors import UsageError
 
-
 _FILES = ("run.json", "program.json", "history.csv", "weights.*", "checkpoint-*")  # what may be there half written
-_UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of a program.json without seal
+_UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of an older program.json
 
 
 class Spec(Protocol):
@@ -132,7 +131,7 @@ class RunFolder:
         """What ``save_program`` was given; the description also has the checksum of the weights, unless it is not sealed."""
         described = self._program()
         if not self.finished:
-            raise UsageError(f"the program in {self} is not saved to the end; the command that began it saves it again.")
+            raise UsageError(f"the program in {self} is not saved to the end; the same command saves it again.")
         weights, about = files.load_tensors(self.weights)
         if "sha256" in described and described["sha256"] != self._weights_checksum():
             raise files.Damaged(f"{self.weights} belongs to another program than {self.program}.")
@@ -167,7 +166,7 @@ class RunFolder:
     def pack(self) -> dict[str, bytes]:
         """The files of a finished run by name, to be sent elsewhere. The file that marks the run as finished is last."""
         return {
-            path.name: path.read_bytes() for path in (self.history, self.weights, self.weights.with_suffix(".json"))
+            path.name: files.read(path) for path in (self.history, self.weights, self.weights.with_suffix(".json"))
         }
 
     def unpack(self, content: dict[str, bytes]) -> None:
@@ -187,8 +186,10 @@ class RunFolder:
         files.save_tensors(path, state, {"run": spec.digest, "steps": steps})
         self.clear_checkpoints(keep=2)
 
-    def load_checkpoint(self, spec: Spec) -> dict[str, Tensor] | None:
-        """The newest undamaged state of this run. Any other checkpoint is named in a warning and removed."""
+    def load_checkpoint(
+        self, spec: Spec, fits: Callable[[dict[str, Tensor]], bool] = lambda state: True
+    ) -> dict[str, Tensor] | None:
+        """The newest undamaged state of this run that ``fits``. Any other checkpoint is named in a warning and removed."""
         paths = self.checkpoints()
         for index, path in enumerate(paths):
             try:
@@ -196,6 +197,8 @@ class RunFolder:
                 state, described = files.load_tensors(path)
                 if described.get("run") != spec.digest:
                     raise files.Damaged(f"{path} belongs to another run.")
+                if not fits(state):
+                    raise files.Damaged(f"{path} does not fit the run.")
                 return state
             except files.Damaged as damage:
                 then = "The checkpoint before it is used." if index + 1 < len(paths) else "Training starts over."
@@ -210,7 +213,7 @@ class RunFolder:
         """
         for path in self.checkpoints()[:1]:
             if path.name > after:
-                return {part.name: part.read_bytes() for part in (path, path.with_suffix(".json")) if part.exists()}
+                return {part.name: files.read(part) for part in (path, path.with_suffix(".json")) if part.exists()}
         return {}
 
     def unpack_checkpoint(self, content: dict[str, bytes]) -> None:
@@ -224,8 +227,9 @@ class RunFolder:
 
 
 def _remove(checkpoint: Path) -> None:
-    checkpoint.with_suffix(".json").unlink(missing_ok=True)
-    checkpoint.unlink(missing_ok=True)
+    for path in (checkpoint.with_suffix(".json"), checkpoint):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _difference(before: Any, now: Any, path: str = "") -> str:

@@ -59,7 +59,7 @@ def test_options_that_count_the_numbers_of_a_list_say_so_in_one_phrase_of_their_
         ),
         ("evaluate", "RUN --scales --samples --csv --each --device"),
         ("predict", "RUN LIST --member --device"),
-        ("reproduce", "--scale --out --list smoke quick paper"),
+        ("reproduce", "--scale --out --list smoke quick paper executed"),
     ],
 )
 def test_help_names_every_option(posattn_command, monkeypatch, command, named):
@@ -129,7 +129,7 @@ BAD = {
     "unknown experiment": ("reproduce fix-everything", "experiment is 'fix-everything'"),
     "all experiments of no series": ("reproduce all --scale smoke --only rope", "only is 'rope'"),
     "unknown scale": ("reproduce fix-scale --scale huge", "scale is 'huge'"),
-    "experiment in a file": ("reproduce fix-scale --scale smoke --out file", "cannot write file/experiment.json"),
+    "experiment in a file": ("reproduce fix-scale --scale smoke --out file", "out is 'file', which is not a folder"),
     "experiment on an unknown device": ("reproduce fix-scale --scale smoke --device abacus", "device is 'abacus'"),
 }
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # drawing is slow to import, and most commands do not
 
 def command(
     name: str | None = Argument(
-        None, help="Experiment (see --list), all of them (all), or a .py file of your own."
+        None, help="Experiment (see --list), all of them (all), or a .py file of your own, which is executed."
     ),
     scale: str = Option("quick", help="smoke (seconds), quick (minutes) or paper (the full recipe)."),
     out: Path | None = Option(

@@ -31,8 +31,8 @@ SIZES = ("smoke", "quick", "paper")
 class Held:
     """What a store holds of a source: whether there are rows, whether they suffice for a figure, and how many, in words.
 
-    ``read`` gives the rows, and the descriptions of the ensembles that they come from. It computes what needs no runs and is not
-    there; ``read(keep=True)`` writes that into the store.
+    ``read`` gives the rows, and the descriptions of the ensembles that they come from. Rows that need no runs and
+    are not there it computes; ``read(keep=True)`` also writes them into the store.
     """
 
     some: bool

@@ -17,9 +17,10 @@ from posattn import files
 from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
+from posattn.page_policy import policy
 from posattn.tasks import task
 
-_PAGE = "report.html"
+_PAGE, _STYLE = "report.html", "report.css"
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("posattn.experiments"),
     autoescape=True,
@@ -69,7 +70,9 @@ class Shown:
 
 def page(title: str, sections: Sequence[dict[str, Any]], contents: bool = False, others: Iterable[str] = ()) -> bytes:
     """One HTML page of sections; with ``contents`` it begins with a list of them, and of ``others``, which have no section."""
+    style = _TEMPLATES.get_template(_STYLE).render()
     given = {"title": title, "sections": sections, "contents": contents, "others": list(others)}
+    given |= {"style": style, "policy": policy(style, images=True)}
     return _TEMPLATES.get_template(_PAGE).render(given).encode()
 
 
@@ -169,12 +172,30 @@ def _cells(table: pd.DataFrame) -> Text:
 
 
 def _markdown(title: str, rows: Text) -> str:
-    rule = ["---"] * len(rows[0])
-    return f"### {title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (rows[0], rule, *rows[1:])) + "\n"
+    head, *body = ([_in_markdown(cell) for cell in row] for row in rows)
+    rule = ["---"] * len(head)
+    return f"### {_in_markdown(title)}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *body)) + "\n"
+
+
+def _in_markdown(text: str) -> str:
+    """Text as Markdown shows it; an underscore within a word means nothing there."""
+    return re.sub(r"([\\`*\[\]<>&|#]|(?<!\w)_|_(?!\w))", r"\\\1", _one_line(text))
 
 
 def _latex(title: str, rows: Text) -> str:
-    head, *body = (" & ".join(cell.replace("%", r"\%").replace("_", r"\_") for cell in row) + r" \\" for row in rows)
+    head, *body = (" & ".join(map(_in_latex, row)) + r" \\" for row in rows)
     begin = rf"\begin{{tabular}}{{{'r' * len(rows[0])}}}"
-    lines = [f"% {title}", begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    lines = [f"% {_one_line(title)}", begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n\n"
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+
+
+def _in_latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

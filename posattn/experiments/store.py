@@ -2,7 +2,7 @@
 
 store/runs/ARCH-DIGEST/            an ensemble, in training or trained (see posattn.run_folder)
 store/rows/ARCH-DIGEST-MEASURE.*   what one measure gave for it: rows (.csv.gz), and configuration and result (.json)
-store/computed/NAME-SIZE.*         rows of an experiment that needs no runs, or of compiled programs (.csv), and their name (.json)
+store/computed/NAME-SIZE.*         rows that need no runs, such as those of compiled programs (.csv), and their checksum (.json)
 store/lock                         held by the process that writes
 
 A row belongs to a run, whichever ensemble trained it and whichever experiment asked for it. Experiments that share runs share
@@ -270,7 +270,7 @@ def _check_description(path: Path, described: Any) -> dict[str, Any]:
         whole = False
     if not whole:
         raise files.Damaged(f"{path} does not describe rows.")
-    return described  # type: ignore[no-any-return]
+    return dict(described)
 
 
 def _csv(rows: pd.DataFrame) -> bytes:

@@ -4,8 +4,6 @@ No content can become markup: JSON escapes the characters that begin a tag, weig
 write text as text. A content security policy allows only the page's own script and style, by their hashes.
 """
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from importlib.resources import files as resources
@@ -15,6 +13,7 @@ from typing import Any
 from posattn import files
 from posattn.errors import UsageError
 from posattn.explorer.content import Content, of_package, of_runs
+from posattn.page_policy import policy
 
 LARGEST = 8_000_000  # bytes of a page
 _FOR_WEIGHTS = 0.9  # the share of the page that weights may take
@@ -99,8 +98,7 @@ def document(content: Content, results: list[dict[str, Any]], source: str) -> st
         for number, packed in enumerate(content.networks)
     )
     filled = {
-        "POLICY": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'",
+        "POLICY": policy(style, script),
         "STYLE": style,
         "CONTENT": _json(told),
         "WEIGHTS": "\n".join(weights),
@@ -124,7 +122,3 @@ def _part(name: str) -> str:
 def _json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return "".join(_ESCAPED.get(character, character) for character in text)
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -152,7 +152,7 @@ def train_spec(
             if folder is not None and new and held.enter_context(folder.claim(spec)):
                 return read_run(folder, device)
             stop = stack.enter_context(Stop(active=folder is not None))
-            if folder is not None and (state := folder.load_checkpoint(spec)) is not None:
+            if folder is not None and (state := folder.load_checkpoint(spec, trainer.fits)) is not None:
                 trainer.load_state_dict(state)
                 started -= float(state["seconds"])
             events = folder.path if folder is not None and tensorboard else None

@@ -123,7 +123,7 @@ def read_spec(folder: RunFolder) -> RunSpec:
         return RunSpec.from_dict(content)
     except UsageError as error:  # such as a network or task that someone else's file defines
         raise UsageError(f"{folder.run} does not describe a run: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{folder.run} does not describe a run.") from error
 
 
@@ -131,8 +131,20 @@ def read_run(folder: RunFolder, device: torch.device) -> Run:
     """The finished run in a folder."""
     spec = read_spec(folder)
     weights, result, history = folder.read(spec)
+    blank, members = Parameters.initial(spec.model, [0], torch.device("cpu")), len(spec.members)
+    shapes = {name: (members, *shape) for name, shape in blank.shapes.items()}
+    types = {value.dtype for value in weights.values()}
+    if {name: tuple(value.shape) for name, value in weights.items()} != shapes or types != {blank.flat.dtype}:
+        raise Damaged(f"{folder.weights} does not fit the network that {folder.run} describes.")
+    for name in ("status", "train_loss", "validation_loss"):
+        if not isinstance(result.get(name), list) or len(result[name]) != members:
+            about = folder.weights.with_suffix(".json")
+            raise Damaged(f"{about} does not describe a run: it lacks the {name} of every member.")
     parameters = Parameters.of(spec.model, {name: value.to(device) for name, value in weights.items()})
-    return Run(spec, parameters, result, pd.read_csv(BytesIO(history)))
+    try:
+        return Run(spec, parameters, result, pd.read_csv(BytesIO(history)))
+    except ValueError as error:
+        raise Damaged(f"{folder.history} is damaged: it is not a table.") from error
 
 
 register_reader("trained", read_run)

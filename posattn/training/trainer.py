@@ -228,6 +228,17 @@ class Trainer:
         state |= {"parameters": self.parameters.flat.cpu(), "history": self.history[: self.epoch].clone()}
         return state | {"progress": torch.tensor([self.epoch, self.batch])}
 
+    def fits(self, state: Tensors) -> bool:
+        """Whether a checkpoint's tensors have the names, shapes and types of this trainer's state, and of the seconds spent."""
+        own = self.state_dict() | {"seconds": torch.tensor(0.0)}
+        if not own.keys() <= state.keys() or any(state[name].dtype != value.dtype for name, value in own.items()):
+            return False
+        own["history"] = self.history[: state["history"].numel() // self.history[0].numel()]  # the epochs that are done
+        if any(state[name].shape != value.shape for name, value in own.items()):
+            return False
+        epoch, batch = state["progress"].tolist()
+        return epoch == len(own["history"]) and 0 <= batch <= len(self.batches())
+
     def load_state_dict(self, state: Tensors) -> None:
         self.parameters = Parameters(self.config, state["parameters"].clone().to(self.device))
         for name in self._TENSORS:

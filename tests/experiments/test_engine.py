@@ -1,5 +1,7 @@
 """Reproductions: rows, figure, tables and page, that nothing is trained twice, and what a report shows of a store."""
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from posattn.experiments import (
     reproduce,
     series,
 )
+from posattn.explorer.results import figures_of
 from posattn.pretrained import COMPARED
 from posattn.runs import load
 from posattn.training import Recipe
@@ -220,6 +223,38 @@ def test_a_folder_of_another_scale_or_of_other_files_is_refused_and_left_alone(t
         (tmp_path / "quick" / "experiment.json").write_text(content)
         with pytest.raises(UsageError, match="which holds something else; give another folder"):
             reproduce(FIX_SCALE, "smoke", tmp_path / "quick", store, engine)
+
+
+def test_a_claim_that_was_interrupted_is_no_obstacle(tmp_path, engine):
+    out, trial = tmp_path / "out", small(seeds=1)
+    out.mkdir()
+    left = out / ".experiment.json.1f.partial"
+    left.write_bytes(b"{")
+    os.utime(left, (0, 0))
+    outcome = reproduce(trial, "paper", out, Store(tmp_path / "store"), engine)
+    assert outcome.page.exists() and not left.exists()
+
+
+def test_a_report_and_an_explorer_leave_the_store_as_it_is(tmp_path, engine, monkeypatch):
+    """They compute what needs no runs and is not there, and do not keep it."""
+    trial = grid_changed(small(), programs=True)
+    for module in ("experiments.engine", "explorer.results"):
+        monkeypatch.setattr(f"posattn.{module}.EXPERIMENTS", {"trial": trial})
+    store = Store(tmp_path / "store")
+    reproduce(trial, "paper", tmp_path / "out", store, engine)
+    shutil.rmtree(store.root / "computed")
+    (store.root / "lock").unlink()
+    before = snapshot(store.root)
+    (shown,), _ = report_on(Store(store.root), tmp_path / "report.html")
+    (figure,) = figures_of(Store(store.root))
+    assert shown.startswith("trial") and "compiled" in (tmp_path / "report.html").read_text()
+    assert "compiled" in [line["label"] for line in figure["panels"][0]["series"]]
+    assert snapshot(store.root) == before
+
+
+def snapshot(folder):
+    """Every file and folder with its times."""
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in [folder, *folder.rglob("*")]}
 
 
 def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):

@@ -1,5 +1,7 @@
 """GPT-2 beside a trained network: rows with the columns of every result, trials that are not repeated, what is refused."""
 
+import shutil
+
 import pandas as pd
 import pytest
 import torch
@@ -19,6 +21,8 @@ def test_trials_are_kept_and_shown_beside_runs(tmp_path):
     short = {"samples": 20, "epochs": 1, "batch": 20, "device": "cpu"}
     posattn.train("mixed-min", config, **short, out=tmp_path / "run")
     said = []
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".gpt2.json.1f.partial").touch()  # an earlier call was killed
     shown = compare(WHAT, tmp_path / "out", CPU, [tmp_path / "run"], said.append)
     rows = pd.read_csv(tmp_path / "out" / "rows.csv")
     assert tuple(pd.read_csv(tmp_path / "out" / "trial-0.csv")) == (*ROW_COLUMNS, "series")
@@ -30,6 +34,10 @@ def test_trials_are_kept_and_shown_beside_runs(tmp_path):
     said.clear()
     compare(WHAT, tmp_path / "out", CPU, announce=said.append)
     assert said == []
+    shutil.copytree(tmp_path / "out", tmp_path / "damaged")
+    (tmp_path / "damaged" / "trial-0.csv").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"trial-0\.csv is damaged: it is not a table\.$"):
+        compare(WHAT, tmp_path / "damaged", CPU)
     posattn.train("mixed-max", config, **short, out=tmp_path / "other")
     with pytest.raises(UsageError, match=r"^against is '.*other', a run of mixed-max; it must be one of mixed-min\.$"):
         compare(WHAT, tmp_path / "out", CPU, [tmp_path / "other"])

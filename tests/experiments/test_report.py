@@ -1,5 +1,8 @@
 """Pages and tables: what they say of runs, that a page needs nothing else, and that text stays text."""
 
+import base64
+import hashlib
+import html
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -56,4 +59,34 @@ def test_names_are_text_on_a_page_and_in_tables():
     assert "<b>" not in page and page.count("&lt;b&gt;50%_x&lt;/b&gt; &amp; &#39;y&#39;") == 2  # title, table
     (title, table) = shown.tables[0]
     assert report._markdown(title, report._cells(table)).splitlines()[-2:] == ["| 1 | 2.00e+00 |", ""]
-    assert r"scale & <b>50\%\_x</b> & 'y' \\" in report._latex(title, report._cells(table))
+    assert r"scale & <b>50\%\_x</b> \& 'y' \\" in report._latex(title, report._cells(table))
+
+
+SIGNS = "a\nb\\c&d%e$f#g_h{i}j~k^l|m<n>o*p`q[r]s"
+
+
+def test_every_sign_of_a_label_is_escaped_in_tables():
+    latex = r"a b\textbackslash{}c\&d\%e\$f\#g\_h\{i\}j\textasciitilde{}k\textasciicircum{}l|m<n>o*p`q[r]s"
+    table = report._latex(SIGNS, [["x", SIGNS], [SIGNS, "1"]]).splitlines()
+    assert table[0] == f"% {' '.join(SIGNS.split())}" and len(table) == 9
+    assert table[3] == rf"x & {latex} \\" and table[5] == rf"{latex} & 1 \\"
+    markdown = r"a b\\c\&d%e$f\#g_h{i}j~k^l\|m\<n\>o\*p\`q\[r\]s"
+    lines = report._markdown(SIGNS, [["x", SIGNS], [SIGNS, "_1_"]]).splitlines()
+    assert lines == [
+        f"### {markdown}", "", f"| x | {markdown} |", "| --- | --- |", rf"| {markdown} | \_1\_ |", ""
+    ]  # fmt: skip
+
+
+def test_a_browser_loads_and_runs_nothing_but_what_is_on_a_page():
+    row = {"task": "sum", "arch": "standard", "series": "x", "split": "test", "scale": 1.0, "metric": "mse"}
+    shown = report.Shown(Lines(), pd.DataFrame([row | {"value": 2.0, "status": "ok"}]))
+    page = report.page("any", [report.section(small(), "paper", shown, [b"picture"], [])], contents=True).decode()
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="(.*)">', page)
+    (style,) = re.findall(r"<style>(.*)</style>", page, flags=re.DOTALL)
+    checksum = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    rules = dict(rule.split(" ", 1) for rule in html.unescape(policy).split("; "))
+    assert rules == {
+        "default-src": "'none'", "style-src": f"'sha256-{checksum}'", "img-src": "data:", "base-uri": "'none'",
+        "form-action": "'none'",
+    }  # fmt: skip
+    assert "table {" in style and " style=" not in page and page.index(policy) < page.index("<style>")

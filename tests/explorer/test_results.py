@@ -31,7 +31,7 @@ def test_figures_hold_medians_bands_and_published_lines(one_experiment, tmp_path
             for k, member in enumerate(spec.members)
             for scale in measure.factors
         ]
-        store.write(spec, measure, pd.DataFrame(made), {"status": ["ok"] * len(spec.members)})
+        store.write(spec, measure, pd.DataFrame(made), {"status": ["ok"] * len(spec.members), "hardware": "", "seconds": 1.0})
     store.computed("ood-probability-smoke", lambda: pd.DataFrame({"value": [1.0]}))  # level lines, which are not drawn
     drawn = results.figures_of(store)
     assert [(figure["name"], figure["scale"]) for figure in drawn] == [("fix-scale", "smoke")]

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "posattn"
 
 # From the ground up: a part may import those of its own row and of the rows before it.
 ROWS = (
-    ("errors", "streams"),
+    ("errors", "streams", "page_policy"),
     ("files", "devices", "encodings", "network"),
     ("attention", "network"),
     ("model",),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import posattn
+from posattn import files
 from posattn.compiler.looped_programs import looped_program
 from posattn.errors import UsageError
 from posattn.files import Damaged
@@ -15,6 +16,7 @@ from posattn.metrics import relative_square
 from posattn.run_folder import RunFolder
 from posattn.tasks import TASKS, Task, register, task
 from posattn.training import Run
+from posattn.training.trainer import Trainer
 
 TINY = posattn.ModelConfig(3, embed=8, width=8)
 SHORT = {"samples": 40, "epochs": 3, "batch": 15, "device": "cpu"}
@@ -230,3 +232,99 @@ def test_an_exact_network_has_no_error_at_any_length():
     """The whole way from parameters to table."""
     table = Run.of(looped_program("maxsub").float(), "maxsub").evaluate_lengths([1, 5, 200], scales=[1, 10], samples=20)
     assert len(table) == 6 and (table["relative_square"] < 1e-12).all() and (table["closeness"] == 1).all()
+
+
+# Whoever forges content can forge its checksum; what does not fit is refused all the same.
+
+
+def forge(folder, change, **about):
+    """Weights that ``change`` made, with what is said of them changed too, under checksums that fit."""
+    weights, described = files.load_tensors(folder / "weights.safetensors")
+    files.save_tensors(folder / "weights.safetensors", change(weights), described | about)
+
+
+def every(function):
+    return lambda weights: {name: function(value) for name, value in weights.items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        every(lambda w: w.half()),
+        every(lambda w: w.long()),
+        every(lambda w: w.mT if w.ndim == 3 else w),
+        every(lambda w: w[:1]),
+        every(lambda w: w.flatten()),
+        lambda weights: {f"{name}.x": value for name, value in weights.items()},
+        lambda weights: weights | {"more": torch.zeros(2)},
+        lambda weights: {},
+    ],
+    ids=["half", "whole", "transposed", "one member", "flat", "renamed", "more", "none"],
+)
+def test_forged_weights_that_do_not_fit_are_refused(copied, change):
+    forge(copied, change)
+    with pytest.raises(Damaged, match=r"weights\.safetensors does not fit the network that .*run\.json describes\.$"):
+        posattn.load(copied)
+
+
+@pytest.mark.parametrize("about", [{"status": None}, {"status": ["ok"]}, {"train_loss": 1.0}, {"validation_loss": []}])
+def test_forged_results_that_do_not_fit_are_refused(copied, about):
+    forge(copied, lambda weights: weights, **about)
+    with pytest.raises(Damaged, match=r"weights\.json does not describe a run: it lacks the .* of every member\.$"):
+        posattn.load(copied)
+
+
+def test_a_forged_history_that_is_no_table_is_refused(copied):
+    (copied / "history.csv").write_bytes(b"")
+    forge(copied, lambda weights: weights, history_sha256=files.sha256(b""))
+    with pytest.raises(Damaged, match=r"history\.csv is damaged: it is not a table\.$"):
+        posattn.load(copied)
+
+
+@pytest.mark.parametrize("name", ["run.json", "weights.json", "weights.safetensors", "history.csv"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(copied, name):
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with pytest.raises(Damaged, match=rf"^cannot read .*{name}: it is not a regular file\.$"):
+        posattn.load(copied)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state | {"parameters": state["parameters"].half()},
+        lambda state: state | {"parameters": state["parameters"].mT.contiguous()},
+        lambda state: state | {"progress": torch.tensor([7, 0])},
+        lambda state: state | {"progress": torch.tensor(1)},
+        lambda state: state | {"history": torch.zeros(9, 2, 1)},
+        lambda state: state | {"history": torch.tensor(0.0)},
+        lambda state: state | {"seconds": torch.zeros(2)},
+        lambda state: {name: value for name, value in state.items() if name != "first_moment"},
+        lambda state: {name: value for name, value in state.items() if name != "seconds"},
+    ],
+)
+def test_a_forged_checkpoint_that_does_not_fit_is_named_and_removed(tmp_path, monkeypatch, change):
+    settings = SHORT | {"save_every": 0}
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(Trainer, "_end_epoch", interrupt)
+        posattn.train("sum", TINY, out=tmp_path, **settings)
+    for path in RunFolder(tmp_path).checkpoints():
+        state, described = files.load_tensors(path)
+        files.save_tensors(path, change(state), described)
+    with pytest.warns(UserWarning, match=r"does not fit the run\. Training starts over\.$"):
+        run = posattn.train("sum", TINY, out=tmp_path, **settings)
+    assert torch.equal(run.parameters.flat, posattn.train("sum", TINY, **SHORT).parameters.flat)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch_is_gone_on_with(tmp_path, monkeypatch, recwarn):
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(Trainer, "_end_epoch", interrupt)
+        posattn.train("sum", TINY, out=tmp_path, **SHORT, save_every=0)
+    assert int(files.load_tensors(RunFolder(tmp_path).checkpoints()[0])[0]["progress"][1]) == 3
+    run = posattn.train("sum", TINY, out=tmp_path, **SHORT)
+    assert torch.equal(run.parameters.flat, posattn.train("sum", TINY, **SHORT).parameters.flat)
+    assert not recwarn.list
