@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from posattn.devices import require_room
 from posattn.encodings import ENCODINGS, rotate
 from posattn.errors import UsageError, choice, whole
 
@@ -172,6 +173,9 @@ class PositionalAttention(nn.Module):
         d_p = row.dim(n_positions, n_positions)
         self.n_positions, self.causal, self.dropout, self.encoding = n_positions, causal, dropout, encoding
         d_k = min(d_p, d_model // n_heads) if d_k is None else whole("d_k", d_k)
+        numbers = 2 * d_p * n_heads * d_k + 2 * d_model**2 + (0 if encoding == "one-hot" else n_positions * d_p)
+        what = f"the weights of n_positions = {n_positions}, d_model = {d_model} and d_k = {d_k}"
+        require_room(what, 4 * numbers, torch.get_default_device())
         self.attention = Attention(d_model, d_p, d_k, n_heads, bias)
         # One-hot encodings are the identity: P W is W, and neither P nor the product need exist.
         self.register_buffer("P", None if encoding == "one-hot" else row.matrix(n_positions, d_p), persistent=False)

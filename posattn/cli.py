@@ -3,6 +3,8 @@
 Bad input ends in one sentence on standard error and exit code 2.
 """
 
+import io
+import os
 import sys
 import warnings
 
@@ -24,6 +26,7 @@ from posattn.commands import (
     reproduce,
     train,
 )
+from posattn.devices import out_of_memory
 from posattn.errors import UsageError
 
 app = typer.Typer(
@@ -36,17 +39,26 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point: a UsageError becomes a sentence and exit code 2."""
+    _prepare_streams()
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"posattn: {message}", file=sys.stderr)
     try:
-        raise SystemExit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()  # what cannot be written is told here, and not after the end
+        raise SystemExit(code)
     except UsageError as error:
         message = str(error)
+    except BrokenPipeError:  # whoever read the output wants no more of it, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1) from None
     except OSError as error:
         message = f"{error.filename or 'a file'}: {error.strerror or error}."
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # what typer makes of Ctrl-C
             print("posattn: stopped.", file=sys.stderr)
             raise SystemExit(130) from None
+        if out_of_memory(error):
+            print("posattn: the memory ran out; take fewer or smaller networks, lists or samples.", file=sys.stderr)
+            raise SystemExit(2) from None
         # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
         if not hasattr(error, "format_message"):
             raise
@@ -54,6 +66,16 @@ def main() -> None:
     if message:  # empty where typer showed the help, for lack of arguments
         print(f"posattn: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def _prepare_streams() -> None:
+    """Lets everything be printed: a closed stream takes it and drops it, and characters it lacks are written as codes."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _show_version(wanted: bool) -> None:

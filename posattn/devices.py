@@ -6,12 +6,14 @@ What would not fit raises an error before it is allocated, so that no process is
 import math
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from posattn.errors import UsageError
 
+CPU = torch.device("cpu")
 _SMALL = 1 << 28  # bytes: smaller needs are not checked
 
 
@@ -37,16 +39,36 @@ def hardware(device: torch.device) -> str:
     return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
+def require_room(what: str, needed: float, device: torch.device = CPU, instead: str = "") -> None:
+    """Raises if ``needed`` bytes are more than a device has free; a need that is a lower bound refuses nothing that fits.
+
+    ``what`` is the subject of the sentence, in the plural, and names what is too large; ``instead`` says what would fit.
+    """
+    if needed >= _SMALL and needed > (free := free_bytes(device)):
+        place = "CPU" if device.type == "cpu" else "GPU"
+        raise UsageError(
+            f"{what} need at least {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free on the {place}{instead}."
+        )
+
+
+def _gigabytes(size: float) -> str:
+    return f"{min(size, 1e300) / 1e9:.3g} GB"  # sizes are products of whole numbers, which no float need hold
+
+
 def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device, gradients: bool = False) -> None:
     """Raises if ``lists`` of n positions, each with ``numbers`` numbers of ``size`` bytes, do not fit on a device."""
     each = max(1, lists) * numbers * size
-    if n * each < _SMALL or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        return
-    free = free_bytes(device)
-    if n * each > free:
-        longest = f"with {free / 1e9:.1f} GB of memory free this model takes up to {int(free / each)}"
+    if n * each >= _SMALL and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        longest = f"; this model takes up to {int(min(free_bytes(device), 1e18) / each)}"
         more = ", and more under torch.no_grad()" if gradients else ""
-        raise UsageError(f"the list has {n} numbers; {longest}{more}.")
+        require_room(f"the list has {n} numbers, which", n * each, device, longest + more)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, which PyTorch tells on a CPU by a plain RuntimeError."""
+    reason = str(error).lower()
+    told = "alloc" in reason or "memory" in reason or "overflow" in reason
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and told)
 
 
 def free_bytes(device: torch.device) -> float:
@@ -57,15 +79,37 @@ def free_bytes(device: torch.device) -> float:
         return float(free + reserved)
     if device.type != "cpu":
         return math.inf
-    groups = [_read(limit) - _read(used, 0.0) for limit, used in _CONTROL_GROUPS]
-    return max(0.0, min(_machine(), _address_space(), *groups))
+    return max(0.0, min(_machine(), _address_space(), *_control_groups()))
 
 
-# Version 2 and version 1. Without a limit the first says "max" and the second a number beyond any memory.
+# Per version of control groups: its line in /proc/self/cgroup, its folder, and the files of the limit and of what is used.
+# Without a limit version 2 says "max", and version 1 a number beyond any memory.
 _CONTROL_GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ("0::", "/sys/fs/cgroup", "memory.max", "memory.current"),
+    (":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
+
+
+def _control_groups() -> Iterator[float]:
+    """What the limits on the process's control group, and on the groups around it, leave."""
+    for mark, root, limit, used in _CONTROL_GROUPS:
+        own = next((line.partition(mark)[2] for line in _lines("/proc/self/cgroup") if mark in line), "/")
+        for inner in (Path(own), *Path(own).parents):
+            group = f"{root}{inner}".rstrip("/")
+            yield _read(f"{group}/{limit}") - max(0.0, _read(f"{group}/{used}", 0.0) - _cached(group))
+
+
+def _cached(group: str) -> float:
+    """The bytes of files that a control group holds, which the system frees when memory is asked for."""
+    sizes = dict(line.split(maxsplit=1) for line in _lines(f"{group}/memory.stat"))
+    return sum(float(sizes.get(f"total_{kind}", sizes.get(kind, 0))) for kind in ("active_file", "inactive_file"))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _read(path: str, otherwise: float = math.inf) -> float:

@@ -1,36 +1,68 @@
-"""The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted."""
+"""The one exception that a user can cause: its message is a sentence that names the field, the value and what is accepted.
 
+Each kind of check stands here once. A check returns the value in the type that the caller goes on with.
+"""
+
+import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_LARGEST = 2**63 - 1  # the largest whole number that tensors count with
+_LONGEST = 200  # characters of a value that an error shows
+
 
 class UsageError(ValueError):
     """Bad input. Commands print the message and exit with code 2; a traceback would be a bug."""
 
 
+def shown(value: object) -> str:
+    """``value`` as errors show it: on one line, and cut where it is long. Of long whole numbers it counts the digits."""
+    if isinstance(value, int) and abs(value) >= 10**50:  # Python writes no more than 4300 digits
+        return f"a number of {int(math.log10(abs(value))) + 1} digits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]}...{text[-30:]}"
+
+
 def choice(field: str, value: object, accepted: Iterable[str]) -> str:
     """``value`` if it is one of ``accepted``; the error lists them."""
     names = list(accepted)
-    if value not in names:
-        raise UsageError(f"{field} is {value!r}; it must be one of {', '.join(names)}.")
-    return str(value)
+    if not isinstance(value, str) or value not in names:
+        raise UsageError(f"{field} is {shown(value)}; it must be one of {', '.join(names)}.")
+    return value
 
 
-def whole(field: str, value: object, least: int = 1) -> int:
-    """``value`` if it is an integer of at least ``least``."""
+def whole(field: str, value: object, least: int = 1, most: int = _LARGEST) -> int:
+    """``value`` if it is an integer from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UsageError(f"{field} is {value!r}; it must be a whole number of at least {least}.")
+        raise UsageError(f"{field} is {shown(value)}; it must be a whole number of at least {least}.")
+    if int(value) > most:
+        raise UsageError(f"{field} is {shown(value)}; it must be at most {most:g}.")
     return int(value)
+
+
+def seed_number(value: object) -> int:
+    """``value`` if it is a seed, which may be longer than what tensors count with."""
+    return whole("seed", value, least=0, most=10**100)
 
 
 def several(field: str, values: Iterable[T]) -> list[T]:
     """``values`` as a list; raises if it is a string or a single value."""
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise UsageError(f"{field} is {values!r}; it must be a list, such as [{values}].")
+        raise UsageError(f"{field} is {shown(values)}; it must be a list, such as [{values}].")
     return list(values)
+
+
+def number(field: str, value: object) -> float:
+    """``value`` as a float if it is a finite number."""
+    try:
+        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value)):
+            return float(value)
+    except OverflowError:  # a whole number that no float holds
+        pass
+    raise UsageError(f"{field} is {shown(value)}; it must be a finite number.")
 
 
 def positive(field: str, value: object) -> float:
@@ -39,8 +71,8 @@ def positive(field: str, value: object) -> float:
         if not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < float("inf"):
             return float(value)
     except OverflowError:  # a whole number that no float holds
-        raise UsageError(f"{field} is a number of {len(str(value))} digits; it must be at most 1e308.") from None
-    raise UsageError(f"{field} is {value!r}; it must be a finite number above 0.")
+        raise UsageError(f"{field} is {shown(value)}; it must be at most 1e308.") from None
+    raise UsageError(f"{field} is {shown(value)}; it must be a finite number above 0.")
 
 
 def within(field: str, value: object, least: float, most: float) -> float:
@@ -51,10 +83,24 @@ def within(field: str, value: object, least: float, most: float) -> float:
     return number
 
 
+def share(field: str, value: object) -> float:
+    """``value`` as a float if it is a number of at least 0 and less than 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+        raise UsageError(f"{field} is {shown(value)}; it must be a number of at least 0 and less than 1.")
+    return float(value)
+
+
 def flag(field: str, value: object) -> bool:
     """``value`` if it is True or False."""
     if not isinstance(value, bool):
-        raise UsageError(f"{field} is {value!r}; it must be True or False.")
+        raise UsageError(f"{field} is {shown(value)}; it must be True or False.")
+    return value
+
+
+def instance(field: str, value: object, kind: type[T], what: str) -> T:
+    """``value`` if it is a ``kind``; the error says ``what`` it must be."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{field} is {shown(value)}; it must be {what}.")
     return value
 
 
@@ -65,5 +111,5 @@ def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[
     """
     for name, value in fixed.items():
         if given.get(name) not in (None, value):
-            raise UsageError(f"{name} is {given[name]!r}; for {what} it must be {value!r}.")
+            raise UsageError(f"{name} is {shown(given[name])}; for {what} it must be {value!r}.")
     return {name: value for name, value in given.items() if name not in fixed}

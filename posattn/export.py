@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
-from posattn.errors import UsageError, whole
+from posattn.devices import CPU, check_fits
+from posattn.errors import UsageError, shown, whole
 from posattn.folding import Frozen
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
@@ -28,6 +29,7 @@ from posattn.network import NetworkConfig, can, require
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32
 WORST_COMPILED = 1e-3  # what a compiled program may lose in float32 of its largest answer before it is refused
+_MOST = 100  # lists that a file is checked with at once
 _SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of the training range
 _INPUT, _OUTPUT = "numbers", "answers"
 
@@ -40,8 +42,12 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Frozen | Tran
     length = model.config.n if length is None else length
     if model.config.any_length:
         length = whole("length", length)
-    elif not isinstance(length, int) or not 1 <= length <= model.config.n:
-        raise UsageError(f"length is {length!r}; it must be from 1 to {model.config.n}, the network's longest list.")
+        size = model.config.numbers_per_position(length, gradients=False)
+        check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
+    elif isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= model.config.n:
+        raise UsageError(
+            f"length is {shown(length)}; it must be from 1 to {model.config.n}, the network's longest list."
+        )
     model = copy.deepcopy(model).float().cpu().eval()  # the caller's stays as it is
     return Frozen(model, length) if can(model.config, "freeze") else model, length
 
@@ -127,7 +133,7 @@ def _checked(
 
 def _lists(config: NetworkConfig, length: int) -> Iterator[tuple[str, Tensor]]:
     """Random lists, and what they are: of the training range and beyond it, or within the bounds of a compiled program."""
-    for scale, batch in product(_SCALES, (1, 100)):
+    for scale, batch in product(_SCALES, (1, _MOST)):
         unit = torch.rand(batch, *_shape(config, length), generator=torch.Generator().manual_seed(batch))
         if not isinstance(config, CompiledConfig):
             yield f"at scale {scale:g}", scale * (4 * unit - 2)

@@ -23,7 +23,7 @@ from posattn.folding import fold, input_encoding, stack_layers
 from posattn.model import Layer, ModelConfig, Transformer, input_features, positions_of
 from posattn.network import require
 from posattn.tasks import task as find_task
-from posattn.theory.bound import ATTENTION, FROM, TO, GeneralizationBound, evaluate_bound
+from posattn.theory.bound import ATTENTION, FROM, MOST_SAMPLES, TO, GeneralizationBound, evaluate_bound
 from posattn.theory.certificate import Certificate, certify
 from posattn.theory.discrepancy import HARD, Members, extremum
 from posattn.theory.matrices import ClassNorms, LayerWeights, Network
@@ -53,7 +53,9 @@ def generalization_bound(
     """
     network = network_of(model, limit)
     kind = attention or ATTENTION[network.self_attention]
-    return network_bound(network, whole("samples", samples, least=2), kind, delta, cap, layer_norm)
+    return network_bound(
+        network, whole("samples", samples, least=2, most=int(MOST_SAMPLES)), kind, delta, cap, layer_norm
+    )
 
 
 def network_bound(

@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from posattn.devices import free_bytes
-from posattn.errors import UsageError, positive, whole
+from posattn.devices import CPU, require_room
+from posattn.errors import UsageError, whole
 from posattn.tasks import sample_shift, task
+from posattn.tasks.sampling import factor
 from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
 
 Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
@@ -99,7 +100,7 @@ class Evaluation:
 
         ``mse``, ``mse/c²`` and ``closeness`` are measured on lists of reals, ``rounding`` on lists of integers.
         """
-        each, rows = self._samples(len(lengths)), []
+        each, rows = self._samples(lengths, 32), []
         for scale in _factors(scales):
             mse, rounding, closeness = torch.stack([each._errors(n, scale) for n in lengths]).mean(dim=0)
             found = {"mse": mse, "mse/c²": mse / scale**2, "rounding": rounding, "closeness": closeness}
@@ -108,7 +109,7 @@ class Evaluation:
 
     def by_shift(self, lengths: Sequence[int], names: Iterable[str]) -> pd.DataFrame:
         """One row per member and distribution of ``posattn.tasks.shifts``: ``mse``, ``relative`` error, ``closeness``."""
-        each, rows = self._samples(len(lengths)), []
+        each, rows = self._samples(lengths, 16), []
         for name in names:
             parts = []
             for n in lengths:
@@ -124,7 +125,7 @@ class Evaluation:
 
         ``relative_square`` can be compared between lengths and scales.
         """
-        rows, factors = [], [positive("scale", scale) for scale in scales]
+        rows, factors = [], [factor(scale) for scale in scales]
         for n in lengths:
             for scale in factors:
                 check_room(len(self.members), whole("samples", self.samples), whole("n", n), self.device)
@@ -142,7 +143,7 @@ class Evaluation:
         """What ``measure`` makes of every member's inputs, targets and outputs at every scale."""
         rows = []
         for scale in _factors(scales):
-            x = self._samples().draw(lengths[-1], scale)
+            x = self._samples(lengths[-1:], 8).draw(lengths[-1], scale)
             y, out = self.targets(x), self.predict(x)
             for about in self._rows({"scale": scale}, {}):
                 own = about["member"]
@@ -177,9 +178,14 @@ class Evaluation:
             rows |= dict(zip(own, make(name, own).to(self.device), strict=True))
         return torch.stack([rows[k] for k in range(len(rows))])
 
-    def _samples(self, lengths: int = 1) -> "Evaluation":
-        """This test with its samples divided among so many lengths."""
-        return replace(self, samples=whole("samples", self.samples, least=lengths) // lengths)
+    def _samples(self, lengths: Sequence[int], held: int) -> "Evaluation":
+        """This test with its samples divided among the lengths; raises if they do not fit in memory.
+
+        ``held`` is how many bytes per number lists, answers and truth take at once, at least.
+        """
+        share = whole("samples", self.samples, least=len(lengths)) // len(lengths)
+        check_room(len(self.members), share, lengths[-1], self.device, held)
+        return replace(self, samples=share)
 
     def _errors(self, n: int, scale: float) -> Float[Tensor, "3 M"]:
         """Squared error, rounding and closeness accuracy of every member on lists of one length."""
@@ -199,7 +205,7 @@ class Evaluation:
 
 
 def _factors(scales: Iterable[float]) -> list[float]:
-    factors = [positive("scale", scale) for scale in scales]
+    factors = [factor(scale) for scale in scales]
     if not factors:
         raise UsageError("scales is empty; give at least one number above 0.")
     return factors
@@ -286,19 +292,15 @@ _LONG = 1 << 13  # numbers: the truth of longer lists is computed on the CPU, wh
 
 
 def _place_of_truth(n: int, device: torch.device | None) -> torch.device:
-    return torch.device("cpu") if device is None or n > _LONG else device
+    return CPU if device is None or n > _LONG else device
 
 
-def check_room(members: int, samples: int, n: int, device: torch.device | None) -> None:
+def check_room(members: int, samples: int, n: int, device: torch.device | None, each: int = 56) -> None:
     """Raises if a test does not fit in memory: its lists, truth and answers, and what computing them and the errors takes.
 
-    Checks the device that computes the truth and, if it is another, that of the networks.
+    Checks the device that computes the truth and, if it is another, that of the networks. ``each`` is the bytes per number.
     """
-    own, columns = torch.device("cpu") if device is None else device, _place_of_truth(n, device)
+    own, columns = CPU if device is None else device, _place_of_truth(n, device)
+    what = f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks,"
     for place in dict.fromkeys((columns, own)):
-        need, free = n * (56 * members * samples + (_COLUMN if place == columns else 0)), free_bytes(place)
-        if need > free:
-            raise UsageError(
-                f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks, take {need / 1e9:.1f} GB "
-                f"of memory, and {free / 1e9:.1f} GB are free on the {'CPU' if place.type == 'cpu' else 'GPU'}."
-            )
+        require_room(what, n * (each * members * samples + (_COLUMN if place == columns else 0)), place)

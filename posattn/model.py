@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, whole
-from posattn.network import NetworkConfig, check_input, stored_fields
+from posattn.network import OBJECTS, NetworkConfig, check_input, stored_fields
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,22 @@ class ModelConfig(NetworkConfig):
         return self.entry_dim + self.encoding_dim * self.design.encoded_input
 
     @property
+    def feature_dim(self) -> int:
+        """Width of what queries and keys are made from."""
+        d, d_P = self.embed, self.encoding_dim
+        return {"input": d, "position": d_P, "both": d + d_P}[self.attends]
+
+    @property
+    def least_numbers(self) -> int:
+        """The weights of the layers, without biases."""
+        attention = 2 * self.heads * self.d_k * self.feature_dim + 2 * self.embed**2
+        return self.layers * (attention + 3 * self.embed * self.width)
+
+    @property
+    def least_beside(self) -> int:
+        return 4 * self.encoded_positions * self.encoding_dim + OBJECTS * self.layers
+
+    @property
     def output_dim(self) -> int:
         """Width of what the decoder gives at each position."""
         return 1
@@ -266,6 +282,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Any):
         super().__init__()
+        config.require_room()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
         self.layers = nn.ModuleList(self._layer(index) for index in range(config.layers))
@@ -275,9 +292,9 @@ class Transformer(nn.Module):
         self.register_buffer("P", p, persistent=False)
 
     def _layer(self, index: int) -> Layer:
-        config, d, d_P = self.config, self.config.embed, self.config.encoding_dim
-        d_features = {"input": d, "position": d_P, "both": d + d_P}[config.attends]
-        attention = self.attention_class()(d, d_features, config.d_k, config.heads, config.bias, config.design.rotary)
+        config, d = self.config, self.config.embed
+        made = self.attention_class()
+        attention = made(d, config.feature_dim, config.d_k, config.heads, config.bias, config.design.rotary)
         return Layer(attention, d, (config.width,), config.bias, config.attends, config.causal)
 
     def attention_class(self) -> type[Attention]:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from posattn.errors import UsageError
+from posattn.devices import require_room
+from posattn.errors import UsageError, shown
 
+_NUMBER = 4  # bytes: weights are built in float32
+OBJECTS = 10_000  # bytes that the Python objects of a layer take at least
 KINDS: "dict[str, type[NetworkConfig]]" = {}  # the classes of configurations by their kind
 
 
@@ -54,6 +57,21 @@ class NetworkConfig:
 
     def build(self) -> nn.Module:
         raise NotImplementedError
+
+    @property
+    def least_numbers(self) -> int:
+        """How many weights a network has at least; 0 where only building it tells."""
+        return 0
+
+    @property
+    def least_beside(self) -> int:
+        """How many bytes a network takes beside its weights at least: for P, and for the Python objects of its layers."""
+        return 0
+
+    def require_room(self) -> None:
+        """Raises if a network does not fit into memory; to be called before any of it is built."""
+        need = _NUMBER * self.least_numbers + self.least_beside
+        require_room(f"the weights of a network for {shown(self)}", need, torch.get_default_device())
 
     def to_dict(self) -> dict[str, object]:
         """Kind and fields, as JSON can hold them; ``from_dict`` reads them back."""

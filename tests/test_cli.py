@@ -77,7 +77,10 @@ BAD = {
     "no numbers a list": ("train sum --n 0", "n is 0"),
     "fewer": ("train sum --n -1", "n is -1"),
     "words in a looped network": ("train khop --arch looped", "arch is 'looped'; khop reads words, "),
-    "words in a scale-exact one": ("train mixed-min --arch scale-exact", "arch is 'scale-exact'; mixed-min reads words, "),
+    "words in a scale-exact one": (
+        "train mixed-min --arch scale-exact",
+        "arch is 'scale-exact'; mixed-min reads words, ",
+    ),
     "unknown recipe": ("train sum --recipe grandmas", "recipe is 'grandmas'"),
     "unknown encoding": ("train sum --encoding morse", "encoding is 'morse'"),
     "no epochs": ("train sum --epochs 0", "epochs is 0"),
@@ -219,3 +222,19 @@ def test_a_device_that_an_output_names_stays_a_device(posattn_command, pair, nul
     assert (code, said) == (0, "")
     assert stat.S_ISCHR(null.stat().st_mode) and sorted(os.listdir(null.parent)) == before
     assert all(null.with_suffix(suffix).is_symlink() for suffix in (".svg", ".pt2", ".html"))
+
+
+COMMAND = [sys.executable, "-m", "posattn", "ood-probability", "--samples", "10"]  # prints ‖, ε and the like
+
+
+@pytest.mark.parametrize("shell", ['"$@" | head -0', '"$@" >&- 2>&-', '"$@" >/dev/full', '"$@" --samples x 2>&-'])
+def test_an_output_that_takes_nothing_ends_no_command_in_a_traceback(shell):
+    done = subprocess.run(["bash", "-c", shell, "-", *COMMAND], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr and done.returncode in (0, 1, 2)
+    assert done.stderr.count("\n") <= 1
+
+
+def test_characters_that_an_output_lacks_are_written_as_codes():
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(COMMAND, capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.isascii()

@@ -162,13 +162,15 @@ def test_several_lengths_count_equally():
 )
 def test_long_lists_must_fit_where_their_truth_is_computed_and_where_the_network_is(monkeypatch, n, short, named):
     """The truth of long lists is the CPU's work on every device. Nothing is drawn here, so no GPU is needed."""
-    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e6 if device.type == short else 1e12)
+    monkeypatch.setattr("posattn.devices._SMALL", 0)
+    monkeypatch.setattr("posattn.devices.free_bytes", lambda device: 1e6 if device.type == short else 1e12)
     with pytest.raises(UsageError, match=rf"^samples is 10; so many lists of {n} .* GB are free on the {named}\.$"):
         metrics.Evaluation(lambda x: x, [("sum", 0)], 10, device=torch.device("cuda")).by_length([n], [1.0])
 
 
 def test_the_columns_of_the_truth_need_room_only_where_it_is_computed(monkeypatch):
-    monkeypatch.setattr(metrics, "free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
+    monkeypatch.setattr("posattn.devices._SMALL", 0)
+    monkeypatch.setattr("posattn.devices.free_bytes", lambda device: 1e9 if device.type == "cpu" else 1e7)
     metrics.check_room(1, 1, 100_000, torch.device("cuda"))  # 5.6 MB of lists, and on the CPU 150 MB of columns
 
 

@@ -22,7 +22,7 @@ from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, whole
 from posattn.model import ModelConfig, input_features, positions_of
-from posattn.network import NetworkConfig
+from posattn.network import OBJECTS, NetworkConfig
 
 _SLOPE = 0.2  # of LeakyReLU below 0, as in the GAT paper
 
@@ -141,6 +141,15 @@ class GraphConfig(NetworkConfig):
         """The Transformer whose encoder reads the same: number and position, or the number alone."""
         return ModelConfig(self.n, "standard" if self.encoded_input else "no-encoding")
 
+    @property
+    def least_numbers(self) -> int:
+        return self.layers * self.width**2
+
+    @property
+    def least_beside(self) -> int:
+        """Also the graph, which has a byte for each pair of nodes."""
+        return 5 * (self.n + 1) ** 2 + OBJECTS * self.layers
+
     def build(self) -> "GraphNetwork":
         return GraphNetwork(self)
 
@@ -156,6 +165,7 @@ class GraphNetwork(nn.Module):
 
     def __init__(self, config: GraphConfig):
         super().__init__()
+        config.require_room()
         self.config, self.input = config, config.input
         d = config.width
         self.encoder = nn.Linear(self.input.input_dim, d)

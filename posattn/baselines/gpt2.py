@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from posattn.devices import require_room
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.metrics import mean_squared_error, percentage_error
 from posattn.streams import fold_in, permutation, stream
@@ -32,6 +33,7 @@ TINY = "tiny"  # not a checkpoint: an untrained GPT-2 of 4 layers and width 128,
 DIGITS = 2  # before the point, of numbers in a prompt
 _IGNORED = -100  # the label of tokens that the loss leaves out
 _END = "<|endoftext|>"
+_PROMPT = 300  # bytes of its text and tensors, at least
 _NEW_TOKENS = 12  # an answer has six characters
 
 
@@ -69,6 +71,11 @@ def texts(asked: MixedTask, x: Float[Tensor, "b n"], y: Float[Tensor, "b 1"]) ->
     """Prompts as text, and the answers that should follow."""
     digits = DIGITS + ("sum" in asked.kinds)
     return [f"{write(row, DIGITS)} Output =" for row in x], [f" {value:0{digits + 3}.2f}" for value in y[:, 0].tolist()]
+
+
+def require_room_for_prompts(field: str, count: int) -> None:
+    """Raises if the texts and tokens of so many prompts do not fit into memory."""
+    require_room(f"{field} is {whole(field, count)}; the texts of so many prompts", _PROMPT * count)
 
 
 def checkpoint(settings: FineTuning, seed: int = 0) -> tuple[Any, Any]:
@@ -118,6 +125,7 @@ def _with_padding(tokenizer: Any) -> Any:
 
 def fine_tune(settings: FineTuning, network: Any, tokenizer: Any, seed: int, device: torch.device) -> list[float]:
     """Trains ``network`` in place on the training prompts of ``seed``; returns the mean loss of every epoch."""
+    require_room_for_prompts("samples", settings.samples)
     prompts, answers = texts(settings.own, *settings.own.sample(settings.samples, seed=seed))
     encoded = [_tokens(tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
     network.to(device).train()
@@ -198,9 +206,10 @@ def evaluate(
 
     The prompts are those on which :meth:`posattn.Run.evaluate` tests the member with the same seed.
     """
+    require_room_for_prompts("samples", samples)
     rows = []
     for scale in scales:
-        x, y = settings.own.sample(whole("samples", samples), scale=scale, seed=seed, split="test")
+        x, y = settings.own.sample(samples, scale=scale, seed=seed, split="test")
         prompts, _ = texts(settings.own, x, y)
         said = torch.tensor([number_in(text) for text in answer(network, tokenizer, prompts)])[:, None]
         read = said.isfinite()[:, 0]

@@ -82,7 +82,8 @@ def networks(run: str | Path | None, pretrained: str | None, arch: str | None, d
 def print_table(title: str | None, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:
     """Prints a table, floats with three digits; one that is too wide for the terminal has its columns as rows."""
     names, cells = [_text(name) for name in columns], [[_text(value) for value in row] for row in rows]
-    out = Console(width=None if sys.stdout.isatty() else 120)
+    # Names are printed as they are: [red] and :cat: may be parts of a folder's.
+    out = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
     table = _table(title, names, cells)
     if Measurement.get(out, out.options.update(max_width=10_000), table).minimum > out.width:
         first, *others = zip(names, *cells, strict=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from posattn.attention import Attention, hardmax
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.room import attention_parameters, mlp_parameters
 from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer
@@ -92,6 +93,13 @@ class CompiledConfig(NetworkConfig):
     def width(self) -> int:
         """The widest hidden layer."""
         return max(max(hidden) for hidden in self.mlp)
+
+    @property
+    def least_numbers(self) -> int:
+        """All parameters."""
+        layer = attention_parameters(self.positions, self.heads, self.embed, self.d_v)
+        ends = (self.input_dim + 1) * self.embed + (self.embed + 1) * self.outputs
+        return ends + sum(layer + mlp_parameters(self.embed, hidden) for hidden in self.mlp)
 
     @property
     def input_dim(self) -> int:

@@ -22,8 +22,9 @@ from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
-from posattn.compiler.room import attention_parameters, require_room
-from posattn.errors import UsageError, positive, whole
+from posattn.compiler.room import attention_parameters, require_room_for
+from posattn.devices import require_room
+from posattn.errors import UsageError, positive, seed_number, whole
 from posattn.model import Transformer
 
 BOUND = 1e6  # the largest absolute value of a number, by default
@@ -113,8 +114,10 @@ class Compilation:
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
-        random = np.random.default_rng(seed)
-        x = self.source.sample(random, whole("samples", samples), self.written.length, self.bound)
+        random = np.random.default_rng(seed_number(seed))
+        states = whole("samples", samples) * self.program.machines * self.program.memory * np.float64().itemsize
+        require_room(f"samples is {samples}; the states of {self.program.machines} machines for so many inputs", states)
+        x = self.source.sample(random, samples, self.written.length, self.bound)
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []
@@ -179,7 +182,7 @@ def _written(
     count = whole("machines", machines)
     nodes, heads = source.least(count)
     least = attention_parameters(nodes + 1, heads, heads + 1, 1)
-    require_room(f"{source.name} on {count} machines", least, least=True)
+    require_room_for(f"{source.name} on {count} machines", least)
     return source, source.build(count, positive("bound", bound))
 
 

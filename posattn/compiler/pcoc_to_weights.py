@@ -24,7 +24,7 @@ from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_e
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
-from posattn.compiler.room import attention_parameters, parameters, require_room
+from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.model import Layer, ModelConfig, Transformer
 
@@ -55,7 +55,7 @@ def lower(
     least = attention_parameters(
         program.machines + 1, program.memory, program.memory + 1, _value_width(program, values)
     )
-    require_room(program.name, least * (len(program.rounds) + 1), least=True)
+    require_room_for(program.name, least * (len(program.rounds) + 1))
     margins = Margins()
     locals_, outputs = analyse(program, margins)
     error = max(known.error for known in outputs)
@@ -167,7 +167,7 @@ def compiled_config(program: PCOC, maps: list[Maps], temperature: float | None, 
 
 def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledTransformer:
     config, s = compiled_config(program, maps, temperature, values), program.memory
-    require_room(program.name, parameters(config))
+    require_room_for(program.name, config.least_numbers)
     model = blank_transformer(config)
     assert isinstance(model, CompiledTransformer)
     with torch.no_grad():

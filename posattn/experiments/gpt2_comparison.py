@@ -14,12 +14,13 @@ import torch
 
 from posattn import files
 from posattn.baselines import gpt2
-from posattn.errors import UsageError, positive, whole
+from posattn.errors import UsageError, whole
 from posattn.experiments.figures import Lines, View
 from posattn.experiments.report import Shown
 from posattn.experiments.rows import read_rows, result_rows
 from posattn.runs import AnyRun, load
 from posattn.tasks.prompts import POSITIONS
+from posattn.tasks.sampling import factor
 from posattn.tokens import TokenConfig
 
 METRICS = ("mse", "mape", "unparsed")
@@ -39,7 +40,7 @@ class Comparison:
         whole("runs", self.trials)
         whole("test_samples", self.samples)
         for scale in self.scales:
-            positive("scale", scale)
+            factor(scale)
 
     def describe(self) -> dict[str, object]:
         """What all trials share."""
@@ -54,6 +55,8 @@ def compare(
     announce: Callable[[str], None] = lambda line: None,
 ) -> Shown:
     """Runs the trials that ``out`` lacks, and writes all rows, ``gpt2.png`` and tables; ``against`` are folders of runs."""
+    gpt2.require_room_for_prompts("samples", what.settings.samples)
+    gpt2.require_room_for_prompts("test_samples", what.samples)
     beside = [_beside(folder, what.settings.task) for folder in against]
     described = out / "gpt2.json"
     if described.exists():

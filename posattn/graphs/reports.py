@@ -15,6 +15,7 @@ from torch import Tensor
 
 from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
+from posattn.devices import require_room
 from posattn.errors import UsageError, choice, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
@@ -175,7 +176,12 @@ def trained_report(
             raise UsageError(f"by is 'effect'; {name} is a task on tokens, of which only the attention is known.")
         graph = attention_graph(weights, title, least)
         return Report(graph, _listed(graph, weights, weights, None, least), settings, _layers(weights, model.config.n))
-    x, y = task(name).sample(whole("samples", samples, 2), n=model.config.n, split="test", device=model.P.device)
+    # What effects keep of every list: values and what was heard, of all layers.
+    kept = 8 * model.config.layers * model.config.positions * model.config.embed
+    require_room(
+        f"samples is {whole('samples', samples, 2)}; the effects on so many lists", kept * samples, model.P.device
+    )
+    x, y = task(name).sample(samples, n=model.config.n, split="test", device=model.P.device)
     effect = effects(model, x)
     if not bool(effect.isfinite().all()):
         raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")

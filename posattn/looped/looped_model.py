@@ -8,6 +8,7 @@ f(c x) = c f(x) for c > 0. See docs/any-length.md.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -102,6 +103,15 @@ class LoopedConfig(NetworkConfig):
     @property
     def positions(self) -> int:
         return self.n
+
+    @property
+    def least_numbers(self) -> int:
+        """The weights of values and of the MLP."""
+        values = self.heads * self.d_v
+        hidden = self.mlp[0]
+        return (
+            values * (values + hidden[0]) + self.embed * (values + hidden[-1]) + sum(a * b for a, b in pairwise(hidden))
+        )
 
     def sharpening(self, done: Float[Tensor, "*steps"], start: float, stop: float) -> Float[Tensor, "*steps"]:
         """The factor on the attention logits after a share ``done`` of training, in units of S: from 1/S to 1.
@@ -207,6 +217,7 @@ class LoopedTransformer(Transformer):
 
     def __init__(self, config: LoopedConfig):
         nn.Module.__init__(self)
+        config.require_room()
         self.config = config
         self.encoder = nn.Linear(1, config.embed, bias=False)
         self.layers = nn.ModuleList([LoopedLayer(config)])

@@ -19,11 +19,13 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import UsageError, positive, whole
+from posattn.devices import require_room
+from posattn.errors import UsageError, flag, seed_number, whole, within
 
 Seeds = int | Sequence[int] | Tensor
 Device = str | torch.device | None
 
+SCALES = (1e-37, 1e37)  # the smallest and largest c for which float32 holds 4c, and values far below c
 _PAST_2 = 2.0 + 2.0**-22  # the float32 next to 2: a bound outside [-2, 2] must not be rounded into it
 
 
@@ -38,9 +40,10 @@ def sample_bounds(
     device: Device = None,
 ) -> tuple[Float32[Tensor, "*members count"], Float32[Tensor, "*members count"]]:
     """(gamma_l, gamma_u): the bounds between which ``sample_lists`` with the same arguments draws its values."""
-    c = positive("scale", scale)
+    c = factor(scale)
     keys = _keys(seed, split, n, c, integers, "bounds", device)
-    u, v, w = streams.uniform(keys, 3 * whole("count", count)).unflatten(-1, (count, 3)).unbind(-1)
+    require_room_for_lists(whole("count", count), 3, keys)
+    u, v, w = streams.uniform(keys, 3 * count).unflatten(-1, (count, 3)).unbind(-1)
     return two_bounds(u, v, w, c, _within, _outside)
 
 
@@ -59,15 +62,16 @@ def sample_lists(
     ``integers`` rounds the values to the nearest integers that lie in [-2c, 2c]; the paper says only 'lists containing
     integers', and this keeps the diversity of ranges that the two bounds give.
     """
-    c = positive("scale", scale)
-    gamma_l, gamma_u = sample_bounds(count, n, c, seed, split=split, integers=integers, device=device)
+    c = factor(scale)
     keys = _keys(seed, split, n, c, integers, "values", device)
+    require_room_for_lists(whole("count", count), n, keys)
+    gamma_l, gamma_u = sample_bounds(count, n, c, seed, split=split, integers=integers, device=device)
     x: Tensor = streams.uniform(keys, count * n).unflatten(-1, (count, n))
     # Rounding keeps x <= gamma_u: u <= 1 - 2^-24 takes the rounded width at least one float32 below itself, hence below
     # the true width, and the sum is then rounded from something below gamma_u.
     x.mul_((gamma_u - gamma_l)[..., None]).add_(gamma_l[..., None])
     if integers:
-        x.round_().clamp_(-math.floor(2 * c), math.floor(2 * c))
+        x.round_().clamp_(-float(math.floor(2 * c)), float(math.floor(2 * c)))  # floats: int64 ends at 9e18
     return x
 
 
@@ -109,7 +113,7 @@ def _keys(
     seed: Seeds, split: str, n: int, c: float, integers: bool, part: str, device: Device
 ) -> Int64[Tensor, "*members"]:
     """The key of every seed's stream for one part of the lists."""
-    kind = "integers" if integers else "reals"
+    kind = "integers" if flag("integers", integers) else "reals"
     return keys_of(seed, device, "lists", named_split(split), whole("n", n), repr(c), kind, part)
 
 
@@ -117,10 +121,22 @@ def keys_of(seed: Seeds, device: Device, *purpose: str | int) -> Int64[Tensor, "
     """The key of every seed's stream for a purpose; a single seed gives one key without an axis."""
     seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
     if not isinstance(seeds, (list, tuple, range)):
-        return torch.tensor(streams.stream(whole("seed", seeds, least=0), *purpose), device=device)
+        return torch.tensor(streams.stream(seed_number(seeds), *purpose), device=device)
     if not seeds:
         raise UsageError(f"seed is {seed!r}; it must be a whole number or at least one of them.")
-    return torch.tensor([streams.stream(whole("seed", each, least=0), *purpose) for each in seeds], device=device)
+    return torch.tensor([streams.stream(seed_number(each), *purpose) for each in seeds], device=device)
+
+
+def factor(scale: object) -> float:
+    """``scale`` if it is a factor c at which float32 holds lists and their bounds."""
+    return within("scale", scale, *SCALES)
+
+
+def require_room_for_lists(count: int, numbers: int, keys: Int64[Tensor, "*members"]) -> None:
+    """Raises if ``count`` lists of so many float32 numbers, for every key, do not fit into memory."""
+    each = "" if keys.numel() == 1 else f", for each of {keys.numel()} seeds"
+    what = f"count is {count}; so many lists of {numbers} numbers{each}"
+    require_room(what, 4 * count * numbers * keys.numel(), keys.device)
 
 
 def named_split(split: object) -> str:

@@ -16,8 +16,8 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import choice, whole
-from posattn.tasks.sampling import Device, sample_lists
+from posattn.errors import choice, seed_number, whole
+from posattn.tasks.sampling import Device, require_room_for_lists, sample_lists
 
 Shift = Callable[[int, int, int], Float[Tensor, "samples n"]]  # from samples, n and seed
 
@@ -34,7 +34,7 @@ def sample_shift(
 ) -> Float32[Tensor, "samples n"]:
     """``samples`` lists of n values from the distribution of that name."""
     draw = SHIFTS[choice("distribution", name, SHIFTS)]
-    return draw(whole("samples", samples), whole("n", n), whole("seed", seed, least=0)).float().to(device)
+    return draw(whole("samples", samples), whole("n", n), seed_number(seed)).float().to(device)
 
 
 def training(samples: int, n: int, seed: int) -> Tensor:
@@ -89,6 +89,7 @@ def sparse(samples: int, n: int, seed: int) -> Tensor:
 def _draw(name: str, samples: int, n: int, seed: int, part: str = "values") -> Float[Tensor, "samples n"]:
     """u in float64: midpoints of the 2^24 cells that ``streams.uniform`` draws from, so neither 0 nor 1 occurs."""
     key = torch.tensor(streams.stream(seed, "shift", name, n, part))
+    require_room_for_lists(samples, n, key)
     return streams.uniform(key, samples * n).double().add_(2.0**-25).unflatten(-1, (samples, n))
 
 

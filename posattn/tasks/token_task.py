@@ -9,9 +9,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, flag, whole
 from posattn.tasks.numeric import Task
-from posattn.tasks.sampling import Device, Seeds, keys_of, named_split
+from posattn.tasks.sampling import Device, Seeds, factor, keys_of, named_split, require_room_for_lists
 
 
 class TokenTask(Task):
@@ -34,12 +34,13 @@ class TokenTask(Task):
         They are in distribution up to scale 1 and out of it above; ``domain`` (id or ood) overrides that. A sequence depends
         on the seed, the split, its own settings and its index.
         """
-        if integers:
-            raise UsageError(f"integers is {integers!r}; the task {self.name} has no lists of integers.")
-        c, length = positive("scale", scale), whole("n", self.NETWORK["n"] if n is None else n, least=2)
+        if flag("integers", integers):
+            raise UsageError(f"integers is True; the task {self.name} has no lists of integers.")
+        c, length = factor(scale), whole("n", self.NETWORK["n"] if n is None else n, least=2)
         where = choice("domain", ("ood" if c > 1 else "id") if domain is None else domain, ("id", "ood"))
         keys = keys_of(seed, device, *self._purpose(named_split(split), length, where, c))
-        u = streams.uniform(keys, whole("count", count) * self._uniforms(length)).unflatten(-1, (count, -1))
+        require_room_for_lists(whole("count", count), self._uniforms(length), keys)
+        u = streams.uniform(keys, count * self._uniforms(length)).unflatten(-1, (count, -1))
         x = self._sequences(u, where, c)
         return x, self.target(x)
 

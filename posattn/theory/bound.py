@@ -23,7 +23,7 @@ from posattn.theory.matrices import ClassNorms
 ATTENTION = ("positional", "self-attention")
 FROM, TO = 1e-100, 1e100  # the range of caps and limits, whose squares a float holds
 _LARGEST = 709.0  # the largest logarithm of a number that a float holds
-_MOST_SAMPLES = 1e300
+MOST_SAMPLES = 1e300
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class GeneralizationBound:
             there = evaluate_bound(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
             return there.log10_gap * math.log(10) <= wanted
 
-        low, high = math.log(2), math.log(_MOST_SAMPLES)
+        low, high = math.log(2), math.log(MOST_SAMPLES)
         if not enough(high):
             return math.inf
         if enough(low):
@@ -184,7 +184,7 @@ def evaluate_bound(
     within("cap", cap, FROM, TO)
     if norms.L_sigma < 1:
         raise UsageError(f"L_sigma is {norms.L_sigma!r}; the proof needs a Lipschitz constant of at least 1.")
-    within("samples", samples, 2, _MOST_SAMPLES)
+    within("samples", samples, 2, MOST_SAMPLES)
     whole("outputs", outputs)
     if not all(math.isfinite(value) for value in vars(norms).values()):
         raise UsageError(f"the norms of the class are {norms}; they must be finite numbers.")

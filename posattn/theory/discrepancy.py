@@ -19,14 +19,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, seed_number, whole
 
 HARD = 1e5  # with logits this far apart softmax is hardmax
 
 
 def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "train") -> Float[Tensor, "m n"]:
     """``m`` lists of n integers, each uniform on 0..largest."""
-    key = torch.tensor(streams.stream(whole("seed", seed, least=0), "integers", split, whole("n", n), largest))
+    key = torch.tensor(streams.stream(seed_number(seed), "integers", split, whole("n", n), largest))
     uniform = streams.uniform(key, whole("m", m) * n).unflatten(-1, (m, n))
     return torch.floor(uniform * (whole("largest", largest) + 1))
 

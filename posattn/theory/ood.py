@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from posattn.errors import UsageError, positive, whole
+from posattn.errors import UsageError, positive, seed_number, whole
 from posattn.tasks.sampling import sample_lists
 
 Numbers = npt.NDArray[np.float64]
@@ -26,6 +26,7 @@ Numbers = npt.NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 _HALVINGS = 80  # panels of the quadrature, each half as long as the next: the integrands vary on the scale of log u
 _LARGEST = 1e30
+_MOST_SAMPLES = 10**9  # minutes of simulation
 _AT_ONCE = 2_000_000  # numbers sampled at once
 _Z = {0.95: 1.959964, 0.99: 2.575829, 0.999: 3.290527}  # two-sided quantiles of the normal distribution
 
@@ -92,7 +93,7 @@ def ood_probability(
     c = above_one("scale", scale)
     if confidence not in _Z:
         raise UsageError(f"confidence is {confidence!r}; it must be one of {', '.join(map(str, _Z))}.")
-    hits = count_inside(n, c, whole("samples", samples), whole("seed", seed, least=0))
+    hits = count_inside(n, c, whole("samples", samples, most=_MOST_SAMPLES), seed_number(seed))
     return OODProbability(
         n,
         c,

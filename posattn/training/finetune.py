@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from posattn.training.fit import trainer_for
+from posattn.training.needs import require_room_to_train
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run, trained
@@ -27,6 +28,7 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     # The rate stays, and so does the sharpness of a looped network.
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
     members = [replace(member, lr=spec.recipe.lr if lr is None else lr) for member in run.best_starts]
+    require_room_to_train(spec.model, replace(plan, starts=1), len(members), spec.lengths, before.device)
     with Workers() as workers, Precision("fp32", before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
         trainer.parameters = Parameters(spec.model, before.clone())

@@ -12,13 +12,14 @@ import pandas as pd
 import torch
 
 from posattn import metrics
-from posattn.devices import hardware, pick_device
-from posattn.errors import UsageError, whole
+from posattn.devices import hardware, out_of_memory, pick_device
+from posattn.errors import UsageError, instance, seed_number, several, whole
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import task as find_task
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
+from posattn.training.needs import require_room_for_members, require_room_to_train
 from posattn.training.polish import polish
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe
@@ -78,15 +79,18 @@ def train(
     """
     place = pick_device(device)
     whole("members", members)
-    whole("seed", seed, least=0)
-    tasks = [task] * members if isinstance(task, str) else list(task)
-    _check_count("task", tasks, members)
+    seed_number(seed)
+    names = [task] if isinstance(task, str) else several("task", task)
+    if not names:
+        raise UsageError("task is empty; give a task, or one for each member.")
     before = None if begin is None else trained(begin, "begin")
     if config is None:
-        config = network_for(tasks[0]) if before is None else before.spec.model
-    if not callable(getattr(config, "build", None)):
-        raise UsageError(f"config is {config!r}; it must be a ModelConfig.")
-    model = suited(config, tasks[0])
+        config = network_for(names[0]) if before is None else before.spec.model
+    model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
+    model.require_room()
+    require_room_for_members(members, model)
+    tasks = names * members if isinstance(task, str) else names
+    _check_count("task", tasks, members)
     recipe = model.recipe if recipe is None else recipe
     one_rate = None if isinstance(lr, Sequence) else lr
     plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
@@ -134,6 +138,7 @@ def train_spec(
         return read_run(folder, device)
     check_precision(spec.model, spec.precision, device)
     check_begin(spec, begin)
+    require_room_to_train(spec.model, spec.recipe, len(spec.members), spec.lengths, device)
     started = time.monotonic()
     with ExitStack() as held:
         # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.
@@ -203,8 +208,7 @@ def trainer_for(
     try:
         return kind(*given, precision=spec.precision, **more)
     except (MemoryError, RuntimeError) as error:
-        reason = str(error).lower()
-        if isinstance(error, MemoryError) or "alloc" in reason or "memory" in reason or "overflow" in reason:
+        if out_of_memory(error):
             raise UsageError(
                 "the run does not fit in memory; take fewer samples, epochs or members, or a smaller n."
             ) from error

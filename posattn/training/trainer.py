@@ -112,7 +112,7 @@ class Trainer:
 
     def batches(self) -> list[tuple[int, int, int]]:
         """(block, start, stop) of every batch of an epoch: of one length each, lengths in turn."""
-        size = self.recipe.batch
+        size = min(self.recipe.batch, self.recipe.samples)
         starts = [
             (start, index, min(start + size, block.x.shape[1]))
             for index, block in enumerate(self.blocks)

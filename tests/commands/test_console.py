@@ -52,3 +52,10 @@ def test_a_table_that_is_too_wide_is_turned(capsys):
 def test_json_has_null_for_what_is_no_number(capsys):
     print_json({"gap": math.inf, "layers": ({"mse": math.nan}, {"mse": 0.1}), "name": "NaN"})
     assert json.loads(capsys.readouterr().out) == {"gap": None, "layers": [{"mse": None}, {"mse": 0.1}], "name": "NaN"}
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[red]hidden", ":cat:", "[bold", "a\\[b]"])
+def test_names_are_printed_as_they_are(name, capsys):
+    print_table(f"in {name}", [f"column {name}"], [[f"cell {name}"]])
+    shown = capsys.readouterr().out
+    assert all(f"{part} {name}" in shown for part in ("in", "column", "cell"))

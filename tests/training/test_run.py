@@ -202,10 +202,11 @@ def test_errors_are_those_of_the_network_and_not_of_the_truth():
 
 def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
     run = Run.of(looped_program("sum").float(), "sum")
-    monkeypatch.setattr("posattn.metrics.free_bytes", lambda _: 1e6)
+    monkeypatch.setattr("posattn.devices._SMALL", 0)
+    monkeypatch.setattr("posattn.devices.free_bytes", lambda _: 1e6)
     with pytest.raises(
         UsageError,
-        match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, take 0\.0 GB of memory, and 0\.0 GB",
+        match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, need at least 0\.0071 GB of ",
     ):
         run.evaluate_lengths([1000], samples=100)
     assert len(run.evaluate_lengths([100], scales=[1], samples=100)) == 1  # 56 bytes a number and 1,500 a place: 0.7 MB

@@ -228,6 +228,31 @@ def test_a_member_whose_data_turn_to_nan_stops_with_the_weights_it_had(clip):
         assert torch.equal(bits_of(trainer, k), bits_of(healthy, k))
 
 
+class Steep(torch.nn.Module):
+    """The list, raised by a number that is 0, and whose derivative is infinite."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.raised = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x + (self.raised - self.raised.detach()).sqrt()
+
+
+def test_a_member_whose_gradient_is_not_finite_stops_although_its_loss_is():
+    plan, members = Recipe(samples=8, batch=4, epochs=1), [Member("sort", 0, 0.1), Member("sort", 1, 0.1)]
+    trainer = ensemble(posattn.network.own_network("steep", Steep)(n=3), plan, members)
+    assert trainer.loss.isfinite().all() and trainer.history.isfinite().all()
+    assert trainer.alive.tolist() == [False, False] and trainer.parameters.flat.tolist() == [[1], [1]]
+
+
+def test_the_last_step_of_the_warm_up_has_the_whole_rate():
+    plan = Recipe(schedule="cosine", samples=8, batch=2, epochs=2, warmup=0.25)  # 2 of 8 steps
+    factors = ensemble(TINY, plan, [Member("sort", 0, 1e-3)])._schedule(torch.arange(1.0, 9.0))
+    assert factors[:3].tolist() == [0.5, 1.0, pytest.approx((1 + math.cos(0)) / 2)] and (factors.diff()[2:] < 0).all()
+    assert factors.tolist() == pytest.approx([cosine(step, 8, 0.25) for step in range(1, 9)])
+
+
 def test_the_state_goes_on_bit_for_bit_from_every_step():
     recipe = Recipe(samples=25, batch=10, epochs=5, lr=1e-3, patience=1, threshold=0.9, factor=0.5)
     whole = ensemble(TINY, recipe, TEAM[:2])
