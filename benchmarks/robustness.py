@@ -479,6 +479,7 @@ def sizes(count: int, chance: random.Random) -> Iterator[tuple[str, str, Ending]
     cases = [
         (verb, option, number) for verb, own in huge.items() for option in own for number in (10**9, 10**12, 10**18)
     ]
+    cases.remove(("ood-probability", ("--samples",), 10**9))  # takes minutes and little memory, so it is served
     with folder() as there:
         made(there)
         for verb, (option, *more), number in cases:
