@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from posattn.devices import pick_device
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, instance
 from posattn.model import Transformer
 from posattn.network import from_dict
 from posattn.training import Run
@@ -29,6 +29,7 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     Lists have up to 8 numbers, and any length for arch ``looped``.
     """
     described = _describe(arch)
+    instance("task", task, str, "a task's name")
     if task not in described["models"]:
         others = _of_others(arch)
         if task in others:

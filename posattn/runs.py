@@ -4,9 +4,9 @@
 how their folders are read, so this module imports neither ``training`` nor ``compiler``.
 """
 
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, several
+from posattn.errors import UsageError, instance, several, shown
 from posattn.metrics import ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, MixedTask, Task, TokenTask, task
+from posattn.tasks.sampling import named_split
+from posattn.tokens.vocabulary import VOCABULARIES, words_given
 
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
@@ -83,6 +85,7 @@ class AnyRun(ABC):
 
     def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
         """The right answers to the task of a member."""
+        self.check_member(member)
         return task(self.members[member].task).target(x)
 
     def examples(self) -> Tensor | None:
@@ -90,9 +93,9 @@ class AnyRun(ABC):
         return None
 
     def check_member(self, member: int) -> None:
-        if not 0 <= member < len(self):
+        if isinstance(member, bool) or not isinstance(member, Integral) or not 0 <= member < len(self):
             known = "member 0 only" if len(self) == 1 else f"members 0 to {len(self) - 1}"
-            raise UsageError(f"member is {member}; this run has {known}.")
+            raise UsageError(f"member is {shown(member)}; this run has {known}.")
 
     def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
         """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
@@ -114,12 +117,14 @@ class AnyRun(ABC):
 
     def _given(self, x: object) -> Tensor:
         """A tensor, or plain lists, as the networks read it."""
+        if self._reads == torch.int64:
+            return words_given(x, VOCABULARIES["letters"]).to(self.device)
         try:
+            if isinstance(x, Tensor) and x.is_complex():
+                raise TypeError
             return torch.as_tensor(x, dtype=self._reads, device=self.device)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"x is {reprlib.repr(x)}; it must be a tensor, or numbers in lists of one length."
-            ) from error
+        except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
+            raise UsageError(f"x is {shown(x)}; it must be a tensor, or numbers in lists of one length.") from error
 
     def _outputs(self, x: Tensor, member: int) -> Tensor:
         """One member's outputs for inputs of the dtype that it reads."""
@@ -151,10 +156,10 @@ class AnyRun(ABC):
         test = self._test(samples, "test")
         if self.reads_tokens:
             raise UsageError(f"the task {self.task.name} has no lists of numbers; shifts are only for those.")
-        return self._named(test.by_shift(self.lengths, names))
+        return self._named(test.by_shift(self.lengths, several("names", names)))
 
     def _test(self, samples: int, split: str) -> Evaluation:
-        return Evaluation(self._predict(), self._tested(split), samples, split, self.device)
+        return Evaluation(self._predict(), self._tested(named_split(split)), samples, split, self.device)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
         """The task and the seed of every member's lists of a split."""
@@ -167,6 +172,7 @@ class AnyRun(ABC):
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one per member, scale and metric, with the settings beside each."""
+        instance("table", table, pd.DataFrame, "a table, as evaluate returns it")
         name = self.task.name
         about = ["member", "scale", *scores_of(name).by]
         values = table.rename(columns=ROW_NAMES).melt(about, row_metrics(name), "metric", "value")
@@ -174,6 +180,10 @@ class AnyRun(ABC):
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any others."""
+        missing = {"member", "scale", "metric", "value"} - set(instance("values", values, pd.DataFrame, "a table"))
+        if missing:
+            raise UsageError(f"values lacks {', '.join(sorted(missing))}; it must be a table with these columns.")
+        instance("experiment", experiment, str, "a text")
         chosen = list(values["member"])
         own = self.config.columns  # what only this kind of network has
         settings = {
@@ -182,7 +192,7 @@ class AnyRun(ABC):
             "n": self.lengths[-1],
             **{field: getattr(self.config, field, None) for field in ("layers", "width", "encoding", *own)},
             "seed": [self.members[member].seed for member in chosen],
-            "split": split,
+            "split": named_split(split),
             "status": [self.status[member] for member in chosen],
         }
         return result_rows(values, settings | self._settings(chosen))

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, path_of
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import Experiment
 
@@ -31,7 +31,7 @@ def load_experiment(path: Path) -> Experiment:
 
 def experiments_named(name: str) -> list[Experiment]:
     """The experiments that a name stands for: one of the catalogue, ``all`` of it, or that of a Python file."""
-    if Path(name).suffix:
+    if path_of("experiment", name).suffix:
         return [load_experiment(Path(name))]
     if name == "all":
         return list(EXPERIMENTS.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from posattn import files
-from posattn.errors import UsageError
+from posattn.errors import UsageError, path_of, several
 from posattn.explorer.content import Content, of_package, of_runs
 from posattn.page_policy import policy
 
@@ -50,6 +50,9 @@ def explore(
     from posattn.experiments import Store  # drawing is slow to import
     from posattn.explorer.results import figures_of
 
+    out = path_of("out", out)
+    store = None if store is None else path_of("store", store)
+    runs = several("runs", runs)
     if out.suffix not in (".html", ".htm"):
         raise UsageError(f"out is {str(out)!r}; it must end in .html.")
     if store is not None and not (store / "rows").is_dir():

@@ -6,7 +6,6 @@ In a program or a compiled network every edge is a message. A trained network ha
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,7 +15,7 @@ from torch import Tensor
 from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, path_of, positive, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
 from posattn.looped.looped_model import LoopedTransformer
@@ -109,7 +108,7 @@ def report_of(
 
     A looped network is drawn for lists of ``machines`` numbers.
     """
-    if not Path(what).exists():
+    if not path_of("FOLDER", what).exists():
         if what not in (named := (*PROGRAMS, "benes")):
             raise UsageError(f"FOLDER is {what!r}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
         return program_report(what, MACHINES if machines is None else machines)
@@ -149,7 +148,7 @@ def _network_report(
 
 
 def _check_own(machines: int | None, model: torch.nn.Module) -> None:
-    if isinstance(model, Transformer) and machines not in (None, model.config.n):
+    if isinstance(model, Transformer) and machines is not None and whole("machines", machines) != model.config.n:
         raise UsageError(f"machines is {machines}; this network is for lists of {model.config.n}.")
 
 
@@ -208,7 +207,7 @@ def looped_report(model: LoopedTransformer, title: str, least: float, machines: 
 
 
 def _check_share(least: float) -> None:
-    if not 0 < least <= 1:
+    if positive("least", least) > 1:
         raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
 
 

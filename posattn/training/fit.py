@@ -13,7 +13,7 @@ import torch
 
 from posattn import metrics
 from posattn.devices import hardware, out_of_memory, pick_device
-from posattn.errors import UsageError, instance, seed_number, several, whole
+from posattn.errors import UsageError, flag, instance, seed_number, several, whole
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import task as find_task
@@ -99,12 +99,12 @@ def train(
     if polish:
         require(model, "last steps")
     team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
-    lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
+    lengths = variable_length if isinstance(variable_length, bool) else tuple(several("variable_length", variable_length))
     spec = RunSpec(model, plan, team, lengths, precision)
     if before is not None:
         spec = with_begin(spec, before)
     doubt_family(spec.model, tasks, spec.lengths)
-    if tensorboard and out is None:
+    if flag("tensorboard", tensorboard) and out is None:
         raise UsageError("tensorboard is on and out is not given; events need a folder.")
     return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before)
 
@@ -128,8 +128,10 @@ def train_spec(
 
     ``begin`` is the run that the members of ``spec`` begin with, if any.
     """
-    if not isinstance(save_every, (int, float)) or not save_every >= 0:
+    if isinstance(save_every, bool) or not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
+    if progress is not None:
+        flag("progress", progress)
     if tensorboard:
         event_writer()
     folder = None if out is None else RunFolder(out)

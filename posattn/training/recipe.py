@@ -6,10 +6,9 @@ result uses (``results/tuned-search``). At twice its peak learning rate the firs
 """
 
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, instance, positive, share, whole
 from posattn.network import stored_fields
 
 _LARGEST_LR = 1e30
@@ -59,6 +58,7 @@ class Recipe:
     only: str | None = None
 
     def __post_init__(self) -> None:
+        instance("name", self.name, str, "a text")
         choice("schedule", self.schedule, SCHEDULES)
         for field in ("epochs", "batch", "samples", "starts"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
@@ -69,10 +69,7 @@ class Recipe:
         if self.lr > _LARGEST_LR:
             raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
         for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2", "sharpen_from", "sharpen_to"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
-                raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
-            object.__setattr__(self, field, float(value))
+            object.__setattr__(self, field, share(field, getattr(self, field)))
         if self.only is not None and not (isinstance(self.only, str) and self.only):
             raise UsageError(f"only is {self.only!r}; it must be a part of the names of parameters, or None.")
         if self.only is not None and self.polish:

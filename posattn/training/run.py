@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.model import Transformer
@@ -37,6 +37,7 @@ class Run(AnyRun):
     @classmethod
     def of(cls, model: Transformer, task: str, seed: int = 0) -> "Run":
         """A network from elsewhere as a run of one member, to be tested on the lists of ``seed``."""
+        instance("model", model, Transformer, "a Transformer")
         plan, named = Recipe(), {name: value.detach()[None] for name, value in model.named_parameters()}
         spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),))
         return cls(spec, Parameters.of(model.config, named), {"status": ["ok"]}, pd.DataFrame())
