@@ -1,7 +1,8 @@
 """Triton kernels for ``posattn.folding``: from rows of parameters to the folded tensors, and from their gradients back.
 
 A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. Every
-parameter's gradient is written once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it, the readout's by the last layer.
+parameter's gradient is written once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it,
+the readout's by the last layer.
 
 Letters as in posattn.folding, for two heads: T and t the map x = s T + t, v = T W_V and o = W_O W_1a of a head, so that
 U_h = v o; q = T W_Q and k = T W_K of a head of self-attention, so that M = q k^T / sqrt(d_k). A matrix W (in, out) is read
