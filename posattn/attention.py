@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from posattn.devices import require_room
 from posattn.encodings import ENCODINGS, rotate
 from posattn.errors import UsageError, choice, flag, instance, share, whole
+from posattn.network import check_input
 
 
 def attention_weights(
@@ -220,7 +221,7 @@ class PositionalAttention(nn.Module):
     ) -> Float[Tensor, "*batch n d"]:
         """``key_padding_mask`` is True at padding, to which no position attends (the convention of nn.MultiheadAttention)."""
         d_model = self.attention.W_V.in_features
-        instance("x", x, Tensor, "a tensor")
+        check_input(x, self.attention.W_V.weight.dtype)
         if x.ndim < 2 or x.shape[-1] != d_model:
             raise UsageError(f"x has shape {tuple(x.shape)}; it must be (..., n, {d_model}).")
         a = self.weights(x.shape[-2], key_padding_mask)

@@ -69,8 +69,8 @@ def train(
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
             looped positional network the one of its family.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
-            With True every epoch shuffles the batches of all lengths anew; given lengths, and those of looped networks, come
-            in turn.
+            With True the recipes shuffle the batches of all lengths anew in every epoch (``Recipe.shuffle_lengths``); given
+            lengths, and those of networks for every length, come in turn.
         begin: a run, or its folder: member k begins with the weights of its member k. The network is
             the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
@@ -94,9 +94,11 @@ def train(
     tasks = names * members if isinstance(task, str) else names
     _check_count("task", tasks, members)
     recipe = model.recipe if recipe is None else recipe
-    one_rate = None if isinstance(lr, Sequence) else lr
+    one_rate = None if isinstance(lr, (list, tuple)) else lr
     plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
-    rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [plan.lr] * members
+    if variable_length is True and not isinstance(recipe, Recipe) and not can(model, "every length"):
+        plan = replace(plan, shuffle_lengths=True)
+    rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
     _check_count("lr", rates, members)
     if polish:
         require(model, "last steps")

@@ -8,12 +8,12 @@ result uses (``results/tuned-search``). At twice its peak learning rate the firs
 from dataclasses import dataclass, replace
 from typing import Any
 
-from posattn.errors import UsageError, choice, instance, positive, share, whole
+from posattn.errors import UsageError, choice, flag, instance, positive, share, whole
 from posattn.network import stored_fields
 
 _LARGEST_LR = 1e30
 SCHEDULES = ("plateau", "cosine")
-_LATER = ("sharpen_from", "sharpen_to", "polish", "starts", "only")  # fields that older runs lack
+_LATER = ("sharpen_from", "sharpen_to", "polish", "starts", "only", "shuffle_lengths")  # fields that older runs lack
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Recipe:
         starts: networks trained per member, from different seeds. The one with the least loss in the last epoch becomes the
             member.
         only: the parameters to train, by a part of their names, where training begins with another run; None for all.
+        shuffle_lengths: with lists of several lengths, every epoch takes the batches of all lengths in a new random order, as
+            the published runs did; else it takes the lengths in turn.
     """
 
     name: str = "paper"
@@ -56,10 +58,12 @@ class Recipe:
     polish: int = 0
     starts: int = 1
     only: str | None = None
+    shuffle_lengths: bool = False
 
     def __post_init__(self) -> None:
         instance("name", self.name, str, "a text")
         choice("schedule", self.schedule, SCHEDULES)
+        flag("shuffle_lengths", self.shuffle_lengths)
         for field in ("epochs", "batch", "samples", "starts"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
         for field in ("patience", "polish"):

@@ -90,7 +90,7 @@ class Trainer:
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
-        self.shuffles_batches = variable_length is True and not isinstance(config, LoopedConfig)
+        self.shuffles_batches = recipe.shuffle_lengths and len(self.blocks) > 1
         self.way = way_for(config, device, loss_of([member.task for member in members]), precision, folded)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)
@@ -129,9 +129,8 @@ class Trainer:
     def batch_order(self) -> list[int]:
         """Which of ``batches`` come one after another in this epoch.
 
-        With lists of 1 to n numbers the order is shuffled anew in every epoch, as in the published runs; looped networks and
-        lengths that are given take them in turn. The order is a function of the epoch alone, because
-        all members take a step on the same length, and none may depend on its companions.
+        A shuffled order is a function of the epoch alone, because all members take a step on the same length, and none may
+        depend on its companions.
         """
         count = len(self.batches())
         if not self.shuffles_batches:

@@ -155,8 +155,7 @@ def test_an_old_run_loads_and_answers_as_it_did(name):
     same_table(measured(run), expected["evaluate"])
 
 
-# Batches of lists of 1 to n numbers came in turn; every epoch shuffles them now.
-@pytest.mark.parametrize("name", [name for name in CALLS if name != "variable-length"])
+@pytest.mark.parametrize("name", CALLS)
 def test_the_same_call_gives_the_same_weights(name):
     run, kept = train(name), load_file(KEPT / name / "weights.safetensors")
     assert run.spec.digest == EXPECTED[name]["digest"]

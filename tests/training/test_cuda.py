@@ -45,7 +45,7 @@ def stubbed(monkeypatch):
 
 def trainer(kind, workers, schedule="plateau", variable_length=False, arch="positional"):
     plan = recipe("paper", samples=50, batch=20, epochs=4, patience=0, threshold=0.5)  # 20, 20 and 10 lists a batch
-    plan = recipe(plan, schedule=schedule, warmup=0.1, clip=1.0)
+    plan = recipe(plan, schedule=schedule, warmup=0.1, clip=1.0, shuffle_lengths=variable_length is True)
     config = posattn.ModelConfig(4, arch, embed=8, width=8)
     return kind(config, plan, TEAM, CPU, workers, variable_length)
 

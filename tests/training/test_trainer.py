@@ -287,7 +287,7 @@ LENGTHS = posattn.ModelConfig(4, embed=16, width=16)
 
 
 def test_variable_lengths_come_equally_often_in_batches_of_one_length_each_list_once_an_epoch():
-    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3)
+    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3, shuffle_lengths=True)
     with Workers(1) as workers:
         trainer = Trainer(LENGTHS, recipe, TEAM[:2], CPU, workers, variable_length=True)
         seen = []
@@ -314,7 +314,7 @@ def test_variable_lengths_come_equally_often_in_batches_of_one_length_each_list_
 
 
 def test_the_order_of_batches_is_one_for_all_members_and_resumes_within_an_epoch():
-    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3)
+    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3, shuffle_lengths=True)
     with Workers(1) as workers:
         whole, begun, resumed, alone = (
             Trainer(LENGTHS, recipe, team, CPU, workers, variable_length=True)
@@ -333,7 +333,7 @@ def test_the_order_of_batches_is_one_for_all_members_and_resumes_within_an_epoch
     assert torch.equal(alone.parameters.flat[0], whole.parameters.flat[1])
 
 
-def test_lengths_that_are_given_come_in_turn():
+def test_without_shuffling_lengths_come_in_turn():
     recipe = Recipe(samples=60, batch=10, epochs=2, lr=1e-3)
     with Workers(1) as workers:
         trainer = Trainer(LENGTHS, recipe, TEAM[:1], CPU, workers, variable_length=(2, 4))
@@ -341,10 +341,21 @@ def test_lengths_that_are_given_come_in_turn():
     assert [index for index, _, _ in trainer.batches()] == [0, 1] * 3
 
 
-def test_looped_networks_take_lengths_in_turn():
-    with Workers(1) as workers:
-        trainer = Trainer(posattn.LoopedConfig(4), Recipe(samples=40, batch=10), TEAM[:1], CPU, workers, variable_length=True)
-        assert trainer.batch_order() == [0, 1, 2, 3]
+@pytest.mark.parametrize(
+    ("arch", "given", "shuffled"),
+    [
+        ("positional", {"variable_length": True}, True),
+        ("positional", {"variable_length": (2, 4)}, False),
+        ("positional", {}, False),
+        ("positional", {"variable_length": True, "recipe": Recipe()}, False),  # a recipe of one's own says it itself
+        ("looped", {"variable_length": True, "polish": 0}, False),
+    ],
+)
+def test_the_recipes_shuffle_lists_of_1_to_n_numbers(arch, given, shuffled):
+    small = {"samples": 8, "epochs": 1, "batch": 2, "device": "cpu"}
+    run = posattn.train("sum", posattn.ModelConfig(4, arch), **small, **given)
+    assert run.spec.recipe.shuffle_lengths is shuffled
+    assert ("shuffle_lengths" in run.spec.to_dict()["recipe"]) is shuffled  # so that earlier runs keep their identity
 
 
 def test_variable_length_training_learns():
