@@ -36,8 +36,8 @@ def test_help_imports_neither_torch_nor_anything_else_that_is_slow():
 
 
 def test_the_names_that_help_lists_are_those_of_the_tables():
-    assert names.TASKS == tuple(TASKS)[: len(names.TASKS)]  # tests may have registered more
-    assert names.ARCHITECTURES == (*ARCHITECTURES, *KINDS_BY_ARCH)
-    assert (names.ENCODINGS, names.FAMILIES, names.RECIPES) == tuple(map(tuple, (ENCODINGS, FAMILIES, RECIPES)))
+    assert tuple(TASKS)[: len(names.TASKS)] == names.TASKS  # tests may have registered more
+    assert (*ARCHITECTURES, *KINDS_BY_ARCH) == names.ARCHITECTURES
+    assert tuple(map(tuple, (ENCODINGS, FAMILIES, RECIPES))) == (names.ENCODINGS, names.FAMILIES, names.RECIPES)
     done = python("from posattn import names; from posattn.tasks import TASKS; assert names.TASKS == tuple(TASKS)")
     assert done.stderr == ""

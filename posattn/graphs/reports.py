@@ -109,7 +109,8 @@ def report_of(
     """
     if not Path(what).exists():
         if what not in (named := (*PROGRAMS, "benes")):
-            raise UsageError(f"FOLDER is {meant(what, named)}, which does not exist; a PROGRAM must be one of {', '.join(named)}.")
+            missing = f"FOLDER is {meant(what, named)}, which does not exist"
+            raise UsageError(f"{missing}; a PROGRAM must be one of {', '.join(named)}.")
         return program_report(what, MACHINES if machines is None else machines)
     run = load(what)
     if isinstance(run, CompiledRun):
