@@ -78,9 +78,8 @@ def _list(scale: str, device: str | None) -> None:
         for each, cells in grids
     ]  # fmt: skip
     console.print_table(None, columns, rows)
-    print(
-        f"Times are estimates for each experiment alone, on {where(place)} as fast as {REST[place.type]}; nothing is timed here."
-    )
+    rest = f"on {where(place)} as fast as {REST[place.type]}"
+    print(f"Times are estimates for each experiment alone, {rest}; nothing is timed here.")
     print("Runs that several experiments share are trained once.")
 
 
