@@ -187,9 +187,12 @@ class RunFolder:
         self.clear_checkpoints(keep=2)
 
     def load_checkpoint(
-        self, spec: Spec, fits: Callable[[dict[str, Tensor]], bool] = lambda state: True
+        self, spec: Spec, fits: Callable[[dict[str, Tensor]], bool] = lambda state: True, keep: bool = False
     ) -> dict[str, Tensor] | None:
-        """The newest undamaged state of this run that ``fits``. Any other checkpoint is named in a warning and removed."""
+        """The newest undamaged state of this run that ``fits``. Any other checkpoint is named in a warning and removed.
+
+        With ``keep`` nothing is removed: this is for processes that only read, while another may be training.
+        """
         paths = self.checkpoints()
         for index, path in enumerate(paths):
             try:
@@ -201,9 +204,11 @@ class RunFolder:
                     raise files.Damaged(f"{path} does not fit the run.")
                 return state
             except files.Damaged as damage:
-                then = "The checkpoint before it is used." if index + 1 < len(paths) else "Training starts over."
-                warnings.warn(f"{damage} {then}", stacklevel=2)
-                _remove(path)
+                over = "" if keep else " Training starts over."
+                then = " The checkpoint before it is used." if index + 1 < len(paths) else over
+                warnings.warn(f"{damage}{then}", stacklevel=2)
+                if not keep:
+                    _remove(path)
         return None
 
     def pack_checkpoint(self, after: str = "") -> dict[str, bytes]:

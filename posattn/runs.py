@@ -40,7 +40,7 @@ class AnyRun(ABC):
         config: their configuration.
         members: the task of each, and the seed of its test lists.
         lengths: those of the lists that they are tested on.
-        status: per member ``ok``, ``diverged`` or ``dead``.
+        status: per member ``ok``, ``diverged``, ``dead`` or ``unfinished``.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ def register_reader(kind: str, read: Reader) -> None:
 
 
 def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
-    """The finished run, or the compiled program, in a folder."""
+    """The trained run, or the compiled program, in a folder. A run that is not finished answers from its last checkpoint."""
     folder, place = RunFolder(path), pick_device(device)
     if folder.path.is_file():
         files.refuse_pickle(folder.path)

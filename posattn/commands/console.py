@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch and pandas are slow to import, and help needs neither
 
     from posattn.runs import AnyRun
 
-_FOLDER = "Folder of a finished run, as given to train --out."
+_FOLDER = "Folder of a run, as given to train --out; one that is not finished answers from its last checkpoint."
 RUN: Any = Argument(metavar="RUN", help=_FOLDER)
 RUN_IF_ANY: Any = Argument(None, metavar="RUN", help=_FOLDER)
 MEMBER: Any = Option(0, help="Which network of the run.")

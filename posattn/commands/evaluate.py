@@ -47,4 +47,4 @@ def command(
     console.print_frame(f"{title} ({kind})", shown[[*keys, *score.metrics]])
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
-        print(f"Not all networks trained: {', '.join(failed)}.")
+        print(f"Not all networks are trained: {', '.join(failed)}.")

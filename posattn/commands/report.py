@@ -4,16 +4,22 @@ from pathlib import Path
 
 from typer import Option
 
+STORES = ("out/store", "results/store")  # where results are looked for, in this order
+
 
 def command(
-    store: Path = Option(Path("out/store"), help="Folder of trained runs and their rows."),
+    store: Path | None = Option(
+        None, help="Folder of trained runs and their rows (default: out/store, or results/store if there is none)."
+    ),
     out: Path = Option(Path("out/report.html"), help="The page to write."),
 ) -> None:
     """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
     from posattn.experiments import Store, report_on
+    from posattn.experiments.store import first_store
 
-    shown, others = report_on(Store(store), out)
+    held = store or first_store(map(Path, STORES)) or Path(STORES[0])
+    shown, others = report_on(Store(held), out)
     print("\n".join(shown))
     if others:
         print("Not on the page, with less than half of what their figures draw:\n" + "\n".join(others))
-    print(f"Page: {out}")
+    print(f"Results: {held}\nPage: {out}")

@@ -63,16 +63,12 @@ def command(
 
 
 def _list(scale: str, device: str | None) -> None:
-    import torch
-
     from posattn.devices import pick_device
     from posattn.experiments import EXPERIMENTS
-    from posattn.training.estimate import REST, in_words, seconds
+    from posattn.training.estimate import REST, in_words, seconds, where
 
     place = pick_device(device)
-    cores = torch.get_num_threads()
-    where = "a GPU" if place.type != "cpu" else f"{cores} CPU core{'s' if cores > 1 else ''}"
-    columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where}")
+    columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where(place)}")
     grids = ((each, each.cells(scale)) for each in EXPERIMENTS.values())
     rows = [
         (
@@ -82,7 +78,8 @@ def _list(scale: str, device: str | None) -> None:
         for each, cells in grids
     ]  # fmt: skip
     console.print_table(None, columns, rows)
-    print(f"Times are estimates for each experiment alone, at the speed of {REST[place.type]}; nothing is timed here.")
+    rest = f"on {where(place)} as fast as {REST[place.type]}"
+    print(f"Times are estimates for each experiment alone, {rest}; nothing is timed here.")
     print("Runs that several experiments share are trained once.")
 
 

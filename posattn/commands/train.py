@@ -92,6 +92,7 @@ def command(
         out=folder,
         save_every=save_every,
         tensorboard=tensorboard,
+        announce=lambda line: print(line, flush=True),
     )
     _show(run, folder, "already trained" if known else "trained")
 

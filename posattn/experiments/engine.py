@@ -161,20 +161,35 @@ def reportable(
 
 
 def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
-    """Writes one page of what the store holds of the catalogue; returns what is on it, and what has too few rows."""
+    """Writes one page of what the store holds of the catalogue; returns what is on it, and what has too few rows.
+
+    Pictures that ``reproduce`` has drawn of the same medians, in a folder beside the store, are taken as they are.
+    """
     if not store.root.is_dir():
         raise UsageError(f"store is {str(store.root)!r}; there is no such folder.")
+    drawn = {_read(path): path.parent for path in sorted(store.root.parent.glob("*/experiment.json"))}
     sections: list[dict[str, Any]] = []
     others: list[str] = []
     for experiment, size, said, rows, ensembles in reportable(store, others.append):
         shown = report.Shown(experiment.figure, rows)
         line = f"{experiment.title} ({experiment.reference}), {size} scale, {said}"
-        sections.append(report.section(experiment, size, shown, shown.draw(), ensembles, line))
+        folder = drawn.get((experiment.name, size))
+        pictures = [] if folder is None else shown.drawn_before(folder / experiment.name)
+        sections.append(report.section(experiment, size, shown, pictures or shown.draw(), ensembles, line))
     if not sections:
         few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of any experiment"
         raise UsageError(f"store is {str(store.root)!r}, which holds {few}.")
     files.output(out, report.page("posattn: results", sections, contents=True, others=others))
     return [f"{section['name']}: {section['line']}" for section in sections], others
+
+
+def _read(described: Path) -> tuple[str, str] | None:
+    """The experiment and the size that a file of ``_claim`` names; None if it names none."""
+    try:
+        held = files.read_json(described)
+        return str(held["experiment"]), str(held["scale"])
+    except (UsageError, OSError, LookupError, TypeError):
+        return None
 
 
 def _claim(out: Path, what: dict[str, str]) -> None:

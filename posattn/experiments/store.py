@@ -307,3 +307,8 @@ def _group(cells: Iterable[Cell], precision: str) -> list[RunSpec]:
 def digest(content: Any) -> str:
     """A short name for anything that JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def first_store(places: Iterable[Path]) -> Path | None:
+    """The first of the folders that holds results."""
+    return next((path for path in places if (path / "rows").is_dir()), None)

@@ -48,6 +48,7 @@ def explore(
         members: how many networks per run; by default all, or as many as the page has room for.
     """
     from posattn.experiments import Store  # drawing is slow to import
+    from posattn.experiments.store import first_store
     from posattn.explorer.results import figures_of
 
     out = path_of("out", out)
@@ -60,7 +61,7 @@ def explore(
     if members is not None and not runs:
         raise UsageError(f"members is {members}; only runs of your own have several networks to choose from.")
     content = fitting(runs, members) if runs else of_package()
-    found = store if store is not None else next((path for path in _STORES if (path / "rows").is_dir()), None)
+    found = store if store is not None else first_store(_STORES)
     results = figures_of(None if found is None else Store(found))
     source = "your runs" if runs else "the networks and programs that come with the package"
     files.output(out, document(content, results, source).encode())

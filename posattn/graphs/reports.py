@@ -108,8 +108,8 @@ def report_of(
     """
     if not path_of("FOLDER", what).exists():
         if what not in (named := (*PROGRAMS, "benes")):
-            said = f"FOLDER is {meant(what, named)}, which does not exist"
-            raise UsageError(f"{said}; a PROGRAM must be one of {', '.join(named)}.")
+            missing = f"FOLDER is {meant(what, named)}, which does not exist"
+            raise UsageError(f"{missing}; a PROGRAM must be one of {', '.join(named)}.")
         return program_report(what, MACHINES if machines is None else machines)
     run = load(what)
     if isinstance(run, CompiledRun):

@@ -60,7 +60,9 @@ def initial_parameters(trainer: Trainer, run: Run, starts: int) -> Parameters:
 
 
 def _fingerprints(spec: RunSpec, run: Run) -> list[str]:
-    """The names of the run's networks; raises if there are fewer than members."""
+    """The names of the run's networks; raises if there are fewer than members, or if they are not trained to the end."""
+    if "unfinished" in run.result:
+        raise UsageError("the run to begin with is not finished; the train command that began it goes on with it.")
     if len(spec.members) > len(run):
         raise UsageError(f"members is {len(spec.members)}; the run to begin with has {len(run)}.")
     return [fingerprint(row) for row in run.parameters.flat]

@@ -5,6 +5,7 @@ made the quick results (an AMD EPYC), and a GPU as an H200 in fp16; ``REST`` say
 """
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -12,8 +13,10 @@ from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
 from posattn.training.recipe import Recipe
+from posattn.training.spec import RunSpec
 
-REST = {"cpu": "a core of an AMD EPYC", "cuda": "an H200 in fp16"}  # what estimates rest on
+REST = {"cpu": "those of an AMD EPYC", "cuda": "an H200 in fp16"}  # what estimates rest on
+_LONG = 600.0  # seconds, beyond which a quicker way is named
 # Operations per second of a core, by what a network that folds reads: medians over the networks of the experiments.
 _CORE_RATE = {"none": 5e10, "letters": 4.5e10, "prompts": 2.7e10}
 # Seconds of a core per list and position, of networks that do not fold.
@@ -38,6 +41,28 @@ def seconds(model: NetworkConfig, recipe: Recipe, device: torch.device, members:
     cores = torch.get_num_threads()
     turns = recipe.starts / cores if members is None else math.ceil(members * recipe.starts / cores)
     return lists * turns * _on_core(model)
+
+
+def where(device: torch.device) -> str:
+    """What trains, in words."""
+    cores = torch.get_num_threads()
+    return "a GPU" if device.type != "cpu" else "one CPU core" if cores == 1 else f"{cores} CPU cores"
+
+
+def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int) -> str:
+    """What is about to be trained, from an epoch on, and about how long it takes; beyond ten minutes also what is quicker."""
+    plan, count = spec.recipe, len(spec.members)
+    took = seconds(spec.model, plan, device, count) * (1 - epoch / plan.epochs)
+    tasks = ", ".join(dict.fromkeys(member.task for member in spec.members))
+    line = f"{count} {spec.model.arch} network{'s' if count > 1 else ''} for {tasks}, {steps:,} steps"
+    line += f" from epoch {epoch} of {plan.epochs}" if epoch else ""
+    line += f": about {in_words(took)} on {where(device)} as fast as {REST[device.type]}."
+    look = replace(plan, samples=min(plan.samples, 2000), epochs=min(plan.epochs, 20))
+    quick = seconds(spec.model, look, device, count)
+    if took > _LONG and not epoch and quick < took / 10:
+        options = f"--samples {look.samples} --epochs {look.epochs}"
+        line += f" For a first look take {options} (about {in_words(quick)}; it learns little)."
+    return line
 
 
 def _on_core(model: NetworkConfig) -> float:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from posattn import metrics
@@ -19,12 +18,13 @@ from posattn.run_folder import RunFolder
 from posattn.tasks import task as find_task
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
+from posattn.training.estimate import opening
 from posattn.training.needs import require_room_for_members, require_room_to_train
 from posattn.training.polish import polish
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe
 from posattn.training.recipe import recipe as find_recipe
-from posattn.training.run import Run, predictor, read_run, save, trained
+from posattn.training.run import Run, history_table, losses_of_starts, predictor, read_run, save, trained
 from posattn.training.spec import RunSpec
 from posattn.training.suitability import doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
@@ -52,6 +52,7 @@ def train(
     save_every: float = 60.0,
     tensorboard: bool = False,
     progress: bool | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Run:
     """Trains an ensemble of ``members`` networks whose seeds are ``seed``, ``seed`` + 1, ... and returns it.
 
@@ -77,7 +78,8 @@ def train(
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
         save_every: seconds between checkpoints.
         tensorboard: also write TensorBoard events into the folder.
-        progress: show a progress bar; by default if standard error is a terminal.
+        progress: show a progress bar; by default if standard error is a terminal, and else a plain line every half minute.
+        announce: called before the first step with a line on what is trained, and about how long it takes.
     """
     place = pick_device(device)
     whole("members", members)
@@ -110,7 +112,7 @@ def train(
     doubt_family(spec.model, tasks, spec.lengths)
     if flag("tensorboard", tensorboard) and out is None:
         raise UsageError("tensorboard is on and out is not given; events need a folder.")
-    return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before)
+    return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before, announce=announce)
 
 
 def _check_count(field: str, values: Sequence[object], members: int) -> None:
@@ -127,6 +129,7 @@ def train_spec(
     progress: bool | None = None,
     report: Callable[[int], None] | None = None,
     begin: Run | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Run:
     """Trains ``spec``, or resumes it from its folder. After each epoch ``report`` gets the number of epochs done.
 
@@ -166,6 +169,9 @@ def train_spec(
             if folder is not None and (state := folder.load_checkpoint(spec, trainer.fits)) is not None:
                 trainer.load_state_dict(state)
                 started -= float(state["seconds"])
+            if announce is not None:
+                steps = spec.recipe.epochs * len(trainer.batches()) - trainer.steps_done
+                announce(opening(spec, device, trainer.epoch, steps))
             events = folder.path if folder is not None and tensorboard else None
             shown = stack.enter_context(Progress(trainer, progress, events, report))
             saved = time.monotonic()
@@ -225,8 +231,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     """Keeps per member the start with the least loss in the last epoch; returns what the run's result says of it."""
     if starts == 1:
         return {}
-    losses = trainer.history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~trainer.alive.cpu(), math.inf)
-    losses = losses.view(-1, starts)
+    losses = losses_of_starts(trainer.history, trainer.alive.cpu(), starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
     return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
@@ -271,10 +276,7 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
         "torch": torch.__version__,
         "seconds": round(seconds, 1),
     } | about
-    epochs, _, count = trainer.history.shape
-    places = pd.MultiIndex.from_product([range(epochs), range(count)], names=["epoch", "member"])
-    history = pd.DataFrame(trainer.history.transpose(1, 2).flatten(0, 1).numpy(), places, ["loss", "lr"])
-    return Run(spec, trainer.parameters, result, history.reset_index())
+    return Run(spec, trainer.parameters, result, history_table(trainer.history))
 
 
 def _finite(values: list[float]) -> list[float | None]:

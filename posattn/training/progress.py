@@ -1,18 +1,22 @@
 """The progress bar of a run in training, its TensorBoard events, and how signals stop it."""
 
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from posattn.errors import UsageError
+from posattn.training.estimate import in_words
 
 if TYPE_CHECKING:
     from posattn.training.trainer import Trainer
 
+_EVERY = 30.0  # seconds between plain lines
 _UNKNOWN: dict[str, Any] = {"loss": "-", "lr": "-", "speed": "-"}
 
 
@@ -54,7 +58,8 @@ class Stop:
 class Progress:
     """A bar with the loss, learning rate, speed and time left on standard error, and TensorBoard events on request.
 
-    By default the bar is shown if standard error is a terminal. After each epoch ``report`` gets the number of epochs done.
+    By default the bar is shown if standard error is a terminal, and else a plain line every half minute. After each epoch
+    ``report`` gets the number of epochs done.
     """
 
     def __init__(
@@ -66,6 +71,9 @@ class Progress:
     ):
         self.trainer, self.report = trainer, report
         self.shown = sys.stderr.isatty() if shown is None else shown
+        self.in_lines = shown is None and not self.shown
+        self.total = trainer.recipe.epochs * len(trainer.batches())
+        self.began, self.said, self.done_before = time.monotonic(), time.monotonic(), trainer.steps_done
         self.writer = None if events is None else event_writer()(str(events / "tensorboard"), purge_step=trainer.epoch)
         self.epoch = trainer.epoch
 
@@ -81,13 +89,13 @@ class Progress:
             progress.TextColumn("{task.description} {task.fields[done]}"),
             progress.BarColumn(),
             progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}  {task.fields[speed]} steps/s"),
+            progress.TextColumn("time left"),
             progress.TimeRemainingColumn(),
             console=console.Console(stderr=True),
         )
         trainer = self.trainer
-        total = trainer.recipe.epochs * len(trainer.batches())
         fields = _UNKNOWN | {"done": f"{trainer.epoch}/{trainer.recipe.epochs}"}
-        self.job = self.bar.add_task("epoch", total=total, completed=trainer.steps_done, **fields)
+        self.job = self.bar.add_task("epoch", total=self.total, completed=trainer.steps_done, **fields)
         self.bar.start()
 
     def __exit__(self, *_: object) -> None:
@@ -100,8 +108,19 @@ class Progress:
         """Shows the state; to be called after each step, and once more after the last."""
         if self.shown:
             self.bar.update(self.job, completed=self.trainer.steps_done)
+        if self.in_lines and (now := time.monotonic()) - self.said >= _EVERY:
+            self.said = now
+            print(self._line(now - self.began), file=sys.stderr, flush=True)
         if self.trainer.epoch != self.epoch:
             self._end_epoch()
+
+    def _line(self, spent: float) -> str:
+        """Where training is, in words, after so many seconds of it."""
+        trainer = self.trainer
+        left = spent / max(1, trainer.steps_done - self.done_before) * (self.total - trainer.steps_done)
+        loss = trainer.history[trainer.epoch - 1, 0].nanmedian().item() if trainer.epoch else math.nan
+        known = f", loss {loss:.2e}" if math.isfinite(loss) else ""
+        return f"epoch {trainer.epoch}/{trainer.recipe.epochs}{known}, time left: {in_words(left)}"
 
     def last_steps(self, total: int) -> Callable[[int, float], None]:
         """Adds a line for ``total`` steps after the last epoch; returns a function that advances it by some steps.

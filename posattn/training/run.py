@@ -1,5 +1,6 @@
 """A trained ensemble: what it answers, and its folder."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from io import BytesIO
@@ -130,9 +131,25 @@ def read_spec(folder: RunFolder) -> RunSpec:
         raise Damaged(f"{folder.run} does not describe a run.") from error
 
 
+def history_table(history: Float[Tensor, "epochs 2 M"]) -> pd.DataFrame:
+    """The loss and learning rate of every epoch and member."""
+    epochs, _, count = history.shape
+    places = pd.MultiIndex.from_product([range(epochs), range(count)], names=["epoch", "member"])
+    return pd.DataFrame(history.transpose(1, 2).flatten(0, 1).numpy(), places, ["loss", "lr"]).reset_index()
+
+
+def losses_of_starts(
+    history: Float[Tensor, "epochs 2 networks"], alive: Shaped[Tensor, " networks"], starts: int
+) -> Float[Tensor, "M starts"]:
+    """Every start's loss in the last epoch; inf for those that diverged."""
+    return history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~alive, math.inf).view(-1, starts)
+
+
 def read_run(folder: RunFolder, device: torch.device) -> Run:
-    """The finished run in a folder."""
+    """The run in a folder. If it is not finished, its last checkpoint answers, with a warning."""
     spec = read_spec(folder)
+    if not folder.finished:
+        return _unfinished(folder, spec, device)
     weights, result, history = folder.read(spec)
     blank, members = Parameters.initial(spec.model, [0], torch.device("cpu")), len(spec.members)
     shapes = {name: (members, *shape) for name, shape in blank.shapes.items()}
@@ -148,6 +165,40 @@ def read_run(folder: RunFolder, device: torch.device) -> Run:
         return Run(spec, parameters, result, pd.read_csv(BytesIO(history)))
     except ValueError as error:
         raise Damaged(f"{folder.history} is damaged: it is not a table.") from error
+
+
+def _unfinished(folder: RunFolder, spec: RunSpec, device: torch.device) -> Run:
+    """The run as its last checkpoint has it: per member the start that is best so far."""
+    members, starts = len(spec.members), spec.recipe.starts
+    size = Parameters.initial(spec.model, [0], torch.device("cpu")).flat.shape[1]
+
+    def fits(state: dict[str, Tensor]) -> bool:
+        rows = members * starts
+        wanted = {"parameters": (torch.float32, (rows, size)), "alive": (torch.bool, (rows,))}
+        wanted["history"] = (torch.float32, (*state["history"].shape[:1], 2, rows) if "history" in state else ())
+        return all(name in state and (state[name].dtype, state[name].shape) == own for name, own in wanted.items())
+
+    state = folder.load_checkpoint(spec, fits, keep=True)
+    if state is None:
+        raise UsageError(
+            f"the run in {folder} is not finished, and has no checkpoint yet; the train command that began it goes on with it."
+        )
+    history, alive, rows = state["history"], state["alive"], torch.arange(members) * starts
+    chosen = losses_of_starts(history, alive, starts).argmin(dim=1) if len(history) else torch.zeros_like(rows)
+    rows += chosen
+    losses = history[-1, 0, rows].tolist() if len(history) else [math.nan] * members
+    result = {
+        "status": ["unfinished" if lives else "diverged" for lives in alive[rows].tolist()],
+        "train_loss": [loss if math.isfinite(loss) else None for loss in losses],
+        "validation_loss": [None] * members,
+        "start": chosen.tolist(),
+        "unfinished": f"epoch {len(history)} of {spec.recipe.epochs}",
+    }
+    warnings.warn(
+        f"the run in {folder} is unfinished: its last checkpoint, at {result['unfinished']}, answers.", stacklevel=2
+    )
+    parameters = Parameters(spec.model, state["parameters"][rows].to(device))
+    return Run(spec, parameters, result, history_table(history[:, :, rows]))
 
 
 register_reader("trained", read_run)

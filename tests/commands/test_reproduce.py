@@ -14,7 +14,7 @@ def test_the_list_of_experiments(posattn_command):
 def test_the_list_says_what_its_times_rest_on_and_times_nothing(posattn_command, monkeypatch):
     monkeypatch.setattr(Trainer, "steps", None)  # no step may be taken
     code, shown, _ = posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")
-    assert code == 0 and "at the speed of a core of an AMD EPYC; nothing is timed here." in shown
+    assert code == 0 and "on one CPU core as fast as those of an AMD EPYC; nothing is timed here." in shown
     assert posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")[1] == shown
 
 

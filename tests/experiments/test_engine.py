@@ -1,5 +1,6 @@
 """Reproductions: rows, figure, tables and page, that nothing is trained twice, and what a report shows of a store."""
 
+import base64
 import os
 import shutil
 import subprocess
@@ -107,7 +108,9 @@ def test_only_some_series_are_trained_now_and_all_that_is_there_is_drawn(tmp_pat
     other = small("other", archs=("scale-exact",))
     assert having([trial, other], ["standard"], "paper") == [(trial, {"standard"})]
     assert [each for each, _ in having([trial, other], (), "paper")] == [trial, other]
-    with pytest.raises(UsageError, match=r"^only is 'gpt'; the experiments have 'positional', 'standard', 'scale-exact'\.$"):
+    with pytest.raises(
+        UsageError, match=r"^only is 'gpt'; the experiments have 'positional', 'standard', 'scale-exact'\.$"
+    ):
         having([trial, other], ["standard", "gpt"], "paper")
     with pytest.raises(UsageError, match=r"^only is 'gpt'; trial has 'positional', 'standard'\.$"):
         reproduce(trial, "paper", tmp_path / "out", store, engine, only=["gpt"])
@@ -250,6 +253,23 @@ def test_a_report_and_an_explorer_leave_the_store_as_it_is(tmp_path, engine, mon
     assert shown.startswith("trial") and "compiled" in (tmp_path / "report.html").read_text()
     assert "compiled" in [line["label"] for line in figure["panels"][0]["series"]]
     assert snapshot(store.root) == before
+
+
+def test_a_report_draws_again_only_what_has_changed(tmp_path, engine, monkeypatch):
+    trial = small()
+    monkeypatch.setattr("posattn.experiments.engine.EXPERIMENTS", {"trial": trial})
+    store, picture = Store(tmp_path / "store"), tmp_path / "out" / f"{trial.name}.png"
+    reproduce(trial, "paper", tmp_path / "out", store, engine)
+    picture.write_bytes(b"as it was drawn")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "experiment.json").write_text("no JSON")  # someone else's
+    page, known = tmp_path / "report.html", base64.b64encode(b"as it was drawn").decode()
+    report_on(store, page)
+    assert f'src="data:image/png;base64,{known}"' in page.read_text()
+    table = picture.with_suffix(".md")
+    table.write_text(table.read_text().replace("1", "2", 1))  # other medians
+    report_on(store, page)
+    assert known not in page.read_text() and 'src="data:image/png;base64,' in page.read_text()
 
 
 def snapshot(folder):

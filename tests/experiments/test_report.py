@@ -89,4 +89,5 @@ def test_a_browser_loads_and_runs_nothing_but_what_is_on_a_page():
         "default-src": "'none'", "style-src": f"'sha256-{checksum}'", "img-src": "data:", "base-uri": "'none'",
         "form-action": "'none'",
     }  # fmt: skip
+    assert page.count("<details>") and "<details open>" not in page and "<nav>" in page  # contents, and numbers folded away
     assert "table {" in style and " style=" not in page and page.index(policy) < page.index("<style>")

@@ -44,7 +44,9 @@ def test_a_core_trains_one_network_at_a_time_and_a_gpu_all():
     assert seconds(model, plan, GPU, 100) == pytest.approx(100 * seconds(model, plan, GPU))
 
 
-@pytest.mark.parametrize("model", [ModelConfig(8), ModelConfig(8, "standard"), LoopedConfig(16), ModelConfig(8, "alibi")])
+@pytest.mark.parametrize(
+    "model", [ModelConfig(8), ModelConfig(8, "standard"), LoopedConfig(16), ModelConfig(8, "alibi")]
+)
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_time_grows_with_the_lists_that_are_trained_on(model, device):
     short, long = (seconds(model, recipe("paper", epochs=epochs), device, 1) for epochs in (10, 30))

@@ -204,12 +204,22 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_run_goes_on_to_the_same_bits(referen
     assert_same_end(folder, reference)
 
 
-def test_an_unfinished_run_is_not_evaluated(stopped, monkeypatch, capfd):
-    monkeypatch.setattr(sys, "argv", ["posattn", "evaluate", str(stopped[0])])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 2
-    assert capfd.readouterr().err.endswith("is not finished; the train command that began it goes on with it.\n")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("evaluate", "RUN", "--scales=1", "--samples=20"),
+        ("predict", "RUN", "1,2,3"),
+        ("export", "RUN", "--torch=sum.pt2"),
+        ("explore", "RUN", "--out=page.html"),
+    ],
+)
+def test_an_unfinished_run_answers_from_its_last_checkpoint_and_says_so(stopped, posattn_command, options):
+    before = sorted(os.listdir(stopped[0]))
+    code, shown, said = posattn_command(*(stopped[0] if option == "RUN" else option for option in options))
+    assert code == 0 and said.count("\n") == 1
+    assert said.startswith(f"posattn: the run in {stopped[0]} is unfinished: its last checkpoint, at epoch ")
+    assert "member 0 unfinished" in shown or options[0] != "evaluate"
+    assert sorted(os.listdir(stopped[0])) == before
 
 
 def damage(path, how):

@@ -15,8 +15,10 @@ from posattn.files import Damaged
 from posattn.metrics import relative_square
 from posattn.run_folder import RunFolder
 from posattn.tasks import TASKS, Task, register, task
-from posattn.training import Run
+from posattn.training import Member, Run, RunSpec, train_spec
+from posattn.training.recipe import recipe
 from posattn.training.trainer import Trainer
+from posattn.training.workers import Workers
 
 TINY = posattn.ModelConfig(3, embed=8, width=8)
 SHORT = {"samples": 40, "epochs": 3, "batch": 15, "device": "cpu"}
@@ -175,10 +177,65 @@ def test_a_lost_history_ends_in_a_sentence(copied, content):
         posattn.load(copied)
 
 
-def test_an_unfinished_run_is_not_loaded(folder, tmp_path):
+def test_an_unfinished_run_without_a_checkpoint_is_not_loaded(folder, tmp_path):
     RunFolder(tmp_path).describe(posattn.load(folder).spec)
-    with pytest.raises(UsageError, match="is not finished"):
+    with pytest.raises(
+        UsageError, match="is not finished, and has no checkpoint yet; the train command that began it goes on"
+    ):
         posattn.load(tmp_path)
+
+
+@pytest.fixture
+def half(tmp_path):
+    """A run of two members with two starts each, after one epoch of three and after two, and the trainer then."""
+    plan = recipe("paper", samples=40, epochs=3, batch=15, starts=2)
+    spec = RunSpec(TINY, plan, (Member("sum", 0, 1e-3), Member("min", 1, 1e-3)))
+    held = RunFolder(tmp_path / "half")
+    held.describe(spec)
+    with Workers() as workers:
+        team = [start for member in spec.members for start in member.starts(2)]
+        trainer = Trainer(TINY, plan, team, torch.device("cpu"), workers)
+        for _ in trainer.steps():
+            if trainer.steps_done in (4, 7):
+                held.save_checkpoint(spec, trainer.steps_done, trainer.state_dict() | {"seconds": torch.tensor(1.0)})
+            if trainer.steps_done == 7:
+                break
+    return held, spec, trainer
+
+
+def test_an_unfinished_run_has_the_weights_of_its_last_checkpoint_and_the_best_starts(half):
+    held, _, trainer = half
+    before = snapshot(held.path)
+    with pytest.warns(UserWarning, match="is unfinished: its last checkpoint, at epoch 2 of 3, answers"):
+        run = posattn.load(held.path)
+    losses = trainer.history[1, 0].view(2, 2)
+    best = losses.argmin(dim=1)
+    assert torch.equal(run.parameters.flat, trainer.parameters.flat.view(2, 2, -1)[range(2), best])
+    assert run.status == ["unfinished"] * 2 and run.result["train_loss"] == losses.amin(dim=1).tolist()
+    assert len(run.history) == 4 and len(run.evaluate([1], 10)) == 2
+    assert snapshot(held.path) == before
+
+
+def test_a_damaged_checkpoint_of_an_unfinished_run_is_passed_over_and_stays(half):
+    held, _, _ = half
+    newest = held.checkpoints()[0]
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    before = snapshot(held.path)
+    with pytest.warns(UserWarning, match="The checkpoint before it is used|epoch 1 of 3"):
+        assert posattn.load(held.path).result["unfinished"] == "epoch 1 of 3"
+    assert snapshot(held.path) == before
+
+
+@pytest.mark.filterwarnings("ignore:.*unfinished")
+def test_training_does_not_begin_with_an_unfinished_run_and_goes_on_with_it(half):
+    held, spec, _ = half
+    with pytest.raises(UsageError, match="the run to begin with is not finished"):
+        posattn.train("sum", begin=held.path, samples=20, epochs=1, device="cpu")
+    finished = train_spec(spec, torch.device("cpu"), held.path)
+    alone = train_spec(spec, torch.device("cpu"))
+    assert torch.equal(finished.parameters.flat, alone.parameters.flat) and "unfinished" not in finished.result
 
 
 def test_a_truncated_history_is_named(tmp_path):
