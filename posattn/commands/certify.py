@@ -25,7 +25,7 @@ def command(
     """
     trained = load(run)
     positive("limit", limit)  # before minutes of search
-    found = certify_model(trained.model(member), trained.members[member].task, ratio, seconds)
+    found = certify_model(trained.model(member), trained.task_of(member).name, ratio, seconds)
     if as_json:
         return console.print_json(asdict(found) | {"ratio": found.ratio, "limit": limit, "at_limit": found.at(limit)})
     rows = [

@@ -150,7 +150,7 @@ def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
 
 def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None) -> None:
     if run.reads_tokens:
-        raise UsageError(f"{label} reads tokens ({run.task.name}); the explorer shows networks of lists of numbers.")
+        raise UsageError(f"{label} reads tokens ({run.members[0].task}); the explorer shows networks of lists of numbers.")
     model = run.config
     arch = model.arch if can(model, "show") else "other"
     by_task: dict[str, list[int]] = {}

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, instance, whole
 from posattn.network import NetworkConfig, from_dict
+from posattn.tasks import TASKS
 from posattn.training.recipe import Recipe
 from posattn.training.suitability import check_reads
 from posattn.training.trainer import Member
@@ -29,7 +30,8 @@ class RunSpec:
     def __post_init__(self) -> None:
         choice("precision", self.precision, PRECISIONS)
         for member in self.members:
-            check_reads(self.model, member.task)
+            if instance("task", member.task, str, "the name of one") in TASKS:  # of a run, it may be somebody else's
+                check_reads(self.model, member.task)
             if self.variable_length and self.model.reads != "none":
                 raise UsageError(f"variable_length is True; the task {member.task} has one length only.")
         if not isinstance(self.variable_length, bool):
