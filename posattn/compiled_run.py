@@ -95,9 +95,6 @@ class CompiledRun(AnyRun):
         answers = self._row.answers(rows if self.config.inputs > 1 else rows[..., None])
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
-    def knows(self, member: int) -> bool:
-        return self._row is not None
-
     def _settings(self, members: list[int]) -> dict[str, Any]:
         """The columns about training stay empty."""
         return {"run": f"compiled-{self.program}-{self.config.n}", "arch": "compiled", "precision": "fp64"}

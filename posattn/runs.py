@@ -80,10 +80,6 @@ class AnyRun(ABC):
             )
         return task(name)
 
-    def knows(self, member: int) -> bool:
-        """Whether the right answers to a member's task are known here."""
-        return self.members[member].task in TASKS
-
     @property
     def reads_tokens(self) -> bool:
         return self.config.reads != "none"
@@ -177,7 +173,8 @@ class AnyRun(ABC):
         given = self._given(lists)
         with torch.no_grad():
             out = self._predict()(given.expand(len(self), *given.shape))
-        found = {name: measure(out, right.to(out)[None]) for name, measure in OF_SHIFTS.items()}
+        truth = right.to(out.device, torch.float64).expand(out.shape)
+        found = {name: measure(out, truth) for name, measure in OF_SHIFTS.items()}
         members = {"member": range(len(self)), "task": [member.task for member in self.members]}
         return self._named(pd.DataFrame(members | {name: values.tolist() for name, values in found.items()}))
 

@@ -6,7 +6,6 @@ from typer import Option
 
 from posattn import files
 from posattn.commands import console
-from posattn.errors import UsageError
 from posattn.metrics import LENGTH_SCORES, scores_of
 
 
@@ -22,6 +21,7 @@ def command(
     csv: Path | None = Option(None, help="Also write every network's numbers to this CSV file."),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     device: str | None = console.DEVICE,
 ) -> None:
     """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor.
@@ -29,8 +29,6 @@ def command(
     Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
     """
     factors = None if scales is None else console.parse_scales(scales)
-    if (run is None) == (pretrained is None):
-        raise UsageError("networks are tested; give RUN, or --pretrained TASK.")
     trained, title = console.networks(run, pretrained, arch, device)
     if lengths is None:
         table, score = trained.evaluate(factors, samples), scores_of(trained.task.name)

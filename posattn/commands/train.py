@@ -10,6 +10,7 @@ from posattn.errors import UsageError
 from posattn.looped import FAMILIES
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
 from posattn.network import can
+from posattn.pretrained import pretrained_run
 from posattn.run_folder import RunFolder
 from posattn.tasks import TASKS
 from posattn.training import RECIPES, Run, network_for, train
@@ -54,6 +55,10 @@ def command(
         metavar="RUN",
         help="Begin with the weights of a run, and its network where no option says another.",
     ),
+    pretrained: str | None = Option(
+        None, metavar="TASK", help="Begin with the network for TASK that comes with the package, of architecture --arch."
+    ),
+    task_file: Path | None = console.TASK_FILE,
     device: str | None = console.DEVICE,
     precision: str = Option("fp32", help="fp32, or on a GPU tf32 or fp16."),
     out: Path | None = Option(None, help="Folder for the run (default runs/TASK-ARCH)."),
@@ -66,7 +71,11 @@ def command(
     """
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
+    if begin is not None and pretrained is not None:
+        raise UsageError(f"pretrained is {pretrained!r}; --from is given too, and training begins with one of them.")
     before = None if begin is None else trained(begin, "from")
+    if pretrained is not None:
+        before = pretrained_run(pretrained, arch or "positional")
     network = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
     network |= {"encoding": encoding, "encoding_dim": encoding_dim, "bias": False if no_bias else None}
     network |= {"tied": tied or None, "relative": relative or None}
@@ -92,10 +101,10 @@ def command(
         save_every=save_every,
         tensorboard=tensorboard,
     )
-    _show(run, folder, "already trained" if known else "trained")
+    _show(run, folder, "already trained" if known else "trained", "" if task_file is None else f" --task-file {task_file}")
 
 
-def _show(run: Run, folder: Path, what: str) -> None:
+def _show(run: Run, folder: Path, what: str, more: str) -> None:
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
     rows = [
         (index, member.seed, status, *("-" if loss is None else f"{loss:.3e}" for loss in own))
@@ -112,4 +121,4 @@ def _show(run: Run, folder: Path, what: str) -> None:
     options = f"--scales {scales}"
     if can(run.spec.model, "last steps"):
         options = f"--lengths {run.spec.model.n},{64 * run.spec.model.n} --scales 1,10 --samples 100"
-    print(f"Next: posattn evaluate {folder} {options}")
+    print(f"Next: posattn evaluate {folder} {options}{more}")

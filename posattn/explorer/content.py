@@ -133,16 +133,16 @@ def of_package() -> Content:
     return content
 
 
-def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
-    """The user's own runs: trained ones with their first ``members`` networks (all by default), and compiled ones."""
+def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
+    """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones."""
     content = Content()
     most = None if members is None else whole("members", members)
-    for path in paths:
-        run = load(path)
+    for each in runs:
+        run, label = (each, each.kind) if isinstance(each, AnyRun) else (load(each), str(each))
         if isinstance(run, CompiledRun):
-            _add_compiled_run(content, run, str(path))
+            _add_compiled_run(content, run, label)
         else:
-            _add_trained_run(content, run, str(path), most)
+            _add_trained_run(content, run, label, most)
     content.add_compiled()
     content.place_every_length()
     return content
