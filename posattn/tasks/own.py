@@ -135,9 +135,11 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
     """Raises unless a task of lists answers lists of n numbers as training needs it; tries it on a few."""
     if row.TOKENS != "none" or isinstance(row, Data):
         return
-    x = sample_lists(_TRIED, n, device=device)
-    given, wrong = x.clone(), f"the target of the task {row.name}"
+    wrong = f"the target of the task {row.name}"
     try:
+        own = type(row).sample is not Task.sample  # lists of another distribution
+        x = row.sample(_TRIED, n, device=device)[0] if own else sample_lists(_TRIED, n, device=device)
+        given = x.clone()
         y, alone = row.target(given), row.target(given[-1:].clone())
     except Exception as error:
         reason = " ".join(str(error).split())

@@ -120,3 +120,12 @@ def test_data_refuses_what_it_does_not_hold():
     ):
         with pytest.raises(UsageError, match=sentence):
             posattn.train((x, x), epochs=1, device="cpu", **settings)
+
+
+def test_a_task_with_lists_of_its_own_is_tried_on_these():
+    class Positive(Task):
+        def sample(self, count, n=8, *_, device=None, **__):
+            x = torch.rand(count, n, device=device) + 1
+            return x, self.target(x)
+
+    check_target(Positive("log", "logarithm", torch.log), 5)
