@@ -276,6 +276,7 @@ class Transformer(nn.Module):
 
     P: Tensor
     config: Any  # a ModelConfig; other kinds of network have their own
+    trained_on: str | None = None  # the task of a network that comes with the package
     layers: nn.ModuleList
 
     def __new__(cls, config: Any = None, *_more: Any, **_named: Any) -> Any:

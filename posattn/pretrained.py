@@ -45,6 +45,7 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
     model = from_dict(config).build()
     assert isinstance(model, Transformer)
+    model.trained_on = task
     model.load_state_dict(
         {name.removeprefix(f"{task}/"): w for name, w in weights.items() if name.startswith(f"{task}/")}
     )

@@ -19,10 +19,11 @@ import posattn
 from posattn import files
 from posattn.devices import pick_device
 from posattn.errors import UsageError, instance, several, shown
-from posattn.metrics import ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
+from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, require
 from posattn.run_folder import RunFolder
-from posattn.tasks import SHIFTS, MixedTask, Task, TokenTask, task
+from posattn.tasks import SHIFTS, TASKS, MixedTask, Task, TokenTask, task
+from posattn.tasks.own import is_data, pairs
 from posattn.tasks.sampling import named_split
 from posattn.tokens.vocabulary import VOCABULARIES, words_given
 
@@ -69,16 +70,26 @@ class AnyRun(ABC):
     @property
     def task(self) -> Task:
         """The first member's task; all are of one kind."""
-        return task(self.members[0].task)
+        return self.task_of(0)
+
+    def task_of(self, member: int) -> Task:
+        """The task of a member, which says what is right; raises where it is somebody's own and not registered here."""
+        name = self.members[member].task
+        if name not in TASKS and not is_data(name):
+            raise UsageError(
+                f"the run is of the task {name!r}, which is not there; register it (posattn.tasks.register), "
+                "or name the Python file that does by --task-file."
+            )
+        return task(name)
 
     @property
     def reads_tokens(self) -> bool:
-        return self.task.TOKENS != "none"
+        return self.config.reads != "none"
 
     @property
     def _reads(self) -> torch.dtype:
         """The type of what the networks read."""
-        return torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
+        return torch.int64 if self.reads_tokens and not VOCABULARIES[self.config.reads].numbers else torch.float32
 
     def as_input(self, values: list[float]) -> Float[Tensor, "..."]:
         """A list of numbers as the networks take it."""
@@ -87,7 +98,7 @@ class AnyRun(ABC):
     def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
         """The right answers to the task of a member."""
         self.check_member(member)
-        return task(self.members[member].task).target(x)
+        return self.task_of(member).target(x)
 
     def examples(self) -> Tensor | None:
         """Lists to check an exported network with, where random ones will not do."""
@@ -163,8 +174,24 @@ class AnyRun(ABC):
             raise UsageError(f"the task {self.task.name} has no lists of numbers; shifts are only for those.")
         return self._named(test.by_shift(self.lengths, several("names", names)))
 
+    def evaluate_on(self, x: Tensor | Sequence[Any], y: Tensor | Sequence[Any]) -> pd.DataFrame:
+        """One row per member on lists (samples, n) and right answers of your own: ``mse``, ``relative``, ``closeness``."""
+        if self.reads_tokens:
+            raise UsageError(f"the {self.kind} network reads tokens; lists and answers are for networks of numbers.")
+        lists, right = pairs(x, y)
+        given = self._given(lists)
+        with torch.no_grad():
+            out = self._predict()(given.expand(len(self), *given.shape))
+        truth = right.to(out.device, torch.float64).expand(out.shape)
+        found = {name: measure(out, truth) for name, measure in OF_SHIFTS.items()}
+        members = {"member": range(len(self)), "task": [member.task for member in self.members]}
+        return self._named(pd.DataFrame(members | {name: values.tolist() for name, values in found.items()}))
+
     def _test(self, samples: int, split: str) -> Evaluation:
-        return Evaluation(self._predict(), self._tested(named_split(split)), samples, split, self.device)
+        tested = self._tested(named_split(split))
+        for member in range(len(self)):
+            self.task_of(member)
+        return Evaluation(self._predict(), tested, samples, split, self.device)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
         """The task and the seed of every member's lists of a split."""
@@ -218,7 +245,7 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
 def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
     run.check_member(member)
-    asked = task(run.members[member].task)
+    asked = run.task_of(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     x = asked.encode(text)

@@ -1,8 +1,8 @@
 """Experiments of your own, in a Python file that defines ``EXPERIMENT``."""
 
-import runpy
 from pathlib import Path
 
+from posattn import files
 from posattn.errors import UsageError, choice, path_of
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import Experiment
@@ -10,17 +10,7 @@ from posattn.experiments.declaration import Experiment
 
 def load_experiment(path: Path) -> Experiment:
     """The experiment that a file declares. The file is run, so it may define tasks, encodings and networks too."""
-    if path.suffix != ".py":
-        raise UsageError(f"the experiment's file is {str(path)!r}; it must be a Python file, which ends in .py.")
-    if not path.is_file():
-        raise UsageError(f"the experiment's file is {str(path)!r}, which does not exist.")
-    try:
-        found = runpy.run_path(str(path)).get("EXPERIMENT")
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{path} could not be run: {type(error).__name__}: {reason}.") from error
+    found = files.execute(path, "the experiment's file").get("EXPERIMENT")
     if not isinstance(found, Experiment):
         raise UsageError(f"{path} does not define EXPERIMENT; it must be a posattn.experiments.Experiment.")
     if found.name in EXPERIMENTS:

@@ -24,7 +24,7 @@ from posattn.model import Transformer
 from posattn.names import BY, MACHINES
 from posattn.pretrained import pretrained
 from posattn.runs import load
-from posattn.tasks import task
+from posattn.tasks import TASKS, sample_lists
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def trained_report(
     weights = graph_weights(model)
     assert isinstance(model, Transformer)
     settings = {"task": name, "arch": model.config.arch, "n": model.config.n, "by": by, "least": least}
-    if task(name).TOKENS != "none":
+    if model.config.reads != "none":
         if by == "effect":
             raise UsageError(f"by is 'effect'; {name} is a task on tokens, of which only the attention is known.")
         graph = attention_graph(weights, title, least)
@@ -179,7 +179,9 @@ def trained_report(
     require_room(
         f"samples is {whole('samples', samples, 2)}; the effects on so many lists", kept * samples, model.P.device
     )
-    x, y = task(name).sample(samples, n=model.config.n, split="test", device=model.P.device)
+    drawn: dict[str, Any] = {"n": model.config.n, "split": "test", "device": model.P.device}
+    known = TASKS.get(name)  # None for somebody's own, whose right answers are not there to compare with
+    x = sample_lists(samples, **drawn) if known is None else known.sample(samples, **drawn)[0]
     effect = effects(model, x)
     if not bool(effect.isfinite().all()):
         raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
@@ -190,7 +192,7 @@ def trained_report(
         _listed(graph, strength, weights, effect, least),
         {**settings, "lists": samples},
         _layers(effect, model.config.n),
-        cuts(model, x, y, effect),
+        [] if known is None else cuts(model, x, known.target(x), effect),
     )
 
 

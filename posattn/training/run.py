@@ -125,8 +125,10 @@ def read_spec(folder: RunFolder) -> RunSpec:
     content = read_json(folder.run)
     try:
         return RunSpec.from_dict(content)
-    except UsageError as error:  # such as a network or task that someone else's file defines
-        raise UsageError(f"{folder.run} does not describe a run: {error}") from error
+    except UsageError as error:  # such as a network or an encoding that someone else's file defines
+        raise UsageError(
+            f"{folder.run} cannot be read: {error} If a file of your own defines that, run it first, or give it as --task-file."
+        ) from error
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{folder.run} does not describe a run.") from error
 

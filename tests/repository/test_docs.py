@@ -5,6 +5,7 @@ A Python block may be left out with a comment on the line above it: ``<!-- skip:
 """
 
 import re
+import runpy
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,15 +97,21 @@ def tables() -> Iterator[None]:
         table.update(before)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all pages run, in order, as for a reader who tries one after the other."""
+    return tmp_path_factory.mktemp("reader")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(
     page: Path,
-    tmp_path: Path,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tables: None,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     session: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page):
         if block.language == "python" and not SKIP.fullmatch(block.above):
@@ -115,13 +122,32 @@ def test_python_blocks_run(
             assert capsys.readouterr().out.rstrip("\n") == block.text, f"{page.name}:{block.line}"
 
 
+def test_no_command_and_no_snippet_train_into_one_folder() -> None:
+    made = {
+        found for page in PAGES for block in blocks(page) if block.language == "python"
+        for found in re.findall(r'\bout="(runs/[^"]+)"', block.text)
+    }  # fmt: skip
+    typed = {found for _, line in shell_lines() for found in re.findall(r"--(?:out|save) (runs/\S+)", line)}
+    assert made and typed and made & typed == set()
+
+
 def test_there_are_snippets_and_few_are_left_out() -> None:
     python = [block for page in PAGES for block in blocks(page) if block.language == "python"]
     assert len(python) > 30
     assert sum(bool(SKIP.fullmatch(block.above)) for block in python) <= 2
 
 
-def test_commands_parse() -> None:
+def test_commands_parse(monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
+    monkeypatch.chdir(ROOT)
+    executed: list[Path] = []
+
+    def once(path: Path, what: str) -> None:
+        """Several lines name one file."""
+        if path not in executed:
+            executed.append(path)
+            runpy.run_path(str(path))
+
+    monkeypatch.setattr(console.files, "execute", once)
     group = typer.main.get_command(cli.app)
     seen = set()
     for place, line in shell_lines():
