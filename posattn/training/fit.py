@@ -94,7 +94,7 @@ def train(
     if task is None:
         task = _task_of(begin, members)
     with tasks_named(task, name) as known:
-        names = [known] * members if isinstance(known, str) else known
+        names = [known] if isinstance(known, str) else known
         if not names:
             raise UsageError("task is empty; give a task, or one for each member.")
         before = _before(begin, names[0])
@@ -103,6 +103,7 @@ def train(
         model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
         model.require_room()
         require_room_for_members(members, model)
+        names = names * members if isinstance(known, str) else names
         _check_count("task", names, members)
         recipe = model.recipe if recipe is None else recipe
         data = find_task(names[0])
@@ -180,10 +181,10 @@ def train_spec(
         return read_run(folder, device)
     check_precision(spec.model, spec.precision, device)
     check_begin(spec, begin)
+    require_room_to_train(spec.model, spec.recipe, len(spec.members), spec.lengths, device)
     for learned in dict.fromkeys(member.task for member in spec.members):
         for length in dict.fromkeys((spec.lengths[0], spec.lengths[-1])):
             check_target(find_task(learned), length, device)
-    require_room_to_train(spec.model, spec.recipe, len(spec.members), spec.lengths, device)
     started = time.monotonic()
     with ExitStack() as held:
         # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.

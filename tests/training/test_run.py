@@ -434,3 +434,15 @@ def test_data_is_trained_on_like_the_lists_of_a_task(tmp_path):
     assert torch.equal(posattn.train((x, y), **settings, members=2, out=tmp_path).parameters.flat, run.parameters.flat)
     with pytest.raises(UsageError, match=r"holds another run \(its members\[0\]\.task is data:\w+, not data:\w+\)"):
         posattn.train((x, y + 1), **settings, members=2, out=tmp_path)
+
+
+def test_data_is_gone_on_with_from_a_checkpoint(tmp_path, monkeypatch):
+    x, settings = torch.randn(40, 3), {name: value for name, value in OWN.items() if name != "samples"}
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(Trainer, "_end_epoch", interrupt)
+        posattn.train((x, -x), **settings, out=tmp_path, save_every=0)
+    with pytest.raises(UsageError, match="holds another run"):
+        posattn.train((x, x), **settings, out=tmp_path)
+    assert RunFolder(tmp_path).checkpoints()
+    gone_on, at_once = posattn.train((x, -x), **settings, out=tmp_path), posattn.train((x, -x), **settings)
+    assert torch.equal(gone_on.parameters.flat, at_once.parameters.flat)
