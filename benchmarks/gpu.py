@@ -84,7 +84,7 @@ def tokens() -> None:
                 torch.cuda.synchronize()
                 times.append(time.perf_counter())
             with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-                own.graph.replay()
+                own.replay()
                 torch.cuda.synchronize()
         epochs, steps = [after - before for before, after in itertools.pairwise(times)], len(own.batches())
         rows = sorted(recorded.key_averages(), key=lambda row: -row.self_device_time_total)
@@ -162,7 +162,7 @@ def split(arch: str, members: int) -> None:
         own = trainer(arch, "fp16", members, workers, 3)
         next(iter(own.steps()))
         with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            own.graph.replay()
+            own.replay()
             torch.cuda.synchronize()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -3,7 +3,7 @@
 quickstart.md, contributing.md     README.md and CONTRIBUTING.md
 claims.md                          results/README.md
 gpu.md, ray.md                     sections of other pages, which keep their heading and a link
-results/NAME/README.md             results/NAME/README.md with its figures, for whatever results/ holds
+results/NAME/*.md                  results/NAME/README.md with its figures and tables, for whatever results/ holds
 results/index.md                   the experiments of the catalogue, figure by figure
 tutorials/NAME.md                  docs/tutorials/NAME.py, a percent script
 
@@ -64,7 +64,8 @@ def generated_pages() -> dict[str, str]:
         text = section((ROOT / source).read_text(encoding="utf-8"), heading)
         pages[page] = text.removeprefix("#").replace("\n### ", "\n## ")
     for name in result_names():
-        pages[f"results/{name}/README.md"] = (ROOT / "results" / name / "README.md").read_text(encoding="utf-8")
+        for page in sorted((ROOT / "results" / name).glob("*.md")):
+            pages[str(page.relative_to(ROOT))] = page.read_text(encoding="utf-8")
     pages["results/index.md"] = results_page()
     for script in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
         pages[f"tutorials/{script.stem}.md"] = tutorial(script.read_text(encoding="utf-8"), script.name)

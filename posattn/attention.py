@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from posattn.devices import require_room
 from posattn.encodings import ENCODINGS, rotate
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, flag, instance, share, whole
+from posattn.network import check_input
 
 
 def attention_weights(
@@ -127,6 +128,14 @@ class Attention(nn.Module):
         return self.W_O(merge_heads(a @ split_heads(self.W_V(x), self.heads)))
 
 
+def _extends(shape: torch.Size, whole: torch.Size) -> bool:
+    """Whether a shape can be extended to the ``whole`` one."""
+    try:
+        return torch.broadcast_shapes(shape, whole) == whole
+    except RuntimeError:
+        return False
+
+
 class PositionalAttention(nn.Module):
     """Multi-head attention whose weights depend on positions alone: Eq. 3 as a layer for your own network.
 
@@ -167,8 +176,9 @@ class PositionalAttention(nn.Module):
         whole("n_heads", n_heads)
         if whole("d_model", d_model) % n_heads:
             raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {n_heads}.")
-        if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-            raise UsageError(f"dropout is {dropout!r}; it must be at least 0 and less than 1.")
+        share("dropout", dropout)
+        flag("causal", causal)
+        flag("bias", bias)
         row = ENCODINGS[choice("encoding", encoding, ENCODINGS)]
         d_p = row.dim(n_positions, n_positions)
         self.n_positions, self.causal, self.dropout, self.encoding = n_positions, causal, dropout, encoding
@@ -191,6 +201,7 @@ class PositionalAttention(nn.Module):
         queries, keys = (self._encode(linear, n) for linear in (self.attention.W_Q, self.attention.W_K))
         mask = causal_mask(torch.arange(n, device=queries.device)) if self.causal else None
         if key_padding_mask is not None:
+            instance("key_padding_mask", key_padding_mask, Tensor, "a tensor")
             if key_padding_mask.dtype != torch.bool or key_padding_mask.shape[-1:] != (n,):
                 kind = f"{key_padding_mask.dtype} of shape {tuple(key_padding_mask.shape)}"
                 raise UsageError(f"key_padding_mask is {kind}; it must be torch.bool of shape (..., {n}).")
@@ -210,9 +221,13 @@ class PositionalAttention(nn.Module):
     ) -> Float[Tensor, "*batch n d"]:
         """``key_padding_mask`` is True at padding, to which no position attends (the convention of nn.MultiheadAttention)."""
         d_model = self.attention.W_V.in_features
+        check_input(x, self.attention.W_V.weight.dtype)
         if x.ndim < 2 or x.shape[-1] != d_model:
             raise UsageError(f"x has shape {tuple(x.shape)}; it must be (..., n, {d_model}).")
         a = self.weights(x.shape[-2], key_padding_mask)
+        if key_padding_mask is not None and not _extends(key_padding_mask.shape[:-1], x.shape[:-2]):
+            found = f"key_padding_mask has shape {tuple(key_padding_mask.shape)}"
+            raise UsageError(f"{found}; for x of shape {tuple(x.shape)} it must be {tuple(x.shape[:-1])}, or fewer axes.")
         if self.dropout and self.training:
             # Each sequence drops other weights, although all sequences share A.
             a = F.dropout(a.expand(*x.shape[:-2], *a.shape[-3:]), self.dropout)

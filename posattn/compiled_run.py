@@ -14,7 +14,7 @@ from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
-from posattn.errors import UsageError
+from posattn.errors import UsageError, instance, shown
 from posattn.metrics import Tested
 from posattn.model import Transformer
 from posattn.network import from_dict
@@ -33,6 +33,9 @@ class CompiledRun(AnyRun):
     """
 
     def __init__(self, program: str, network: Transformer | SelectionNetwork):
+        instance("program", program, str, "a program's name")
+        if not isinstance(getattr(network, "config", None), CompiledConfig):
+            raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
         self.program, self.network, self._row = program, network, PROGRAMS.get(program)
         self._task = None if self._row is None else self._row.task
         # A sequence of tokens begins with the hop count, which every machine is given.
@@ -91,7 +94,10 @@ class CompiledRun(AnyRun):
         """The direct answer, for a program of the library."""
         if self._row is None:
             raise UsageError(f"{self.program} is not in the library, so nothing says what its answers should be.")
-        rows = x.double().cpu().numpy()
+        rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
+        wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
+        if tuple(rows.shape[-len(wanted) :]) != wanted:
+            raise UsageError(f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))}).")
         answers = self._row.answers(rows if self.config.inputs > 1 else rows[..., None])
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
@@ -105,6 +111,8 @@ class CompiledRun(AnyRun):
 
 def save(compilation: Compilation, path: str | Path) -> None:
     """Writes the network and what it was compiled from; raises if the folder holds anything else."""
+    if not hasattr(compilation, "lowered"):
+        raise UsageError(f"compilation is {shown(compilation)}; it must be what compile_program returns.")
     lowered = compilation.lowered
     described = {
         "format": _FORMAT,

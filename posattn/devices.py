@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, shown
 
 CPU = torch.device("cpu")
 _SMALL = 1 << 28  # bytes: smaller needs are not checked
@@ -23,12 +23,14 @@ def pick_device(name: str | torch.device | None) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError, ValueError):
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device is {str(name)!r}; it must be cpu or cuda.")
+        raise UsageError(f"device is {shown(name if isinstance(name, str) else str(name))}; it must be cpu or cuda.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda'; this machine has no GPU that PyTorch can use, so give cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device is {str(device)!r}; this machine has {torch.cuda.device_count()} GPUs, counted from 0.")
     return device
 
 

@@ -7,6 +7,8 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -57,19 +59,12 @@ def seed_number(value: object) -> int:
 
 def several(field: str, values: Iterable[T]) -> list[T]:
     """``values`` as a list; raises if it is a string or a single value."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise UsageError(f"{field} is {shown(values)}; it must be a list, such as [{values}].")
-    return list(values)
-
-
-def number(field: str, value: object) -> float:
-    """``value`` as a float if it is a finite number."""
     try:
-        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value)):
-            return float(value)
-    except OverflowError:  # a whole number that no float holds
-        pass
-    raise UsageError(f"{field} is {shown(value)}; it must be a finite number.")
+        if isinstance(values, (str, bytes)):
+            raise TypeError
+        return list(values)
+    except TypeError:
+        raise UsageError(f"{field} is {shown(values)}; it must be a list, such as [{values}].") from None
 
 
 def positive(field: str, value: object) -> float:
@@ -92,7 +87,7 @@ def within(field: str, value: object, least: float, most: float) -> float:
 
 def share(field: str, value: object) -> float:
     """``value`` as a float if it is a number of at least 0 and less than 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not (value >= 0 and value < 1):  # type: ignore[operator]
         raise UsageError(f"{field} is {shown(value)}; it must be a number of at least 0 and less than 1.")
     return float(value)
 
@@ -109,6 +104,20 @@ def instance(field: str, value: object, kind: type[T], what: str) -> T:
     if not isinstance(value, kind):
         raise UsageError(f"{field} is {shown(value)}; it must be {what}.")
     return value
+
+
+def function(field: str, value: T) -> T:
+    """``value`` if it can be called."""
+    if not callable(value):
+        raise UsageError(f"{field} is {shown(value)}; it must be a function.")
+    return value
+
+
+def path_of(field: str, value: object) -> Path:
+    """``value`` as a path if it names a file or folder."""
+    if not isinstance(value, (str, PathLike)) or "\0" in str(value):
+        raise UsageError(f"{field} is {shown(value)}; it must be the name of a file or folder.")
+    return Path(value)
 
 
 def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.devices import CPU, check_fits
-from posattn.errors import UsageError, shown, whole
+from posattn.errors import UsageError, instance, path_of, shown, whole
 from posattn.folding import Frozen
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
@@ -58,7 +58,7 @@ def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists
     The input ``numbers`` and the output ``answers`` are (batch, length), with one axis more for a compiled program of vectors.
     ``lists`` are those that it is checked with, by default random ones.
     """
-    path, runtime = Path(path), _needed("onnxruntime")
+    path, runtime = path_of("path", path), _needed("onnxruntime")
     _needed("onnx"), _needed("onnxscript")
     program, length = simplest(model, length)
     for name in ("torch.onnx", "onnxscript"):  # they tell of what they do not optimise
@@ -85,7 +85,7 @@ def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists
 
 def to_torch(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
     """Writes a program that ``torch.export.load`` reads, checked in the same way."""
-    path = Path(path)
+    path = path_of("path", path)
     program, length = simplest(model, length)
     lists_of_zeros = torch.zeros(3, *_shape(program.config, length))
     with torch.no_grad():
@@ -114,6 +114,10 @@ def _checked(
 
     Small is what float32 allows: self-attention far from the training range magnifies the last digits, in any program.
     """
+    if lists is not None:
+        instance("lists", lists, Tensor, "a tensor of lists, or None")
+        if tuple(lists.shape[1:]) != _shape(config, length):
+            raise UsageError(f"lists has shape {tuple(lists.shape)}; it must be (batch, {length}).")
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
     given = () if lists is None else (("for the lists given", x.float()) for x in (lists[:1], lists))
     for where, x in given or _lists(config, length):

@@ -13,6 +13,7 @@ import glob
 import hashlib
 import json
 import os
+import runpy
 import stat
 import sys
 import time
@@ -220,6 +221,21 @@ def read_checked(path: Path, checksum: str | None) -> bytes:
     if sha256(content) != checksum:
         raise Damaged(f"{path} is damaged: its checksum does not match.")
     return content
+
+
+def execute(path: Path, what: str) -> dict[str, Any]:
+    """Runs a Python file of the user's, called ``what`` in errors; returns the names that it defines."""
+    if path.suffix != ".py":
+        raise UsageError(f"{what} is {str(path)!r}; it must be a Python file, which ends in .py.")
+    if not path.is_file():
+        raise UsageError(f"{what} is {str(path)!r}, which does not exist.")
+    try:
+        return runpy.run_path(str(path))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} could not be run: {type(error).__name__}: {reason}.") from error
 
 
 def refuse_pickle(path: Path) -> None:

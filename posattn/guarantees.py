@@ -52,7 +52,7 @@ def generalization_bound(
         limit: the largest magnitude of a number in a list.
     """
     network = network_of(model, limit)
-    kind = attention or ATTENTION[network.self_attention]
+    kind = ATTENTION[network.self_attention] if attention is None else attention
     return network_bound(
         network, whole("samples", samples, least=2, most=int(MOST_SAMPLES)), kind, delta, cap, layer_norm
     )

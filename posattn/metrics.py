@@ -118,6 +118,8 @@ class Evaluation:
                 parts.append(torch.stack([measure(out, y) for measure in OF_SHIFTS.values()]))
             found = dict(zip(OF_SHIFTS, torch.stack(parts).mean(dim=0), strict=True))
             rows += self._rows({"scale": 1.0, "distribution": name}, found)
+        if not rows:
+            raise UsageError("names is empty; give at least one distribution.")
         return _table(rows, "member")
 
     def by_length(self, lengths: Iterable[int], scales: Iterable[float]) -> pd.DataFrame:

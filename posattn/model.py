@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import posattn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag, instance, whole
 from posattn.network import OBJECTS, NetworkConfig, check_input, stored_fields
 
 
@@ -99,10 +99,11 @@ class ModelConfig(NetworkConfig):
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
-        if cls is ModelConfig and given.get("arch", "positional") not in tuple(ARCHITECTURES):
+        arch = given.get("arch")
+        if cls is ModelConfig and isinstance(arch, str) and arch not in ARCHITECTURES:
             posattn.import_all()  # other kinds of network add themselves to KINDS_BY_ARCH
-        if cls is ModelConfig and given.get("arch") in tuple(KINDS_BY_ARCH):
-            return KINDS_BY_ARCH[given["arch"]](**given)
+        if cls is ModelConfig and isinstance(arch, str) and arch in KINDS_BY_ARCH:
+            return KINDS_BY_ARCH[arch](**given)
         return super().__new__(cls, **given)
 
     def __post_init__(self) -> None:
@@ -275,6 +276,7 @@ class Transformer(nn.Module):
 
     P: Tensor
     config: Any  # a ModelConfig; other kinds of network have their own
+    trained_on: str | None = None  # the task of a network that comes with the package
     layers: nn.ModuleList
 
     def __new__(cls, config: Any = None, *_more: Any, **_named: Any) -> Any:
@@ -287,7 +289,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Any):
         super().__init__()
-        config.require_room()
+        instance("config", config, NetworkConfig, "a ModelConfig").require_room()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
         self.layers = nn.ModuleList(self._layer(index) for index in range(config.layers))
@@ -355,7 +357,9 @@ class Transformer(nn.Module):
             raise UsageError("attention takes x or length, not both.")
         if x is None and self.config.attends in ("input", "both"):
             raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
-        return self._maps(self.blank_input(self.config.n if length is None else length) if x is None else x)
+        if x is None:
+            x = self.blank_input(self.config.n if length is None else whole("length", length, least=0))
+        return self._maps(x)
 
     def _maps(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "L *any H N N"]:
         _, p, positions = self.encode(x)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import posattn
 from posattn.devices import require_room
-from posattn.errors import UsageError, shown
+from posattn.errors import UsageError, choice, function, instance, shown
 
 _NUMBER = 4  # bytes: weights are built in float32
 OBJECTS = 10_000  # bytes that the Python objects of a layer take at least
@@ -133,12 +133,12 @@ def stored_fields(described: Any, later: Iterable[str]) -> dict[str, Any]:
 
 def from_dict(given: dict[str, Any]) -> NetworkConfig:
     """The configuration that ``to_dict`` described; JSON has lists for its tuples."""
-    own = {name: _tuples(value) for name, value in dict(given).items()}
+    own = {name: _tuples(value) for name, value in instance("the model", given, dict, "a dictionary").items()}
     kind = own.pop("kind", None) or _kind_of(own)
-    if kind not in KINDS:
+    if kind not in tuple(KINDS):
         posattn.import_all()
-    if kind not in KINDS:
-        raise UsageError(f"the model's kind is {kind!r}; import the module that defines it first.")
+    if kind not in tuple(KINDS):
+        raise UsageError(f"the model's kind is {shown(kind)}; import the module that defines it first.")
     return KINDS[kind].from_dict(own)
 
 
@@ -151,7 +151,7 @@ def _kind_of(given: dict[str, Any]) -> str:
     """The kind of a network whose dictionary does not name it: the kinds of ``posattn`` are told from their fields."""
     if "tokens" in given:
         return "tokens"
-    if given.get("arch") == "looped":
+    if isinstance(given.get("arch"), str) and given["arch"] == "looped":
         return "looped"
     if "any_length" in given or "looped" in given:
         return "any-length"
@@ -238,7 +238,8 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
 
 def missing(config: NetworkConfig, ability: str) -> str | None:
     """Why networks of a configuration lack an ability of the table, in a sentence; None if they have it."""
-    end, questions = ABILITIES[ability]
+    instance("config", config, NetworkConfig, "a ModelConfig")
+    end, questions = ABILITIES[choice("ability", ability, ABILITIES)]
     for has, otherwise in questions:
         if not has(config):
             return f"the {config.arch} network {otherwise.format(config)}; {end}."
@@ -292,7 +293,7 @@ def own_network(arch: str, make: Callable[..., nn.Module]) -> Callable[..., Netw
     The module maps lists (..., k) to (..., k). Its name and settings are its identity in results: a module that computes
     something else needs another name.
     """
-    MAKERS[arch] = make
+    MAKERS[instance("arch", arch, str, "a name")] = function("make", make)
 
     def config(n: int, **settings: Any) -> NetworkConfig:
         return OwnNetwork(n, arch, tuple(sorted(settings.items())))

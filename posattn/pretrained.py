@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from posattn.devices import pick_device
-from posattn.errors import UsageError, choice, meant
+from posattn.errors import UsageError, choice, instance, meant
 from posattn.model import Transformer
 from posattn.network import from_dict
 from posattn.training import Run
@@ -31,6 +31,7 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     Lists have up to 8 numbers, and any length for arch ``looped``.
     """
     described = _describe(arch)
+    instance("task", task, str, "a task's name")
     if task not in described["models"]:
         others = _of_others(arch)
         if task in others:
@@ -44,6 +45,7 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
     model = from_dict(config).build()
     assert isinstance(model, Transformer)
+    model.trained_on = task
     model.load_state_dict(
         {name.removeprefix(f"{task}/"): w for name, w in weights.items() if name.startswith(f"{task}/")}
     )

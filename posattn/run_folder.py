@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from posattn import files
-from posattn.errors import UsageError
+from posattn.errors import UsageError, path_of
 
 _FILES = ("run.json", "program.json", "history.csv", "weights.*", "checkpoint-*")  # what may be there half written
 _UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of an older program.json
@@ -37,7 +37,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = path_of("the run's folder", path)
         self.run, self.program = self.path / "run.json", self.path / "program.json"
         self.weights, self.history = self.path / "weights.safetensors", self.path / "history.csv"
         self._lock = self.path / "lock"

@@ -4,9 +4,9 @@
 how their folders are read, so this module imports neither ``training`` nor ``compiler``.
 """
 
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ from torch import Tensor, nn
 import posattn
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, several
-from posattn.metrics import ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
+from posattn.errors import UsageError, instance, several, shown
+from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, require
 from posattn.run_folder import RunFolder
-from posattn.tasks import SHIFTS, MixedTask, Task, TokenTask, task
+from posattn.tasks import SHIFTS, TASKS, MixedTask, Task, TokenTask, task
+from posattn.tasks.own import is_data, pairs
+from posattn.tasks.sampling import named_split
+from posattn.tokens.vocabulary import VOCABULARIES, words_given
 
 ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
@@ -67,16 +70,26 @@ class AnyRun(ABC):
     @property
     def task(self) -> Task:
         """The first member's task; all are of one kind."""
-        return task(self.members[0].task)
+        return self.task_of(0)
+
+    def task_of(self, member: int) -> Task:
+        """The task of a member, which says what is right; raises where it is somebody's own and not registered here."""
+        name = self.members[member].task
+        if name not in TASKS and not is_data(name):
+            raise UsageError(
+                f"the run is of the task {name!r}, which is not there; register it (posattn.tasks.register), "
+                "or name the Python file that does by --task-file."
+            )
+        return task(name)
 
     @property
     def reads_tokens(self) -> bool:
-        return self.task.TOKENS != "none"
+        return self.config.reads != "none"
 
     @property
     def _reads(self) -> torch.dtype:
         """The type of what the networks read."""
-        return torch.int64 if self.task.LOSS == "cross-entropy" else torch.float32
+        return torch.int64 if self.reads_tokens and not VOCABULARIES[self.config.reads].numbers else torch.float32
 
     def as_input(self, values: list[float]) -> Float[Tensor, "..."]:
         """A list of numbers as the networks take it."""
@@ -84,7 +97,8 @@ class AnyRun(ABC):
 
     def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
         """The right answers to the task of a member."""
-        return task(self.members[member].task).target(x)
+        self.check_member(member)
+        return self.task_of(member).target(x)
 
     def examples(self) -> Tensor | None:
         """Lists to check an exported network with, where random ones will not do."""
@@ -95,9 +109,9 @@ class AnyRun(ABC):
         return None
 
     def check_member(self, member: int) -> None:
-        if not 0 <= member < len(self):
+        if isinstance(member, bool) or not isinstance(member, Integral) or not 0 <= member < len(self):
             known = "member 0 only" if len(self) == 1 else f"members 0 to {len(self) - 1}"
-            raise UsageError(f"member is {member}; this run has {known}.")
+            raise UsageError(f"member is {shown(member)}; this run has {known}.")
 
     def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
         """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
@@ -119,12 +133,14 @@ class AnyRun(ABC):
 
     def _given(self, x: object) -> Tensor:
         """A tensor, or plain lists, as the networks read it."""
+        if self._reads == torch.int64:
+            return words_given(x, VOCABULARIES["letters"]).to(self.device)
         try:
+            if isinstance(x, Tensor) and x.is_complex():
+                raise TypeError
             return torch.as_tensor(x, dtype=self._reads, device=self.device)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"x is {reprlib.repr(x)}; it must be a tensor, or numbers in lists of one length."
-            ) from error
+        except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
+            raise UsageError(f"x is {shown(x)}; it must be a tensor, or numbers in lists of one length.") from error
 
     def _outputs(self, x: Tensor, member: int) -> Tensor:
         """One member's outputs for inputs of the dtype that it reads."""
@@ -156,10 +172,26 @@ class AnyRun(ABC):
         test = self._test(samples, "test")
         if self.reads_tokens:
             raise UsageError(f"the task {self.task.name} has no lists of numbers; shifts are only for those.")
-        return self._named(test.by_shift(self.lengths, names))
+        return self._named(test.by_shift(self.lengths, several("names", names)))
+
+    def evaluate_on(self, x: Tensor | Sequence[Any], y: Tensor | Sequence[Any]) -> pd.DataFrame:
+        """One row per member on lists (samples, n) and right answers of your own: ``mse``, ``relative``, ``closeness``."""
+        if self.reads_tokens:
+            raise UsageError(f"the {self.kind} network reads tokens; lists and answers are for networks of numbers.")
+        lists, right = pairs(x, y)
+        given = self._given(lists)
+        with torch.no_grad():
+            out = self._predict()(given.expand(len(self), *given.shape))
+        truth = right.to(out.device, torch.float64).expand(out.shape)
+        found = {name: measure(out, truth) for name, measure in OF_SHIFTS.items()}
+        members = {"member": range(len(self)), "task": [member.task for member in self.members]}
+        return self._named(pd.DataFrame(members | {name: values.tolist() for name, values in found.items()}))
 
     def _test(self, samples: int, split: str) -> Evaluation:
-        return Evaluation(self._predict(), self._tested(split), samples, split, self.device)
+        tested = self._tested(named_split(split))
+        for member in range(len(self)):
+            self.task_of(member)
+        return Evaluation(self._predict(), tested, samples, split, self.device)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
         """The task and the seed of every member's lists of a split."""
@@ -172,6 +204,7 @@ class AnyRun(ABC):
 
     def rows(self, table: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """A table of ``evaluate`` as result rows: one per member, scale and metric, with the settings beside each."""
+        instance("table", table, pd.DataFrame, "a table, as evaluate returns it")
         name = self.task.name
         about = ["member", "scale", *scores_of(name).by]
         values = table.rename(columns=ROW_NAMES).melt(about, row_metrics(name), "metric", "value")
@@ -179,6 +212,10 @@ class AnyRun(ABC):
 
     def described(self, values: pd.DataFrame, experiment: str = "", split: str = "test") -> pd.DataFrame:
         """Result rows from ``values``, whose columns are member, scale, metric, value and any others."""
+        missing = {"member", "scale", "metric", "value"} - set(instance("values", values, pd.DataFrame, "a table"))
+        if missing:
+            raise UsageError(f"values lacks {', '.join(sorted(missing))}; it must be a table with these columns.")
+        instance("experiment", experiment, str, "a text")
         chosen = list(values["member"])
         own = self.config.columns  # what only this kind of network has
         settings = {
@@ -187,7 +224,7 @@ class AnyRun(ABC):
             "n": self.lengths[-1],
             **{field: getattr(self.config, field, None) for field in ("layers", "width", "encoding", *own)},
             "seed": [self.members[member].seed for member in chosen],
-            "split": split,
+            "split": named_split(split),
             "status": [self.status[member] for member in chosen],
         }
         return result_rows(values, settings | self._settings(chosen))
@@ -208,7 +245,7 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
 def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
     run.check_member(member)
-    asked = task(run.members[member].task)
+    asked = run.task_of(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     x = asked.encode(text)

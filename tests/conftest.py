@@ -16,7 +16,9 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 check_shapes()  # before anything imports posattn
 import posattn.cli  # noqa: E402
+from posattn.encodings import ENCODINGS  # noqa: E402
 from posattn.network import configuration  # noqa: E402
+from posattn.tasks import TASKS  # noqa: E402
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,6 +45,20 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def tables():
+    """A function that takes back what a file of one's own added to the package's tables."""
+    before = [(table, dict(table)) for table in (TASKS, ENCODINGS)]
+
+    def restore():
+        for table, rows in before:
+            table.clear()
+            table.update(rows)
+
+    yield restore
+    restore()
 
 
 @pytest.fixture

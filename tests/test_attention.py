@@ -407,7 +407,7 @@ def test_learns_to_copy_the_previous_token_in_a_strangers_network(encoding):
         ({"d_model": 7}, "d_model is 7; it must be a multiple of n_heads, which is 3"),
         ({"n_heads": 0}, "n_heads is 0"),
         ({"d_k": 0}, "d_k is 0"),
-        ({"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and less than 1"),
+        ({"dropout": 1.0}, "dropout is 1.0; it must be a number of at least 0 and less than 1"),
         ({"dropout": -0.1}, "dropout is -0.1"),
         ({"dropout": float("nan")}, "dropout is nan"),
         ({"encoding": "rotary"}, "encoding is 'rotary'; it must be one of one-hot, binary, sinusoidal"),

@@ -22,7 +22,7 @@ from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, whole
 from posattn.model import ModelConfig, input_features, positions_of
-from posattn.network import OBJECTS, NetworkConfig
+from posattn.network import OBJECTS, NetworkConfig, check_input
 
 _SLOPE = 0.2  # of LeakyReLU below 0, as in the GAT paper
 
@@ -179,6 +179,7 @@ class GraphNetwork(nn.Module):
         self.register_buffer("graph", GRAPHS[config.graph](self.input.positions), persistent=False)
 
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+        check_input(x, self.P.dtype)
         positions = positions_of(x.shape[-1], self.input, x.device)
         graph = self.graph[positions][:, positions]
         z = self.encoder(input_features(x[..., None], self.P[positions], positions, self.input))

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, instance, positive, whole
 from posattn.metrics import mean_squared_error, percentage_error
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import TASKS, MixedTask, task
@@ -56,6 +56,7 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         choice("task", self.task, [name for name, row in TASKS.items() if isinstance(row, MixedTask)])
+        instance("checkpoint", self.checkpoint, str, "a name or a folder")
         for field in ("samples", "epochs", "batch"):
             whole(field, getattr(self, field))
         positive("lr", self.lr)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    run: Path = console.RUN,
+    run: Path | None = console.RUN_IF_ANY,
     member: int = console.MEMBER,
     samples: int | None = Option(None, help="Training lists m (default: those of the run)."),
     delta: float = Option(0.05, help="The bound holds with probability 1 - delta."),
@@ -22,6 +22,9 @@ def command(
         False, "--layer-norm", help="The same weights with every layer projected to the unit ball."
     ),
     gap: float = Option(0.1, help="A wanted gap: how many samples would it take?"),
+    pretrained: str | None = console.PRETRAINED,
+    arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     as_json: bool = console.AS_JSON,
 ) -> None:
     """The generalization bound of a trained network (Theorem 6.1), and its self-attention counterpart, term by term.
@@ -29,25 +32,24 @@ def command(
     Example: posattn bound runs/sort
     """
     from posattn.guarantees import generalization_bound, network_of
-    from posattn.runs import load
     from posattn.theory.bound import ATTENTION
     from posattn.theory.matrices import norm_table
     from posattn.training.run import trained
 
-    found = load(run)
+    found, origin = console.networks(run, pretrained, arch, "cpu")
     model = found.model(member)
     network = network_of(model)
     m = trained(found).spec.recipe.samples if samples is None else samples
     bounds = {kind: generalization_bound(model, m, delta, cap, layer_norm, kind) for kind in ATTENTION}
     own, norms = ATTENTION[network.self_attention], norm_table(network)
     if as_json:
-        about = {"run": str(run), "member": member, "attention": own, "constants": "one"}
+        about = {"run": origin, "member": member, "attention": own, "constants": "one"}
         about |= {"class": asdict(bounds[own].norms), "norms": norms.to_dict("records")}
         return console.print_json(about | {kind: found.to_dict(gap) for kind, found in bounds.items()})
     signs = {"spectral": "‖·‖₂", "two_one": "‖·‖₂,₁"}
     wide = norms.pivot(index="matrix", columns="layer", values=list(signs))  # matrices down, layers across
     wide.columns = [f"{signs[kind]} {layer}" for kind, layer in wide.columns]
-    console.print_frame(f"norms of network {member} of {run} (M = W_Q W_Kᵀ/√d_k, W_O in W_1)", wide.reset_index())
+    console.print_frame(f"norms of network {member} of {origin} (M = W_Q W_Kᵀ/√d_k, W_O in W_1)", wide.reset_index())
     letters = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
     console.print_table("its class (Eq. 10)", letters, [[getattr(bounds[own].norms, letter) for letter in letters]])
     _show(bounds, own, gap)

@@ -10,11 +10,14 @@ from posattn.errors import positive
 
 
 def command(
-    run: Path = console.RUN,
+    run: Path | None = console.RUN_IF_ANY,
     member: int = console.MEMBER,
     ratio: float = Option(1.9, help="Stop when the bound is this many times the worst error found."),
     seconds: float = Option(600.0, help="Stop after this much CPU time, with a looser bound."),
     limit: float = Option(2.0, help="Also say what the certificate means for values up to this."),
+    pretrained: str | None = console.PRETRAINED,
+    arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     as_json: bool = console.AS_JSON,
 ) -> None:
     """A certified bound on the error of a scale-exact network over all lists, and the worst list that a search finds.
@@ -22,11 +25,10 @@ def command(
     For short lists: minutes at n = 4. Example: posattn certify runs/sum
     """
     from posattn.guarantees import certify_model
-    from posattn.runs import load
 
-    trained = load(run)
+    trained, origin = console.networks(run, pretrained, arch, "cpu")
     positive("limit", limit)  # before minutes of search
-    found = certify_model(trained.model(member), trained.members[member].task, ratio, seconds)
+    found = certify_model(trained.model(member), trained.task_of(member).name, ratio, seconds)
     if as_json:
         return console.print_json(asdict(found) | {"ratio": found.ratio, "limit": limit, "at_limit": found.at(limit)})
     rows = [
@@ -36,7 +38,7 @@ def command(
         (f"so with values up to {limit:g} no output is off by more than", f"{found.at(limit):.4g}"),
         ("cones, CPU seconds", f"{found.cones}, {found.seconds:.0f}"),
     ]
-    console.print_table(f"{found.task} by network {member} of {run}, lists of {found.n}", ("", "value"), rows)
+    console.print_table(f"{found.task} by network {member} of {origin}, lists of {found.n}", ("", "value"), rows)
     print("The worst list: " + ", ".join(f"{value:.4g}" for value in found.worst))
     if not found.complete:
         print(f"The time was over before the ratio of {ratio:g} was reached; the bound holds all the same.")

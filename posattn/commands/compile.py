@@ -29,6 +29,7 @@ def command(
     check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
     samples: int = Option(20, help="How many inputs --check tries."),
     out: Path | None = Option(None, "--save", help="Folder for the network."),
+    task_file: Path | None = console.TASK_FILE,
     show_list: bool = Option(False, "--list", help="List the programs."),
 ) -> None:
     """Compile a parallel program to the weights of a positional Transformer, and say how large it is.

@@ -20,12 +20,27 @@ if TYPE_CHECKING:  # torch and pandas are slow to import, and help needs neither
 
     from posattn.runs import AnyRun
 
+
+def _execute(path: Path | None) -> Path | None:
+    if path is not None:
+        from posattn import files
+
+        files.execute(path, "--task-file")
+    return path
+
+
 _FOLDER = "Folder of a run, as given to train --out; one that is not finished answers from its last checkpoint."
-RUN: Any = Argument(metavar="RUN", help=_FOLDER)
 RUN_IF_ANY: Any = Argument(None, metavar="RUN", help=_FOLDER)
 MEMBER: Any = Option(0, help="Which network of the run.")
 PRETRAINED: Any = Option(None, metavar="TASK", help="In RUN's place: the network for TASK that comes with the package.")
 PRETRAINED_ARCH: Any = Option(None, help="Which of these: positional (the default), scale-exact, standard or looped.")
+TASK_FILE: Any = Option(
+    None,
+    metavar="FILE.py",
+    callback=_execute,
+    is_eager=True,  # what the file defines is there when other options are read
+    help="Python file that registers tasks (encodings, programs, networks) of your own; it is executed.",
+)
 DEVICE: Any = Option(None, help="cpu or cuda (default: a GPU if there is one).")
 AS_JSON: Any = Option(False, "--json", help="Print one JSON object instead of tables.")
 
@@ -80,11 +95,18 @@ def networks(
     from posattn.pretrained import pretrained_run
     from posattn.runs import load
 
+    check_one(run, pretrained, arch)
     if pretrained is not None:
         return pretrained_run(pretrained, arch or "positional", device), f"{arch or 'positional'}, with the package"
-    if arch is not None:
-        raise UsageError(f"arch is {arch!r}; a run has its own.")
     return load(str(run), device), str(run)
+
+
+def check_one(run: object, pretrained: str | None, arch: str | None, what: str = "RUN") -> None:
+    """Raises unless a command is given its own argument or ``--pretrained``, and ``--arch`` only with the latter."""
+    if (run is None) == (pretrained is None):
+        raise UsageError(f"networks come from one place; give {what}, or --pretrained TASK.")
+    if pretrained is None and arch is not None:
+        raise UsageError(f"arch is {arch!r}; a run has its own.")
 
 
 def print_table(title: str | None, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:

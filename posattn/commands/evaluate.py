@@ -5,7 +5,6 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
-from posattn.errors import UsageError
 
 
 def command(
@@ -20,6 +19,7 @@ def command(
     csv: Path | None = Option(None, help="Also write every network's numbers to this CSV file."),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     device: str | None = console.DEVICE,
 ) -> None:
     """Test a run in and out of distribution: squared error and the paper's two accuracies at every scale factor.
@@ -30,8 +30,6 @@ def command(
     from posattn.metrics import LENGTH_SCORES, scores_of
 
     factors = None if scales is None else console.parse_scales(scales)
-    if (run is None) == (pretrained is None):
-        raise UsageError("networks are tested; give RUN, or --pretrained TASK.")
     trained, title = console.networks(run, pretrained, arch, device)
     if lengths is None:
         table, score = trained.evaluate(factors, samples), scores_of(trained.task.name)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from posattn.commands import console
+
 
 def command(
     runs: list[Path] | None = Argument(
@@ -13,6 +15,9 @@ def command(
     store: Path | None = Option(
         None, help="Folder of result rows to draw (default: results/store or out/store, if there is one)."
     ),
+    pretrained: str | None = console.PRETRAINED,
+    arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     members: int | None = Option(
         None, help="How many networks of each run (default: all, or as many as the page holds)."
     ),
@@ -22,8 +27,12 @@ def command(
     Example: posattn explore --out explorer.html
     """
     from posattn.explorer import explore
+    from posattn.runs import AnyRun
 
-    content, found = explore(out, runs or (), store, members)
+    shown: list[str | Path | AnyRun] = [*(runs or ())]
+    if pretrained is not None or arch is not None:
+        shown.append(console.networks(None, pretrained, arch, "cpu")[0])
+    content, found = explore(out, shown, store, members)
     if content.note:
         print(content.note)
     print(f"Results: {'none, so published medians alone' if found is None else found}")

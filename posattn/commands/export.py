@@ -9,10 +9,13 @@ from posattn.errors import UsageError
 
 
 def command(
-    run: Path = console.RUN,
+    run: Path | None = console.RUN_IF_ANY,
     onnx: Path | None = Option(None, help="Write this ONNX file."),
     torch_file: Path | None = Option(None, "--torch", help="Write this file, which torch.export.load reads."),
     member: int = console.MEMBER,
+    pretrained: str | None = console.PRETRAINED,
+    arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     length: int | None = Option(
         None, "--length", "--n", help="Numbers in a list that the file takes (default: as many as trained on)."
     ),
@@ -21,9 +24,8 @@ def command(
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
     from posattn.export import to_onnx, to_torch
-    from posattn.runs import load
 
-    held = load(run)
+    held, _ = console.networks(run, pretrained, arch, "cpu")
     model, lists = held.model(member), held.examples()
     where = "up to scale 10" if lists is None else "within its bounds"
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):

@@ -13,10 +13,9 @@ def command(
     what: str | None = Argument(
         None, metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network."
     ),
-    pretrained: str | None = Option(
-        None, metavar="TASK", help="In its place: the network for TASK that comes with the package."
-    ),
-    arch: str = Option("positional", help="Which of these: positional, scale-exact or looped."),
+    pretrained: str | None = console.PRETRAINED,
+    arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     machines: int | None = Option(
         None, help="Machines of a program, or numbers in a list of a looped network (default 8)."
     ),
@@ -35,10 +34,9 @@ def command(
 
     if out.suffix != ".svg":
         raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
-    if (what is None) == (pretrained is None):
-        raise UsageError("a graph is drawn of one thing; give a program, benes or a folder, or --pretrained TASK.")
+    console.check_one(what, pretrained, arch, "a program, benes or a folder")
     if pretrained is not None:
-        report = pretrained_report(pretrained, arch, least, by, samples, machines)
+        report = pretrained_report(pretrained, arch or "positional", least, by, samples, machines)
     else:
         report = report_of(str(what), member, least, by, samples, machines)
     asked, drawn = report.settings.get("machines"), len(report.graph.names)

@@ -1,5 +1,7 @@
 """``posattn predict``: a network's answer to one list, sequence or prompt, beside the true one."""
 
+from pathlib import Path
+
 from typer import Argument, Context, Option
 
 from posattn.commands import console
@@ -20,6 +22,7 @@ def command(
     ),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
+    task_file: Path | None = console.TASK_FILE,
     device: str | None = console.DEVICE,
 ) -> None:
     """Ask a trained network about a list: its answer beside the true one."""
@@ -45,12 +48,20 @@ def command(
     x = trained.as_input(console.parse_list(text)).cpu()
     if not shorter and (reason := trained.too_short(len(x))):
         raise UsageError(f"{reason}; --shorter asks it all the same.")
-    answer, truth = trained.answer(x, member), trained.truth(x, member)
-    shown = ((x, "g"), (answer, ".4f"), (truth, ".4f"), (answer - truth, "+.4f"))
+    answer = trained.answer(x, member)
+    shown = [(x, "g"), (answer, ".4f")]
+    unknown = None
+    try:
+        truth = trained.truth(x, member)
+        shown += [(truth, ".4f"), (answer - truth, "+.4f")]
+    except UsageError as error:  # such as a task of one's own that is not registered here
+        unknown = error
     columns = (
         [" ".join(f"{number:{form}}" for number in value.flatten().tolist()) for value in own]  # vectors, if compiled
         for own, form in shown
     )
     title = f"{trained.members[member].task} by {where}"
-    names = ("position", "input", "model", "true", "error")
+    names = ("position", "input", "model", "true", "error")[: len(shown) + 1]
     console.print_table(title, names, zip(range(1, len(x) + 1), *columns, strict=True))
+    if unknown is not None:
+        print(f"Without the true answers: {unknown}")

@@ -51,6 +51,10 @@ def command(
         metavar="RUN",
         help="Begin with the weights of a run, and its network where no option says another.",
     ),
+    pretrained: str | None = Option(
+        None, metavar="TASK", help="Begin with the network for TASK that comes with the package, of architecture --arch."
+    ),
+    task_file: Path | None = console.TASK_FILE,
     device: str | None = console.DEVICE,
     precision: str = Option("fp32", help="fp32, or on a GPU tf32 or fp16."),
     out: Path | None = Option(None, help="Folder for the run (default runs/TASK-ARCH)."),
@@ -67,7 +71,13 @@ def command(
 
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
+    if begin is not None and pretrained is not None:
+        raise UsageError(f"pretrained is {pretrained!r}; --from is given too, and training begins with one of them.")
     before = None if begin is None else trained(begin, "from")
+    if pretrained is not None:
+        from posattn.pretrained import pretrained_run
+
+        before = pretrained_run(pretrained, arch or "positional")
     network = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
     network |= {"encoding": encoding, "encoding_dim": encoding_dim, "bias": False if no_bias else None}
     network |= {"tied": tied or None, "relative": relative or None}
@@ -94,10 +104,10 @@ def command(
         tensorboard=tensorboard,
         announce=lambda line: print(line, flush=True),
     )
-    _show(run, folder, "already trained" if known else "trained")
+    _show(run, folder, "already trained" if known else "trained", "" if task_file is None else f" --task-file {task_file}")
 
 
-def _show(run: "Run", folder: Path, what: str) -> None:
+def _show(run: "Run", folder: Path, what: str, more: str) -> None:
     from posattn.network import can
 
     losses = zip(run.result["train_loss"], run.result["validation_loss"], strict=True)
@@ -116,4 +126,4 @@ def _show(run: "Run", folder: Path, what: str) -> None:
     options = f"--scales {scales}"
     if can(run.spec.model, "last steps"):
         options = f"--lengths {run.spec.model.n},{64 * run.spec.model.n} --scales 1,10 --samples 100"
-    print(f"Next: posattn evaluate {folder} {options}")
+    print(f"Next: posattn evaluate {folder} {options}{more}")

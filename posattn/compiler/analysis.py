@@ -8,6 +8,7 @@ temperature, at which every comparison still sees the right integer and every ou
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from posattn.compiler.expressions import (
     applied,
     comparators,
 )
-from posattn.errors import UsageError
+from posattn.errors import UsageError, shown
 
 STEP_MARGIN = 0.2  # a step rises between 1/4 and 3/4 above an integer, so an error of 1/5 does not change it
 SLACK = 0.01  # a gate stays shut for numbers that exceed their range by up to this share
@@ -46,6 +47,10 @@ class Known:
     integer: bool = False
     error: float = 0.0
     misfit: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lo, Real) or not isinstance(self.hi, Real):
+            raise UsageError(f"a value lies in [{shown(self.lo)}, {shown(self.hi)}]; both ends must be numbers.")
 
     @property
     def size(self) -> float:

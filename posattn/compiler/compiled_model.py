@@ -162,7 +162,8 @@ class CompiledTransformer(Transformer):
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        check_input(x, x.dtype if isinstance(x, Tensor) else self.input_dtype)  # any dtype: it is cast below
+        real = isinstance(x, Tensor) and not x.is_complex()
+        check_input(x, x.dtype if real else self.input_dtype)  # any real dtype: it is cast below
         given = within_bounds(x, config.n, config.bounds, config.integers).to(self.P.dtype)
         positions = torch.arange(config.positions, device=given.device)
         return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions

@@ -24,7 +24,7 @@ from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.devices import require_room
-from posattn.errors import UsageError, positive, seed_number, whole
+from posattn.errors import UsageError, flag, positive, seed_number, whole
 from posattn.model import Transformer
 from posattn.names import BOUND
 
@@ -164,7 +164,7 @@ def compile_program(
         direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
     """
     source, written = _written(program, machines, bound)
-    fixed = fixed_communication(written, direct)  # Lemma B.1
+    fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
     lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 

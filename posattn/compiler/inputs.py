@@ -8,7 +8,7 @@ import torch
 from posattn.compiler.analysis import LARGEST, Known
 from posattn.compiler.expressions import Array
 from posattn.compiler.machine_memory import within_bounds
-from posattn.errors import UsageError
+from posattn.errors import UsageError, flag, instance, several, whole
 
 
 class ParallelProgram:
@@ -36,13 +36,16 @@ class ParallelProgram:
 
     def check_inputs(self) -> None:
         """Raises if the range of an input is empty or too large, or if all machines are spare."""
-        for place, known in enumerate(self.inputs):
+        instance("name", self.name, str, "a text")
+        for place, known in enumerate(several("inputs", self.inputs)):
+            instance(f"input {place}", known, Known, "a Known, such as Known(-1, 1)")
+            flag(f"integer of input {place}", known.integer)
             if not -math.inf < known.lo <= known.hi < math.inf or known.size > LARGEST:
                 raise UsageError(
                     f"{self.name} has input {place} in [{known.lo:g}, {known.hi:g}]; the bounds must be numbers of at most "
                     f"{LARGEST:.3g}, the smaller one first."
                 )
-        if not 0 <= self.spare < self.machines:
+        if whole("spare", self.spare, least=0) >= self.machines:
             raise UsageError(f"{self.name} has {self.spare} spare machines; it has {self.machines} in all.")
 
     def given(self, x: Array) -> Array:

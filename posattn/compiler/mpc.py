@@ -16,7 +16,7 @@ import numpy as np
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Me, MemoryCell, as_expression, evaluate_expressions
 from posattn.compiler.inputs import ParallelProgram
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, function, several, whole
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,19 @@ class MPC(ParallelProgram):
     spare: int = 0
 
     def __post_init__(self) -> None:
-        whole("machines", self.machines)
-        whole("memory", self.memory)
+        for field in ("machines", "memory"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        for field in ("inputs", "rounds"):
+            object.__setattr__(self, field, tuple(several(field, getattr(self, field))))
         most = min(whole("longest", self.longest), self.memory)
         if not 1 <= len(self.inputs) <= most:
             raise UsageError(
                 f"{self.name} has {len(self.inputs)} inputs; it must have 1 to {most}, as many words as a message."
             )
         self.check_inputs()
+        for number, send in enumerate(self.rounds):
+            function(f"round {number + 1}", send)
+        function("finish", self.finish)
         for length in self._all_lengths:
             if not 1 <= length <= most:
                 raise UsageError(f"{self.name} has a message of {length} words; it must be 1 to {most}.")

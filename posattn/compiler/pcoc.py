@@ -19,7 +19,7 @@ from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate_expressions
 from posattn.compiler.inputs import ParallelProgram
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, function, instance, several, whole
 
 Local = Callable[[Memory], Sequence[Expression | float]]
 IDLE = -1
@@ -47,6 +47,12 @@ class Round:
     compute: Local
     guard: Guard | None = None
 
+    def __post_init__(self) -> None:
+        function("receive", self.receive)
+        function("compute", self.compute)
+        if self.guard is not None:
+            function("guard", self.guard)
+
 
 @dataclass(frozen=True)
 class PCOC(ParallelProgram):
@@ -73,13 +79,20 @@ class PCOC(ParallelProgram):
     spare: int = 0
 
     def __post_init__(self) -> None:
-        whole("machines", self.machines)
-        whole("memory", self.memory)
+        for field in ("machines", "memory"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        for field in ("inputs", "rounds"):
+            object.__setattr__(self, field, tuple(several(field, getattr(self, field))))
         if not 1 <= len(self.inputs) <= self.memory:
             raise UsageError(
                 f"{self.name} has {len(self.inputs)} inputs per machine; its memory holds 1 to {self.memory}."
             )
         self.check_inputs()
+        for number, each in enumerate(self.rounds):
+            instance(f"round {number + 1}", each, Round, "a Round")
+        function("start", self.start)
+        if not several("outputs", self.outputs):
+            raise UsageError(f"{self.name} has no outputs; it must have at least one.")
         for position in self.outputs:
             _check(position, self.memory, f"{self.name} has output position {position}")
 

@@ -16,6 +16,7 @@ from posattn.compiler.expressions_to_relu import Map
 from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import analyse, compiled_config, listens_to
+from posattn.errors import instance
 
 _SPARSE = 0.1  # a matrix with a smaller share of nonzero entries is stored sparse
 _TILE = 1 << 18  # numbers of a hidden layer computed at once, so that they stay in the processor's cache
@@ -25,7 +26,7 @@ class SelectionNetwork:
     """``network(x)`` maps (..., N, c), or (..., N) if c = 1, to (..., N, outputs), or (..., N), in float64."""
 
     def __init__(self, program: PCOC):
-        self.program = program
+        self.program = instance("program", program, PCOC, "a PCOC program")
         maps, _ = analyse(program, Margins())
         self.config = compiled_config(program, maps, None, "lean")  # of the Transformer that computes the same
         kept = {id(mlp): [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in mlp] for mlp in maps}
@@ -43,7 +44,7 @@ class SelectionNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         program, c = self.program, len(self.program.inputs)
-        given = within_bounds(x, program.length, program.bounds, program.integers).double()
+        given = within_bounds(instance("x", x, Tensor, "a tensor"), program.length, program.bounds, program.integers).double()
         words = memory_cells(given, torch.arange(program.machines + 1), c)
         tiles = words.reshape(-1, *words.shape[-2:]).split(max(1, _TILE // (self.config.width * words.shape[-2])))
         answers = torch.cat([self._answers(tile) for tile in tiles])

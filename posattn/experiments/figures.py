@@ -29,6 +29,7 @@ _LETTERS = 14  # of the legend to an inch
 _TITLE, _ACROSS = 42, 40  # letters in a line of a panel's title, and along its axis
 _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
+_PAGE, _VIEWS = 2, 3  # panels of a view and views side by side that are still read at the width of a page
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
 _DIGITS = 4  # significant ones of numbers on the explorer's page
 _ABOUT = {
@@ -94,6 +95,8 @@ def _where(where: Mapping[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
 @dataclass(frozen=True)
 class Lines:
     """Panels of lines, median and band over runs: one row of panels per view, columns by ``columns``.
+
+    Where that is wider than a page, a single view goes on in further rows, and two or three views stand side by side.
 
     Args:
         x: the column of the rows that is on the x axis.
@@ -196,15 +199,30 @@ class Lines:
                 axes.set_xlabel(self._axis(rows))
                 axes.set_yscale("log" if metric(view.metric).axis == "log" else "linear")
                 self._set_x(axes, view, ours)
-            for axes in row if self.BARS else row[:1]:
-                axes.set_ylabel(metric(view.metric).title)
+                if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
+                    axes.set_ylabel(metric(view.metric).title)
         _add_legend(figure, panels.flat)
         return {"": figure}
 
     def _panels(self, columns: int) -> tuple[Figure, Any]:
         """The figure, and its axes by view and column."""
-        size = (1.2 + self._WIDTH * columns, 0.4 + 3.4 * len(self.views))
-        return plt.subplots(len(self.views), columns, figsize=size, squeeze=False, layout="constrained")
+        side_by_side, down, across = self._side_by_side(columns), len(self.views), columns
+        if side_by_side:
+            down, across = across, down
+        elif down == 1:
+            down, across = math.ceil(columns / _PAGE), min(columns, _PAGE)
+        size = (1.2 + self._WIDTH * across, 0.4 + 3.4 * down)
+        figure, panels = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+        if side_by_side:
+            return figure, panels.T
+        used = len(self.views) * columns
+        for axes in panels.flat[used:]:
+            axes.remove()
+        return figure, panels.flat[:used].reshape(-1, columns)
+
+    def _side_by_side(self, columns: int) -> bool:
+        """Whether a view is a column of panels and not a row, which would be wider than a page."""
+        return self.BARS or 1 < len(self.views) <= min(_VIEWS, columns - 1)
 
     def _by_view(self, medians: pd.DataFrame) -> Iterator[tuple[View, pd.DataFrame, pd.DataFrame, list[str]]]:
         """Per view our medians, the published ones to draw beside them, and the series that share out the styles."""
@@ -303,11 +321,6 @@ class Bars(Lines):
 
     def _beside_ours(self, size: str) -> str:
         return "Hollow markers are the published medians, which took the full recipe. "
-
-    def _panels(self, columns: int) -> tuple[Figure, Any]:
-        size = (1.2 + self._WIDTH * len(self.views), 0.4 + 3.4 * columns)
-        figure, panels = plt.subplots(columns, len(self.views), figsize=size, squeeze=False, layout="constrained")
-        return figure, panels.T
 
     def _set_x(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
         """Leaves an axis of names as matplotlib makes it."""

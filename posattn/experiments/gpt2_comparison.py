@@ -14,7 +14,7 @@ import torch
 
 from posattn import files
 from posattn.baselines import gpt2
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, instance, several, whole
 from posattn.experiments.figures import Lines, View
 from posattn.experiments.report import Shown
 from posattn.experiments.rows import read_rows, result_rows
@@ -37,10 +37,13 @@ class Comparison:
     samples: int = 1000
 
     def __post_init__(self) -> None:
+        instance("settings", self.settings, gpt2.FineTuning, "a FineTuning")
         whole("runs", self.trials)
         whole("test_samples", self.samples)
-        for scale in self.scales:
+        for scale in several("scales", self.scales):
             factor(scale)
+        if not len(self.scales):
+            raise UsageError("scales is empty; give at least one number above 0.")
 
     def describe(self) -> dict[str, object]:
         """What all trials share."""

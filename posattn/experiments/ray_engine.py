@@ -273,7 +273,7 @@ def _joined(address: str | None) -> Iterator[None]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own = {"address": "local", "include_dashboard": False} if address is None else {"address": address}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _on_loopback() if address is None else contextlib.nullcontext():
             warnings.simplefilter("ignore")
             ray.init(**own, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
@@ -285,6 +285,28 @@ def _joined(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Lets a Ray that starts while open listen on the loopback address alone; on Linux it would on every interface.
+
+    Ray has this as its setting for systems without clusters, which it reads when it is imported. It replaces a
+    ``_node_ip_address`` of 127.0.0.1 by that of an interface.
+    """
+    ray = load_ray()
+    constants, name, variable = ray._private.ray_constants, "ENABLE_RAY_CLUSTER", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    before, told = getattr(constants, name), os.environ.get(variable)
+    setattr(constants, name, False)
+    os.environ[variable] = "0"  # for the processes that Ray starts
+    try:
+        yield
+    finally:
+        setattr(constants, name, before)
+        if told is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = told
 
 
 @contextlib.contextmanager

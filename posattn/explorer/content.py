@@ -133,16 +133,16 @@ def of_package() -> Content:
     return content
 
 
-def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
-    """The user's own runs: trained ones with their first ``members`` networks (all by default), and compiled ones."""
+def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
+    """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones."""
     content = Content()
     most = None if members is None else whole("members", members)
-    for path in paths:
-        run = load(path)
+    for each in runs:
+        run, label = (each, each.kind) if isinstance(each, AnyRun) else (load(each), str(each))
         if isinstance(run, CompiledRun):
-            _add_compiled_run(content, run, str(path))
+            _add_compiled_run(content, run, label)
         else:
-            _add_trained_run(content, run, str(path), most)
+            _add_trained_run(content, run, label, most)
     content.add_compiled()
     content.place_every_length()
     return content
@@ -150,7 +150,7 @@ def of_runs(paths: Iterable[str | Path], members: int | None = None) -> Content:
 
 def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None) -> None:
     if run.reads_tokens:
-        raise UsageError(f"{label} reads tokens ({run.task.name}); the explorer shows networks of lists of numbers.")
+        raise UsageError(f"{label} reads tokens ({run.members[0].task}); the explorer shows networks of lists of numbers.")
     model = run.config
     arch = model.arch if can(model, "show") else "other"
     by_task: dict[str, list[int]] = {}

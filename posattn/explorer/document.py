@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from posattn import files
-from posattn.errors import UsageError
+from posattn.errors import UsageError, path_of, several
 from posattn.explorer.content import Content, of_package, of_runs
 from posattn.page_policy import policy
+from posattn.runs import AnyRun
 
 LARGEST = 8_000_000  # bytes of a page
 _FOR_WEIGHTS = 0.9  # the share of the page that weights may take
@@ -39,7 +40,7 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 
 def explore(
-    out: Path, runs: Sequence[str | Path] = (), store: Path | None = None, members: int | None = None
+    out: Path, runs: Sequence[str | Path | AnyRun] = (), store: Path | None = None, members: int | None = None
 ) -> tuple[Content, Path | None]:
     """Writes the page for ``runs``, or for the package's own networks; returns its content and the store of its results.
 
@@ -51,6 +52,9 @@ def explore(
     from posattn.experiments.store import first_store
     from posattn.explorer.results import figures_of
 
+    out = path_of("out", out)
+    store = None if store is None else path_of("store", store)
+    runs = several("runs", runs)
     if out.suffix not in (".html", ".htm"):
         raise UsageError(f"out is {str(out)!r}; it must end in .html.")
     if store is not None and not (store / "rows").is_dir():
@@ -65,7 +69,7 @@ def explore(
     return content, found
 
 
-def fitting(runs: Sequence[str | Path], members: int | None) -> Content:
+def fitting(runs: Sequence[str | Path | AnyRun], members: int | None) -> Content:
     """The content for ``runs``; if ``members`` is None, with as many networks per run as the page has room for."""
     content = of_runs(runs, members)
     # For every choice on the page: its place among the choices of its model, and its size.

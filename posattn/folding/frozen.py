@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, whole
 from posattn.folding.fold import fold, stack_layers
 from posattn.folding.forward import folded_forward
 from posattn.model import Transformer, input_features, positions_of
@@ -30,7 +30,7 @@ class Frozen(nn.Module):
         if not isinstance(model, Transformer):
             raise UsageError(f"model is a {type(model).__name__}; it must be a Transformer, such as run.model(0).")
         require(model.config, "freeze")
-        self.config, self.length = model.config, model.config.n if length is None else length
+        self.config, self.length = model.config, model.config.n if length is None else whole("length", length, least=0)
         with torch.no_grad():
             positions = positions_of(self.length, model.config, model.P.device)
             named = {name: value.detach()[None] for name, value in model.named_parameters()}

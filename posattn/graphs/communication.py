@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from posattn.attention import merge_heads, split_heads
-from posattn.errors import UsageError
+from posattn.errors import UsageError, shown, whole
 from posattn.model import Layer, Transformer
 from posattn.network import require
 
@@ -35,6 +35,12 @@ def graph_weights(model: nn.Module) -> Weights:
     for ability in ("graph", "communicate"):
         require(model.config, ability)
     return model.attention().detach()
+
+
+def _check_batch(x: object) -> None:
+    """Raises unless ``x`` is a batch of lists."""
+    if not isinstance(x, Tensor) or x.ndim != 2:
+        raise UsageError(f"x is {shown(x)}; it must be a tensor of lists, (batch, n).")
 
 
 def edges_between(weights: Weights) -> Bool[Tensor, "L H N N"]:
@@ -80,6 +86,7 @@ def rewired(model: Transformer, x: Float[Tensor, "B n"], mix: Callable[[int, Ten
 def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
     """The effect of every edge on the answers to ``x``."""
     weights = graph_weights(model)
+    _check_batch(x)
     with torch.enable_grad():
         passed = trace(model, x.detach().requires_grad_(), weights)  # so that frozen weights have gradients too
     spoken = [_beyond_the_mean(values.detach()) for values in passed.values]
@@ -124,6 +131,9 @@ class Cut:
 def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
     """The answers if every edge that is not ``kept`` carries the sender's mean message over ``x``."""
     weights = graph_weights(model)
+    _check_batch(x)
+    if not isinstance(kept, Tensor) or kept.dtype != torch.bool or kept.shape != weights.shape:
+        raise UsageError(f"kept is {shown(kept)}; it must be torch.bool of shape {tuple(weights.shape)}.")
     means = [value.mean(dim=0) for value in trace(model, x, weights).values]
 
     def mix(index: int, z: Tensor) -> Tensor:
@@ -227,7 +237,10 @@ class Likeness:
 
 def likeness(strength: Float[Tensor, "H N N"], n: int) -> Likeness | None:
     """The likeness of a layer, from the strength of its edges summed over heads; None if there is no communication."""
+    if not isinstance(strength, Tensor) or strength.ndim != 3 or strength.shape[-1] != strength.shape[-2]:
+        raise UsageError(f"strength is {shown(strength)}; it must be a tensor of the edges of every head, (heads, N, N).")
     size = strength.shape[-1]
+    whole("n", n, most=size)
     mass = strength.sum(dim=0) * ~torch.eye(size, dtype=torch.bool, device=strength.device)
     total = float(mass.sum())
     if not total > 0:

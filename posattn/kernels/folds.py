@@ -1,8 +1,8 @@
 """Triton kernels for ``posattn.folding``: from rows of parameters to the folded tensors, and from their gradients back.
 
-A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. The
-backward pass first adds up the sums of the programs of ``layers``, in a fixed order. Every parameter's gradient is written
-once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it, the readout's by the last layer.
+A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. Every
+parameter's gradient is written once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it,
+the readout's by the last layer.
 
 Letters as in posattn.folding, for two heads: T and t the map x = s T + t, v = T W_V and o = W_O W_1a of a head, so that
 U_h = v o; q = T W_Q and k = T W_K of a head of self-attention, so that M = q k^T / sqrt(d_k). A matrix W (in, out) is read
@@ -22,7 +22,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.kernels.limits import ROWS
 from posattn.kernels.shapes import padded
 from posattn.model import ModelConfig
 
@@ -82,40 +81,10 @@ def _keep_row(pointer, value, size, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _total(pointer, step, stride, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr):
-    """The sum of matrices (rows, columns) that are ``step`` apart, and their rows ``stride``."""
+def _rows(pointer, stride, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A matrix (rows, columns) in a tile, whose rows are ``stride`` apart."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    place, inside = row * stride + column, (row < rows) & (column < columns)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for part in range(PARTS):
-        total += tl.load(pointer + part * step + place, mask=inside, other=0.0)
-    return total
-
-
-@triton.jit
-def _total_row(pointer, step, size, SIZE: tl.constexpr, PARTS: tl.constexpr):
-    """The sum of rows that are ``step`` apart."""
-    total = tl.zeros((SIZE,), tl.float32)
-    for part in range(PARTS):
-        total += _row(pointer + part * step, size, SIZE)
-    return total
-
-
-@triton.jit
-def _total_of_blocks(
-    pointer, N: tl.constexpr, NP: tl.constexpr, BLOCKS: tl.constexpr, R: tl.constexpr, PARTS: tl.constexpr
-):
-    """The sum of the diagonal blocks (N, N), one per list of a tile, of matrices (R, R), two of which make a part."""
-    block, row, column = (
-        tl.arange(0, BLOCKS)[:, None, None],
-        tl.arange(0, NP)[None, :, None],
-        tl.arange(0, NP)[None, None, :],
-    )
-    place, inside = block * N * (R + 1) + row * R + column, (block < R // N) & (row < N) & (column < N)
-    total = tl.zeros((NP, NP), tl.float32)
-    for part in range(PARTS):
-        total += tl.sum(tl.load(pointer + part * 2 * R * R + place, mask=inside, other=0.0), axis=0)
-    return total
+    return tl.load(pointer + row * stride + column, mask=(row < rows) & (column < columns), other=0.0)
 
 
 @triton.jit
@@ -227,7 +196,7 @@ def unfold_maps(
     W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
     N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
     D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
-    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PARTS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr,
 ):  # fmt: skip
     """The gradients of T, W_1x and W_V of a layer, and of W_Q and W_K of self-attention; the sum of their squares.
 
@@ -240,21 +209,21 @@ def unfold_maps(
     own, mine = start + BODY + layer * LAYER, out + BODY + layer * LAYER
     at, wide = _map_at(layer, BODY, LAYER, W_2, D_IN, W)
     if layer == 0:
-        du_pointer = du_first_pointer + member * PARTS * 3 * D_IN * W
-        dm_pointer = dm_first_pointer + member * PARTS * 2 * D_IN * D_IN
-        dr_pointer = dr_first_pointer + member * PARTS * 2 * D_IN
+        du_pointer = du_first_pointer + member * 3 * D_IN * W
+        dm_pointer = dm_first_pointer + member * 2 * D_IN * D_IN
+        dr_pointer = dr_first_pointer + member * 2 * D_IN
     else:
-        inner = ((layer - 1) * members + member) * PARTS
+        inner = (layer - 1) * members + member
         du_pointer += inner * 3 * W * W
         dm_pointer += inner * 2 * W * W
         dr_pointer += inner * 2 * W
 
     w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
-    du = _total(du_pointer, 3 * wide * W, 3 * W, wide, W, D, W, PARTS)
+    du = _rows(du_pointer, 3 * W, wide, W, D, W)
     d_1x = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), du)
     if BIAS:
         t = _row(start + at + wide * E, E, E)
-        dc = _total_row(dc_pointer + (layer * members + member) * PARTS * W, W, W, W, PARTS)
+        dc = _row(dc_pointer + (layer * members + member) * W, W, W)
         d_1x += _outer(t, dc)
         dt = _times_transposed(dc, w_1x)
     squares = _keep_matrix(mine + W_1 + E, d_1x, 2 * E, E, W, E, W)
@@ -262,7 +231,7 @@ def unfold_maps(
     for head in range(2):
         o = _dot(_matrix(own + W_O + head * V, E, V, E, V, E), _matrix(own + W_1, 2 * E, E, W, E, W))
         w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
-        dv = _dot(_total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS), tl.trans(o))
+        dv = _dot(_rows(du_pointer + (head + 1) * W, 3 * W, wide, W, D, W), tl.trans(o))
         d_w_v = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dv)
         if BIAS:
             dv_row = _times_transposed(dc, o)
@@ -276,11 +245,11 @@ def unfold_maps(
             w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
             w_k = _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)
             k = _dot(_matrix(start + at, wide, wide, E, D, E), w_k) * scale
-            dq = _dot(_total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS), k)
+            dq = _dot(_rows(dm_pointer + head * wide, 2 * wide, wide, wide, D, D), k)
             d_w_q = _dot(tl.trans(_matrix(start + at, wide, wide, E, D, E)), dq)
             if BIAS:
                 b_q, b_k = W_Q + 2 * D_K * E + head * D_K, W_K + 2 * D_K * E + head * D_K
-                dr = _total_row(dr_pointer + head * wide, 2 * wide, wide, D, PARTS)
+                dr = _row(dr_pointer + head * wide, wide, D)
                 q_row, dq_row = _times(t, w_q) + _row(own + b_q, D_K, K), _times(dr, k)
                 d_w_q += _outer(t, dq_row)
                 dt += _times_transposed(dq_row, w_q)
@@ -289,7 +258,7 @@ def unfold_maps(
             squares += _keep_matrix(mine + W_Q + head * D_K * E, d_w_q, E, E, D_K, E, K)
             d_big_t += _dot(dq, tl.trans(w_q))
             q = _dot(_matrix(start + at, wide, wide, E, D, E), w_q)
-            dm = _total(dm_pointer + head * wide, 2 * wide * wide, 2 * wide, wide, wide, D, D, PARTS)
+            dm = _rows(dm_pointer + head * wide, 2 * wide, wide, wide, D, D)
             dk = _dot(tl.trans(dm), q)
             if BIAS:
                 dk += _outer(dr, q_row)
@@ -305,14 +274,13 @@ def unfold_maps(
 
 @triton.jit
 def unfold_rest(
-    rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, dk_pointer, dw_pointer, db_pointer,
+    rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, da_pointer, dw_pointer, db_pointer,
     out_pointer, squares_pointer, scale,
     P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
     W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
     N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
     D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
-    BIAS: tl.constexpr, POSITIONAL: tl.constexpr, PARTS: tl.constexpr,
-    BLOCKS: tl.constexpr, R: tl.constexpr, READ_PARTS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr,
 ):  # fmt: skip
     """The gradients of W_O and W_1a of a layer, and of W_Q and W_K if attention is positional; the sum of their squares.
 
@@ -324,23 +292,22 @@ def unfold_rest(
     own, mine = start + BODY + layer * LAYER, out + BODY + layer * LAYER
     at, wide = _map_at(layer, BODY, LAYER, W_2, D_IN, W)
     if layer == 0:
-        du_pointer = du_first_pointer + member * PARTS * 3 * D_IN * W
+        du_pointer = du_first_pointer + member * 3 * D_IN * W
     else:
-        du_pointer += ((layer - 1) * members + member) * PARTS * 3 * W * W
-    parts = (layer * members + member) * PARTS
+        du_pointer += ((layer - 1) * members + member) * 3 * W * W
 
     squares = 0.0
     d_1a = tl.zeros((E, W), tl.float32)
     if BIAS:
         t = _row(start + at + wide * E, E, E)
-        dc = _total_row(dc_pointer + parts * W, W, W, W, PARTS)
+        dc = _row(dc_pointer + (layer * members + member) * W, W, W)
         d_1a += _outer(_row(own + W_O + E * E, E, E), dc)
         db_o = _times_transposed(dc, _matrix(own + W_1, 2 * E, E, W, E, W))
         squares += _keep_row(mine + W_O + E * E, db_o, E, E) + _keep_row(mine + W_1 + 2 * E * W, dc, W, W)
     for head in range(2):
         w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
         v = _dot(_matrix(start + at, wide, wide, E, D, E), w_v)
-        do = _dot(tl.trans(v), _total(du_pointer + (head + 1) * W, 3 * wide * W, 3 * W, wide, W, D, W, PARTS))
+        do = _dot(tl.trans(v), _rows(du_pointer + (head + 1) * W, 3 * W, wide, W, D, W))
         if BIAS:
             do += _outer(_times(t, w_v) + _row(own + W_V + E * E + head * V, V, V), dc)
         d_w_o = _dot(do, tl.trans(_matrix(own + W_1, 2 * E, E, W, E, W)))
@@ -354,7 +321,7 @@ def unfold_rest(
         for head in range(2):
             place = ((layer * members + member) * 2 + head) * N * N + row * N + column
             a = tl.load(a_pointer + place, mask=(row < N) & (column < N), other=0.0)
-            weighted = a * _total_of_blocks(dk_pointer + (parts * 2 + head) * R * R, N, NP, BLOCKS, R, PARTS)
+            weighted = a * tl.load(da_pointer + place, mask=(row < N) & (column < N), other=0.0)
             logits = (weighted - a * tl.sum(weighted, axis=1)[:, None]) * scale
             dq = _dot(logits, _features(p, own + W_K, head, D_P, F, D_K, K, BIAS))
             dk = _dot(tl.trans(logits), _features(p, own + W_Q, head, D_P, F, D_K, K, BIAS))
@@ -366,10 +333,10 @@ def unfold_rest(
 
     if layer == LAYERS - 1:
         decoder = _row(start + DECODER, E, E)
-        dw = _total_row(dw_pointer + member * READ_PARTS * W, W, W, W, READ_PARTS)
+        dw = _row(dw_pointer + member * W, W, W)
         d_decoder = _times(dw, _matrix(own + W_2, W, W, E, W, E))
         if BIAS:
-            db = tl.sum(_total_row(db_pointer + member * READ_PARTS, 1, 1, 1, READ_PARTS))
+            db = tl.load(db_pointer + member)
             d_decoder += db * _row(own + W_2 + E * W, E, E)
             tl.store(out + DECODER + E, db)
             squares += db * db + _keep_row(mine + W_2 + E * W, db * decoder, E, E)
@@ -411,21 +378,16 @@ class RowsFold:
         names = ("U.first", "U", "c", "A", "M.first", "M", "m.first", "m", "w", "b")
         fold_layers[(config.layers, members)](rows, p, *self._pointers(self.folded, names), **self.sizes)
 
-    def adjoint(self, parts: Tensors) -> tuple[Float[Tensor, "M P"], Float[Tensor, " M"]]:
-        """The gradient of every parameter, and its norm, from the parts of the folded tensors' gradients.
-
-        ``parts`` are what ``fused.loss_and_parts`` gives.
-        """
-        members, count, widest = len(self.rows), self.config.layers, ROWS
-        gradient, squares = torch.empty_like(self.rows), self.rows.new_empty(members, 2 * count)
-        sizes = self.sizes | {"PARTS": parts["U.first"].shape[1]}
-        given = self._pointers(parts, ("U.first", "U", "c", "M.first", "M", "m.first", "m"))
-        unfold_maps[(count, members)](self.rows, *given, gradient, squares, **sizes)
-        given = self._pointers(parts, ("U.first", "U", "c", "K", "w", "b"))
-        sizes |= {"R": widest, "BLOCKS": _power(widest // len(self.p)), "READ_PARTS": parts["w"].shape[1]}
+    def adjoint(self, gradients: Tensors) -> tuple[Float[Tensor, "M P"], Float[Tensor, " M"]]:
+        """The gradient of every parameter, and its norm, from the gradients of the folded tensors."""
+        members, count = len(self.rows), self.config.layers
+        found, squares = torch.empty_like(self.rows), self.rows.new_empty(members, 2 * count)
+        given = self._pointers(gradients, ("U.first", "U", "c", "M.first", "M", "m.first", "m"))
+        unfold_maps[(count, members)](self.rows, *given, found, squares, **self.sizes)
+        given = self._pointers(gradients, ("U.first", "U", "c", "A", "w", "b"))
         a = self.folded.get("A", self.rows)
-        unfold_rest[(count, members)](self.rows, self.p, a, *given, gradient, squares, **sizes)
-        return gradient, squares.sum(dim=1).sqrt_()
+        unfold_rest[(count, members)](self.rows, self.p, a, *given, found, squares, **self.sizes)
+        return found, squares.sum(dim=1).sqrt_()
 
     def _pointers(self, tensors: Tensors, names: tuple[str, ...]) -> list[Tensor]:
         """The tensors, with stand-ins for what the architecture lacks."""
@@ -456,8 +418,3 @@ def _sizes(starts: Mapping[str, int], config: ModelConfig, size: int, n: int) ->
         "num_warps": _WARPS,
         "num_stages": 1,
     }
-
-
-def _power(size: int) -> int:
-    """The smallest power of two that is no smaller."""
-    return 2 ** (size - 1).bit_length()

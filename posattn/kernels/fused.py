@@ -61,39 +61,26 @@ def loss_and_gradients(
     as many as an H200 runs at once.
     """
     wide = replace(config, width=padded(config.width))
-    loss, parts = loss_and_parts(widened(folded, wide.width, precision), x, y, encoding, wide, precision, programs)
+    folded = widened(folded, wide.width, precision)
+    loss, parts = _Step(folded, x, y, encoding, wide, precision, programs).run()
     return loss, narrowed(_summed(parts, x.shape[-1] + 1), config)
 
 
-def loss_and_parts(
-    folded: Tensors,
-    x: Float[Tensor, "M b k"],
-    y: Float[Tensor, "M b k"],
-    encoding: Float[Tensor, "2 N d_in"],
-    config: ModelConfig,
-    precision: str,
-    programs: int | None = None,
-) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for a width of 16, 32 or 64, with the parts of each gradient, which are not summed yet, after the member axis.
-
-    For ``A`` there is ``K`` (L, M, parts, H, R, R), whose diagonal blocks must be summed as well: the kernels apply a
-    block-diagonal matrix with A in every block. ``B`` has one row, or one per row of a tile.
-    """
-    return _Step(folded, x, y, encoding, config, precision, programs).run()
-
-
 def _summed(parts: Tensors, n: int) -> Tensors:
-    """The gradient of every folded tensor from its parts."""
+    """The gradient of every folded tensor from its parts, one per program, after the member axis.
+
+    Sums of few members have many parts, so the whole card adds them up. For ``A`` there is ``K`` (L, M, parts, H, R, R), whose
+    diagonal blocks are summed as well: the kernels apply a block-diagonal matrix with A in every block. ``B`` has one row, or
+    one per row of a tile.
+    """
     by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")  # the others have an axis of layers in front
-    gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items() if name != "K"}
+    gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items()}
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
-    if "K" in parts:
-        k, step, count = parts["K"], ROWS, ROWS // n
-        blocks = k.as_strided(
-            (*k.shape[:4], count, n, n), (*k.stride()[:4], n * (step + 1), step, 1), k.storage_offset()
-        )
-        gradients["A"] = blocks.sum(dim=(2, 4))
+    if "K" in gradients:
+        k, count = gradients.pop("K"), ROWS // n
+        blocks = k.as_strided((*k.shape[:3], count, n, n), (*k.stride()[:3], n * (ROWS + 1), ROWS, 1))
+        gradients["A"] = blocks.sum(dim=3)
     if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
         lists = gradients["B"][:, :, : ROWS // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)

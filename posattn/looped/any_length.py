@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posattn.attention import Attention
 from posattn.encodings import random_places
-from posattn.errors import UsageError, choice, flag, without
+from posattn.errors import UsageError, choice, flag, whole, without
 from posattn.looped.families import depth
 from posattn.looped.looped_model import check_list
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH, Architecture, Layer, ModelConfig, Transformer
@@ -47,7 +47,7 @@ class AnyLengthConfig(ModelConfig):
     def __post_init__(self) -> None:
         if flag("looped", self.looped):
             self._fill("layers", 1)
-            if self.layers != 1:
+            if whole("layers", self.layers) != 1:
                 raise UsageError(f"layers is {self.layers}; a looped network has 1, which is tied.")
         if choice("arch", self.arch, _ARCHITECTURES) == "randomized":
             self._set("encoding", "sinusoidal" if self.encoding == "one-hot" else self.encoding)

@@ -19,15 +19,18 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, instance
 from posattn.tasks.token_task import TokenTask
-from posattn.tokens.vocabulary import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
+from posattn.tokens.vocabulary import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES, words_given
 
 _WORDS = VOCABULARIES["letters"]
 
 
 def answers(x: Int64[Tensor, "*batch n"]) -> Int64[Tensor, "*batch n"]:
     """The targets of sequences of tokens."""
+    x = words_given(instance("x", x, Tensor, "a tensor of tokens"), _WORDS)
+    if x.shape[-1] < 1:
+        raise UsageError("the sequence is empty; it must be a hop count and letters.")
     hops, s = x[..., :1], x[..., 1:]
     none = s.shape[-1]  # the place after the last letter stands for 'none'
     follower = torch.cat([_followers(s), torch.full_like(hops, none)], dim=-1)
@@ -76,12 +79,12 @@ class HopTask(TokenTask):
         return torch.cat([hops, letters], dim=-1)
 
     def spell(self, tokens: Int64[Tensor, " n"]) -> str:
-        return "".join(_WORDS.words[token] for token in tokens.tolist())
+        return "".join(_WORDS.words[token] for token in words_given(tokens, _WORDS).tolist())
 
     def encode(self, text: str) -> Int64[Tensor, " n"]:
         """The tokens of a sequence such as ``2abcabd``: a hop count, then letters, no two neighbours alike."""
         letters = "".join(ALPHABETS.values())
-        if len(text) < 2:
+        if len(instance("the sequence", text, str, "a text such as 2abcabd")) < 2:
             raise UsageError(f"the sequence is {text!r}; it must be a hop count and at least one letter.")
         for place, character in enumerate(text, start=1):
             allowed = HOPS if place == 1 else letters

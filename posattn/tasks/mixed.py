@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, instance
 from posattn.tasks import prompts
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
 from posattn.tasks.sampling import two_bounds
@@ -46,6 +46,7 @@ _PARTS = {
 
 def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
     """The answer to each prompt; every number is the value of the last category before it."""
+    prompts.check_layout(x)
     columns, index = x.movedim(-1, 0), word_index(x).movedim(-1, 0)
     values = x.new_zeros((len(IDENTIFIERS), *x.shape[:-1]))
     current = torch.zeros_like(index[0])
@@ -97,7 +98,7 @@ class MixedTask(TokenTask):
 
     def encode(self, text: str) -> Float[Tensor, " n"]:
         """The numbers that a network reads for a prompt in the paper's notation."""
-        x = prompts.parse(text.strip())
+        x = prompts.parse(instance("the prompt", text, str, "a text such as ['Cat2', 3.45, ...]").strip())
         kind = WORDS.words[int(word_index(x)[ELEMENTS])].strip()
         if kind not in self.kinds:
             raise UsageError(

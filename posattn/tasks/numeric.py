@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, flag, instance, shown, whole
 from posattn.tasks.sampling import Device, Seeds, sample_lists
 
 Target = Callable[[Tensor], Tensor]
@@ -93,7 +93,15 @@ class Task:
 
 
 def _columns(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "n *batch"]:
+    _check_lists(x)
     return x.movedim(-1, 0).contiguous()
+
+
+def _check_lists(x: object) -> None:
+    """Raises unless ``x`` is a tensor of lists of real numbers."""
+    if not isinstance(x, Tensor) or x.dtype == torch.bool or x.is_complex() or not x.ndim or not x.shape[-1]:
+        found = f"a tensor of {x.dtype}, {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
+        raise UsageError(f"the lists are {found}; they must be a tensor of numbers, (..., n), with at least one number each.")
 
 
 def _lists(columns: Iterable[Tensor]) -> Float[Tensor, "*batch n"]:
@@ -113,6 +121,7 @@ def cumulative_min(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
 def cumulative_median(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """y_i = median(x_1, ..., x_i), for an even count the midpoint of the two middle values."""
     columns = _columns(x)
+    columns = columns if columns.is_floating_point() else columns.double()
     n = len(columns)
     s = columns.new_full((n + 2, *columns.shape[1:]), torch.inf)  # s[1:i+1] is x_1..x_i sorted, infinities around it
     s[0] = -torch.inf
@@ -126,6 +135,7 @@ def cumulative_median(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]
 
 def ascending(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """y = sort(x)."""
+    _check_lists(x)
     return x.sort(dim=-1).values
 
 
@@ -154,11 +164,13 @@ TASKS: dict[str, Task] = {
     )
 }
 FIVE_TASKS = ("sum", "min", "median", "sort", "maxsub")  # those of the paper's figures
+DATA = "data:"  # how the name of a task that is data of one's own begins; its digest follows
 
 
 def register(row: Task) -> Task:
     """Adds ``row`` to the table; from then on ``task(row.name)`` finds it."""
-    if row.name in TASKS:
+    instance("row", row, Task, "a Task")
+    if instance("name", row.name, str, "a text") in TASKS:
         raise UsageError(f"name is {row.name!r}; it must differ from the tasks there are: {', '.join(TASKS)}.")
     TASKS[row.name] = row
     return row
@@ -166,5 +178,9 @@ def register(row: Task) -> Task:
 
 def task(name: str, cumulative: bool = True) -> Task:
     """The task of that name; ``cumulative=False`` gives its ``-total`` form, if it has one."""
+    if isinstance(name, str) and name not in TASKS and name.startswith(DATA):
+        raise UsageError(
+            "the task is data of one's own, which is not kept; evaluate_on(x, y) tests on lists and answers that you give."
+        )
     row = TASKS[choice("task", name, TASKS)]
-    return row if cumulative else TASKS.get(f"{name}-total", row)
+    return row if flag("cumulative", cumulative) else TASKS.get(f"{name}-total", row)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, shown
 from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, category, word_code, word_index
 
 CATEGORIES, QUERIED, IRRELEVANT = 8, 4, 2  # n, k and m of Appendix D.3
@@ -31,8 +31,18 @@ _ASKED = [r"Cat([1-9]\d*)"] * QUERIED
 _QUERY = re.compile(f"Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {_ASKED[-1]}")
 
 
+def check_layout(x: object) -> None:
+    """Raises unless ``x`` holds prompts: numbers, and words where a query has them."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.shape[-1:] != (POSITIONS,):
+        found = f"a tensor of {x.dtype}, {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
+        raise UsageError(f"the prompt is {found}; it must be a tensor of floats, (..., {POSITIONS}).")
+    if not x.is_meta and not bool((word_index(x) < len(WORDS.words)).all() and (x == x).all()):
+        raise UsageError(f"the prompt has {x[~((-1 - x) < len(WORDS.words))][0].item():g}, which is no word.")
+
+
 def write(x: Float[Tensor, " n"], digits: int = 1) -> str:
     """The prompt that ``x`` encodes; numbers have two decimals and at least ``digits`` digits before the point."""
+    check_layout(x)
     values, words = x.tolist(), [WORDS.words[index].replace(" ", "") for index in word_index(x).tolist()]
     elements = [
         f"{value:0{digits + 3}.2f}" if value >= 0 else f"'{word}'" for value, word in zip(values, words, strict=True)

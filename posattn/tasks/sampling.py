@@ -19,8 +19,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from posattn import streams
-from posattn.devices import require_room
-from posattn.errors import UsageError, flag, seed_number, whole, within
+from posattn.devices import pick_device, require_room
+from posattn.errors import UsageError, flag, seed_number, shown, whole, within
 
 Seeds = int | Sequence[int] | Tensor
 Device = str | torch.device | None
@@ -119,12 +119,13 @@ def _keys(
 
 def keys_of(seed: Seeds, device: Device, *purpose: str | int) -> Int64[Tensor, "*members"]:
     """The key of every seed's stream for a purpose; a single seed gives one key without an axis."""
+    place = None if device is None else pick_device(device)
     seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
     if not isinstance(seeds, (list, tuple, range)):
-        return torch.tensor(streams.stream(seed_number(seeds), *purpose), device=device)
+        return torch.tensor(streams.stream(seed_number(seeds), *purpose), device=place)
     if not seeds:
-        raise UsageError(f"seed is {seed!r}; it must be a whole number or at least one of them.")
-    return torch.tensor([streams.stream(seed_number(each), *purpose) for each in seeds], device=device)
+        raise UsageError(f"seed is {shown(seed)}; it must be a whole number or at least one of them.")
+    return torch.tensor([streams.stream(seed_number(each), *purpose) for each in seeds], device=place)
 
 
 def factor(scale: object) -> float:
@@ -142,5 +143,5 @@ def require_room_for_lists(count: int, numbers: int, keys: Int64[Tensor, "*membe
 def named_split(split: object) -> str:
     """``split`` if it is a nonempty string."""
     if not isinstance(split, str) or not split:
-        raise UsageError(f"split is {split!r}; it must be a name such as train, validation or test.")
+        raise UsageError(f"split is {shown(split)}; it must be a name such as train, validation or test.")
     return split

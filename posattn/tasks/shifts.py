@@ -16,6 +16,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from posattn import streams
+from posattn.devices import pick_device
 from posattn.errors import choice, seed_number, whole
 from posattn.tasks.sampling import Device, require_room_for_lists, sample_lists
 
@@ -34,7 +35,8 @@ def sample_shift(
 ) -> Float32[Tensor, "samples n"]:
     """``samples`` lists of n values from the distribution of that name."""
     draw = SHIFTS[choice("distribution", name, SHIFTS)]
-    return draw(whole("samples", samples), whole("n", n), seed_number(seed)).float().to(device)
+    place = None if device is None else pick_device(device)
+    return draw(whole("samples", samples), whole("n", n), seed_number(seed)).float().to(place)
 
 
 def training(samples: int, n: int, seed: int) -> Tensor:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag, shown, whole
 from posattn.tasks.numeric import Task
 from posattn.tasks.sampling import Device, Seeds, factor, keys_of, named_split, require_room_for_lists
 
@@ -66,5 +66,10 @@ class TokenTask(Task):
 
     def decode(self, tokens: Shaped[Tensor, "*batch n"] | Sequence[Any]) -> Any:
         """The text of one sequence, or a list of texts for several; plain Python lists are accepted."""
-        x = torch.as_tensor(tokens)
+        try:
+            x = torch.as_tensor(tokens)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(f"tokens is {shown(tokens)}; it must be a tensor, or numbers in lists of one length.") from error
+        if not x.ndim or x.is_meta:
+            raise UsageError(f"tokens is {shown(tokens)}; it must be a sequence of tokens, or several.")
         return self.spell(x) if x.ndim == 1 else [self.decode(row) for row in x]

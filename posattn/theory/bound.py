@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.errors import UsageError, choice, positive, whole, within
+from posattn.errors import UsageError, choice, flag, positive, whole, within
 from posattn.theory.matrices import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
@@ -179,6 +179,7 @@ def evaluate_bound(
 ) -> GeneralizationBound:
     """The bound for the class of networks with these norms; a union bound covers the ``outputs``."""
     choice("attention", attention, ATTENTION)
+    flag("layer_norm", layer_norm)
     if not 0 < positive("delta", delta) < 0.5:
         raise UsageError(f"delta is {delta!r}; it must be above 0 and below 0.5.")
     within("cap", cap, FROM, TO)

@@ -19,16 +19,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import UsageError, seed_number, whole
+from posattn.errors import UsageError, flag, seed_number, shown, whole
+from posattn.tasks.sampling import named_split, require_room_for_lists
 
+_LONGEST = 1 << 14  # lists: their networks hold n² numbers per layer
 HARD = 1e5  # with logits this far apart softmax is hardmax
 
 
 def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "train") -> Float[Tensor, "m n"]:
     """``m`` lists of n integers, each uniform on 0..largest."""
-    key = torch.tensor(streams.stream(seed_number(seed), "integers", split, whole("n", n), largest))
-    uniform = streams.uniform(key, whole("m", m) * n).unflatten(-1, (m, n))
-    return torch.floor(uniform * (whole("largest", largest) + 1))
+    whole("largest", largest)
+    key = torch.tensor(streams.stream(seed_number(seed), "integers", named_split(split), whole("n", n), largest))
+    require_room_for_lists(whole("m", m), n, key)
+    return torch.floor(streams.uniform(key, m * n).unflatten(-1, (m, n)) * (largest + 1))
 
 
 def tree_of_extrema(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:
@@ -86,7 +89,8 @@ def extremum(n: int, maximum: bool = False) -> Members:
     In layer l position i attends to itself and to the partner whose l-th binary digit differs. After the last layer every
     position holds the answer.
     """
-    positions, layers = torch.arange(n), tree_depth(n)
+    flag("maximum", maximum)
+    positions, layers = torch.arange(whole("n", n, most=_LONGEST)), tree_depth(n)
     pairs = torch.stack([torch.stack([positions, positions ^ (1 << l)]) for l in range(layers)])
     # min(a, b) = (relu(a+b) - relu(-a-b) - relu(a-b) - relu(b-a))/2, max with plus signs for the last two
     sums = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, -1.0, -1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
@@ -117,6 +121,13 @@ def empirical_discrepancy(
     train: Float[Tensor, "m n"], test: Float[Tensor, "m2 n"], seed: int = 0, signs: int = 200
 ) -> Discrepancy:
     """The empirical discrepancy of the finite part of H, and its empirical Rademacher complexities from random signs."""
+    for field, lists in (("train", train), ("test", test)):
+        if not isinstance(lists, Tensor) or lists.ndim != 2 or not lists.is_floating_point() or not lists.numel():
+            raise UsageError(f"{field} is {shown(lists)}; it must be a tensor of lists, (m, n).")
+    if train.shape[1] != test.shape[1]:
+        raise UsageError(f"test has lists of {test.shape[1]} numbers; those of train have {train.shape[1]}.")
+    whole("signs", signs, most=10**6)
+    whole("seed", seed, least=0, most=2**62)
     there, here = part_of_the_class(test), part_of_the_class(train)
     apart = (_mean_distances(there) - _mean_distances(here)).abs()
     last_tree = 2 ** tree_depth(train.shape[1]) - 1
@@ -138,18 +149,22 @@ def rademacher(values: Float[Tensor, "G m"], seed: int = 0, signs: int = 200) ->
 
 def chance_of_both_ends(n: int, largest: int, m: int = 1) -> float:
     """The probability that each of m lists holds a 0 and a ``largest``, by inclusion and exclusion."""
+    n, largest, m = whole("n", n), whole("largest", largest), whole("m", m)
     one = 1 - 2 * (largest / (largest + 1)) ** n + ((largest - 1) / (largest + 1)) ** n
     return max(0.0, one) ** m
 
 
 def claimed_chance(n: int, largest: int, m: int = 1) -> float:
     """The appendix's lower bound of that probability, (1 - 2 (L/(L+1))^n)^m."""
+    n, largest, m = whole("n", n), whole("largest", largest), whole("m", m)
     return max(0.0, 1 - 2 * (largest / (largest + 1)) ** n) ** m
 
 
 def least_length(largest: int, z: int, power: int = 1) -> int:
     """n_0 of the claim: from this n on, all m = n^power lists of either sample hold both ends with probability 0.9."""
-    whole("power", power)
+    # Within these limits the search takes seconds.
+    largest, power = whole("largest", largest, most=10**6), whole("power", power, most=20)
+    z = whole("z", z, least=0, most=10**6)
 
     def holds(n: int) -> bool:
         return all(claimed_chance(n, end, n**power) >= 0.9 for end in (largest, largest + z))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.errors import positive, whole
+from posattn.errors import function, instance, positive, several, whole
 from posattn.tasks import Task
 
 
@@ -30,8 +30,10 @@ def law_table(
     """Measured and predicted errors per scale: ``mse``, ``law`` (the factor times MSE(1)), their ``ratio`` and its ``noise``,
     the standard error of the ratio."""
     whole("samples", samples, least=2)
+    instance("task", task, Task, "a Task, such as posattn.task('sum')")
+    function("predict", predict)
     errors = {}
-    for c in dict.fromkeys([1.0, *(positive("scale", scale) for scale in scales)]):
+    for c in dict.fromkeys([1.0, *(positive("scale", scale) for scale in several("scales", scales))]):
         x, y = task.sample(samples, n=n, scale=c, seed=seed, split="test")
         with torch.no_grad():
             errors[c] = (predict(x) - y).double().square().mean(dim=-1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from posattn.errors import UsageError, positive, seed_number, whole
+from posattn.errors import UsageError, positive, seed_number, shown, whole
 from posattn.tasks.sampling import sample_lists
 
 Numbers = npt.NDArray[np.float64]
@@ -91,8 +91,8 @@ def ood_probability(
     """The probability that a test list of ``n`` numbers at ``scale`` c > 1 lies inside the training domain."""
     whole("n", n, least=2)
     c = above_one("scale", scale)
-    if confidence not in _Z:
-        raise UsageError(f"confidence is {confidence!r}; it must be one of {', '.join(map(str, _Z))}.")
+    if not isinstance(confidence, float) or confidence not in _Z:
+        raise UsageError(f"confidence is {shown(confidence)}; it must be one of {', '.join(map(str, _Z))}.")
     hits = count_inside(n, c, whole("samples", samples, most=_MOST_SAMPLES), seed_number(seed))
     return OODProbability(
         n,

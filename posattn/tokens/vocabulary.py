@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from posattn.errors import UsageError, shown
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -71,6 +73,21 @@ def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
         nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
     if encoder.bias is not None:
         nn.init.uniform_(encoder.bias, -1, 1) if words.numbers else nn.init.zeros_(encoder.bias)
+
+
+def words_given(x: object, words: Vocabulary) -> Int64[Tensor, "*shape"]:
+    """``x``, a tensor or lists, as indices of words; raises unless all are whole numbers that count words."""
+    try:
+        found = torch.as_tensor(x)
+        index = found.long()
+        if found.is_complex() or found.dtype == torch.bool or bool((index != found).any()):
+            raise TypeError
+    except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
+        raise UsageError(f"x is {shown(x)}; it must be whole numbers, in a tensor or in lists of one length.") from error
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < len(words.words):
+        wrong = index[(index < 0) | (index >= len(words.words))][0].item()
+        raise UsageError(f"x has the token {wrong}; there are {len(words.words)} words, from 0 to {len(words.words) - 1}.")
+    return index
 
 
 def word_code(index: Tensor) -> Tensor:

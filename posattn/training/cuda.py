@@ -1,8 +1,11 @@
-"""Training on a GPU: an epoch is one CUDA graph, replayed; the host only shuffles between epochs and reads the losses."""
+"""Training on a GPU by replaying CUDA graphs; the host only shuffles between epochs and reads the losses.
+
+An epoch is one graph or, where the order of its batches changes, one per batch.
+"""
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Shaped
@@ -27,9 +30,14 @@ class CudaTrainer(Trainer):
             yield
         while self.epoch < self.recipe.epochs:
             self._shuffle()
-            self.graph.replay()
+            self.replay()
             self._end_epoch()
             yield
+
+    def replay(self) -> None:
+        """The steps of an epoch, on the data that is laid out."""
+        for place in self.batch_order() if self.shuffles_batches else (0,):
+            self.graphs[place].replay()
 
     def _step(self, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"]) -> None:
         if not isinstance(self.way, Fused):
@@ -62,10 +70,17 @@ class CudaTrainer(Trainer):
             torch.take_along_dim(block.x, rows, dim=1, out=x)
             torch.take_along_dim(block.y, rows, dim=1, out=y)
 
-    def _epoch(self) -> None:
-        for index, start, stop in self.batches():
+    def _steps_on(self, batches: Sequence[tuple[int, int, int]]) -> None:
+        for index, start, stop in batches:
             x, y = self.shuffled[index]
             self._step(x[:, start:stop], y[:, start:stop])
+
+    def _graph_of(self, batches: Sequence[tuple[int, int, int]]) -> torch.cuda.CUDAGraph:
+        """The steps on some batches, recorded. Nothing that a graph allocates outlasts it, so all share their memory."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.graphs[0].pool() if self.graphs else None):
+            self._steps_on(batches)
+        return graph
 
     def _record_what_fits(self) -> None:
         """Records the epoch with as many members at once as the memory holds."""
@@ -87,7 +102,7 @@ class CudaTrainer(Trainer):
             )
 
     def _record(self) -> None:
-        """Records an epoch's work as a graph. A few steps run first, to compile kernels; the state is then put back."""
+        """Records an epoch's work. A few steps run first, to compile kernels; the state is then put back."""
         before = {name: value.clone() for name, value in self._state().items()}
         try:
             self.shuffled = [(block.x.clone(), block.y.clone()) for block in self.blocks]
@@ -96,13 +111,12 @@ class CudaTrainer(Trainer):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 kinds = {(index, stop - start): (index, start, stop) for index, start, stop in self.batches()}
-                for index, start, stop in kinds.values():
-                    x, y = self.shuffled[index]
-                    self._step(x[:, start:stop], y[:, start:stop])
+                self._steps_on(list(kinds.values()))
             torch.cuda.current_stream().wait_stream(stream)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self._epoch()
+            self.graphs: list[torch.cuda.CUDAGraph] = []
+            batches = self.batches()
+            for piece in [[batch] for batch in batches] if self.shuffles_batches else [batches]:
+                self.graphs.append(self._graph_of(piece))
         finally:
             for name, value in self._state().items():
                 value.copy_(before[name])

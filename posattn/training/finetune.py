@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import torch
 
+from posattn.errors import UsageError, shown, whole
+from posattn.tasks.sampling import factor
 from posattn.training.fit import trainer_for
 from posattn.training.needs import require_room_to_train
 from posattn.training.parameters import Parameters
@@ -23,11 +25,16 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     Args:
         lr: the learning rate, which stays constant; by default the initial one of the run's recipe.
     """
-    spec, before = trained(run).spec, run.parameters.flat
+    run = trained(run)
+    spec, before = run.spec, run.parameters.flat
+    factor(scale)
+    whole("epochs", epochs)
+    if not isinstance(only, str) or not only:
+        raise UsageError(f"only is {shown(only)}; it must be a part of the names of parameters.")
     frozen = ~run.parameters.mask(only).to(before.device)
     # The rate stays, and so does the sharpness of a looped network.
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
-    members = [replace(member, lr=spec.recipe.lr if lr is None else lr) for member in run.best_starts]
+    members = [replace(member, lr=recipe(spec.recipe, lr=lr).lr) for member in run.best_starts]
     require_room_to_train(spec.model, replace(plan, starts=1), len(members), spec.lengths, before.device)
     with Workers() as workers, Precision("fp32", before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)

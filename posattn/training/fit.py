@@ -12,10 +12,13 @@ import torch
 
 from posattn import metrics
 from posattn.devices import hardware, out_of_memory, pick_device
-from posattn.errors import UsageError, instance, seed_number, several, whole
+from posattn.errors import UsageError, flag, instance, seed_number, several, whole
+from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
+from posattn.tasks import Data
 from posattn.tasks import task as find_task
+from posattn.tasks.own import Learned, check_target, is_data, tasks_named
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
 from posattn.training.estimate import opening
@@ -33,7 +36,7 @@ from posattn.training.workers import Workers
 
 
 def train(
-    task: str | Sequence[str],
+    task: Learned | None = None,
     config: NetworkConfig | None = None,
     *,
     members: int = 1,
@@ -45,7 +48,8 @@ def train(
     recipe: str | Recipe | None = None,
     seed: int = 0,
     variable_length: bool | Sequence[int] = False,
-    begin: Run | str | Path | None = None,
+    begin: Run | Transformer | str | Path | None = None,
+    name: str | None = None,
     device: str | torch.device | None = None,
     precision: str = "fp32",
     out: str | Path | None = None,
@@ -59,7 +63,8 @@ def train(
     With ``out`` the run has a folder: a second call with the same arguments resumes it or, if it is done, reads it.
 
     Args:
-        task: a task's name, or one for each member.
+        task: what to learn: a task's name, or one for each member; a function from lists (batch, n) to answers of that shape;
+            or data, (x, y), two tensors (samples, n) of lists and their answers. By default that of ``begin``.
         config: the network; by default the paper's positional Transformer for the task, for lists of 8 where it has lists.
             A ModelConfig, which names no tokens, reads those of the task.
         samples: training lists, in place of the recipe's number.
@@ -70,8 +75,12 @@ def train(
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
             looped positional network the one of its family.
         variable_length: train on lists of 1 to n numbers, or of the lengths given, equally often, each batch of one length.
-        begin: a run, or its folder: member k begins with the weights of its member k. The network is
-            the run's by default; it may be of a family that extends the run's, or for another n where it takes every length.
+            With True the recipes shuffle the batches of all lengths anew in every epoch (``Recipe.shuffle_lengths``); given
+            lengths, and those of networks for every length, come in turn.
+        begin: a run, its folder, or a network that comes with the package: member k begins with the weights of its member k.
+            The network is the run's by default; it may be of a family that extends the run's, or for another n where it takes
+            every length.
+        name: of the task that a function is, in place of the function's own.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
         save_every: seconds between checkpoints.
@@ -82,33 +91,61 @@ def train(
     place = pick_device(device)
     whole("members", members)
     seed_number(seed)
-    names = [task] if isinstance(task, str) else several("task", task)
-    if not names:
-        raise UsageError("task is empty; give a task, or one for each member.")
-    before = None if begin is None else trained(begin, "begin")
-    if config is None:
-        config = network_for(names[0]) if before is None else before.spec.model
-    model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
-    model.require_room()
-    require_room_for_members(members, model)
-    tasks = names * members if isinstance(task, str) else names
-    _check_count("task", tasks, members)
-    recipe = model.recipe if recipe is None else recipe
-    one_rate = None if isinstance(lr, Sequence) else lr
-    plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
-    rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [plan.lr] * members
-    _check_count("lr", rates, members)
-    if polish:
-        require(model, "last steps")
-    team = tuple(Member(name, seed + k, rate) for k, (name, rate) in enumerate(zip(tasks, rates, strict=True)))
-    lengths = variable_length if isinstance(variable_length, bool) else tuple(variable_length)
-    spec = RunSpec(model, plan, team, lengths, precision)
-    if before is not None:
-        spec = with_begin(spec, before)
-    doubt_family(spec.model, tasks, spec.lengths)
-    if tensorboard and out is None:
-        raise UsageError("tensorboard is on and out is not given; events need a folder.")
-    return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before, announce=announce)
+    if task is None:
+        task = _task_of(begin, members)
+    with tasks_named(task, name) as known:
+        names = [known] * members if isinstance(known, str) else known
+        if not names:
+            raise UsageError("task is empty; give a task, or one for each member.")
+        before = _before(begin, names[0])
+        if config is None:
+            config = network_for(names[0]) if before is None else before.spec.model
+        model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
+        model.require_room()
+        require_room_for_members(members, model)
+        _check_count("task", names, members)
+        recipe = model.recipe if recipe is None else recipe
+        data = find_task(names[0])
+        if isinstance(data, Data) and samples is None:
+            samples = len(data.x)
+        one_rate = None if isinstance(lr, (list, tuple)) else lr
+        plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
+        if variable_length is True and not isinstance(recipe, Recipe) and not can(model, "every length"):
+            plan = replace(plan, shuffle_lengths=True)
+        if isinstance(data, Data) and plan.polish:
+            raise UsageError(f"polish is {plan.polish}; data of one's own answers no longer lists, so it must be 0.")
+        rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
+        _check_count("lr", rates, members)
+        if polish:
+            require(model, "last steps")
+        team = tuple(Member(each, seed + k, rate) for k, (each, rate) in enumerate(zip(names, rates, strict=True)))
+        lengths = variable_length if isinstance(variable_length, bool) else tuple(several("variable_length", variable_length))
+        spec = RunSpec(model, plan, team, lengths, precision)
+        if before is not None:
+            spec = with_begin(spec, before)
+        doubt_family(spec.model, names, spec.lengths)
+        if flag("tensorboard", tensorboard) and out is None:
+            raise UsageError("tensorboard is on and out is not given; events need a folder.")
+        return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before, announce=announce)
+
+
+def _task_of(begin: Run | Transformer | str | Path | None, members: int) -> str | list[str]:
+    """The task, or tasks, of what training begins with."""
+    if isinstance(begin, Transformer):
+        found = [begin.trained_on]
+    else:
+        found = [] if begin is None else [member.task for member in trained(begin, "begin").spec.members[:members]]
+    names = [each for each in found if each is not None]
+    if not names or is_data(names[0]):
+        raise UsageError("task is missing; give a task's name, a function of lists, or data (x, y).")
+    return names[0] if len(set(names)) == 1 else names
+
+
+def _before(begin: Run | Transformer | str | Path | None, task: str) -> Run | None:
+    """The run to begin with; a network by itself is one of one member."""
+    if isinstance(begin, Transformer):
+        return Run.of(begin, task)
+    return None if begin is None else trained(begin, "begin")
 
 
 def _check_count(field: str, values: Sequence[object], members: int) -> None:
@@ -131,8 +168,10 @@ def train_spec(
 
     ``begin`` is the run that the members of ``spec`` begin with, if any.
     """
-    if not isinstance(save_every, (int, float)) or not save_every >= 0:
+    if isinstance(save_every, bool) or not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
+    if progress is not None:
+        flag("progress", progress)
     if tensorboard:
         event_writer()
     folder = None if out is None else RunFolder(out)
@@ -141,6 +180,9 @@ def train_spec(
         return read_run(folder, device)
     check_precision(spec.model, spec.precision, device)
     check_begin(spec, begin)
+    for learned in dict.fromkeys(member.task for member in spec.members):
+        for length in dict.fromkeys((spec.lengths[0], spec.lengths[-1])):
+            check_target(find_task(learned), length, device)
     require_room_to_train(spec.model, spec.recipe, len(spec.members), spec.lengths, device)
     started = time.monotonic()
     with ExitStack() as held:
@@ -246,18 +288,21 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
 
 def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, Any]) -> Run:
     """The run from a trainer that is done, with the fate of every member."""
-    own, samples = [(member.task, member.seed) for member in spec.members], max(1000, len(spec.lengths))
+    own, samples = [metrics.Tested(member.task, member.seed) for member in spec.members], max(1000, len(spec.lengths))
     test = metrics.Evaluation(predictor(trainer.parameters), own, samples, "validation", trainer.device)
-    x = replace(test, samples=1000).draw(spec.model.n)
-    out, y = test.predict(x), test.targets(x)
+    data = is_data(own[0].task)  # which has no lists but those of training
+    x = trainer.blocks[-1].x[:, :1000] if data else replace(test, samples=1000).draw(spec.model.n)
+    out, y = test.predict(x), trainer.blocks[-1].y[:, :1000] if data else test.targets(x)
     words = out.ndim > y.ndim  # the network gives a logit per word
     # Dead: every ReLU of some layer is off, so all lists get the same answer.
     moved = (out - out.mean(dim=1, keepdim=True)).abs().flatten(1).amax(dim=1)
     dead = moved <= 1e-6 * (1 if words else y.std(dim=(1, 2)))
     if words:
         errors = metrics.cross_entropies(out, y).double().mean(dim=(1, 2)).tolist()
+    elif data:
+        errors = metrics.mean_squared_error(out, y).tolist()
     else:
-        errors = metrics.scores_of(own[0][0]).evaluate(test, spec.lengths, [1.0])["mse"].tolist()
+        errors = metrics.scores_of(own[0].task).evaluate(test, spec.lengths, [1.0])["mse"].tolist()
     status = [
         "diverged" if not alive or not math.isfinite(loss) else "dead" if gone else "ok"
         for alive, loss, gone in zip(trainer.alive.tolist(), errors, dead.tolist(), strict=True)
@@ -265,7 +310,7 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     result = {
         "status": status,
         "train_loss": _finite(trainer.history[-1, 0].tolist()),
-        "validation_loss": _finite(errors),
+        "validation_loss": [None] * len(own) if data else _finite(errors),
         "hardware": hardware(trainer.device),
         "torch": torch.__version__,
         "seconds": round(seconds, 1),

@@ -6,15 +6,14 @@ result uses (``results/tuned-search``). At twice its peak learning rate the firs
 """
 
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, flag, instance, positive, share, whole
 from posattn.network import stored_fields
 
 _LARGEST_LR = 1e30
 SCHEDULES = ("plateau", "cosine")
-_LATER = ("sharpen_from", "sharpen_to", "polish", "starts", "only")  # fields that older runs lack
+_LATER = ("sharpen_from", "sharpen_to", "polish", "starts", "only", "shuffle_lengths")  # fields that older runs lack
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,8 @@ class Recipe:
         starts: networks trained per member, from different seeds. The one with the least loss in the last epoch becomes the
             member.
         only: the parameters to train, by a part of their names, where training begins with another run; None for all.
+        shuffle_lengths: with lists of several lengths, every epoch takes the batches of all lengths in a new random order, as
+            the published runs did; else it takes the lengths in turn.
     """
 
     name: str = "paper"
@@ -57,9 +58,12 @@ class Recipe:
     polish: int = 0
     starts: int = 1
     only: str | None = None
+    shuffle_lengths: bool = False
 
     def __post_init__(self) -> None:
+        instance("name", self.name, str, "a text")
         choice("schedule", self.schedule, SCHEDULES)
+        flag("shuffle_lengths", self.shuffle_lengths)
         for field in ("epochs", "batch", "samples", "starts"):
             object.__setattr__(self, field, whole(field, getattr(self, field)))
         for field in ("patience", "polish"):
@@ -69,10 +73,7 @@ class Recipe:
         if self.lr > _LARGEST_LR:
             raise UsageError(f"lr is {self.lr}; it must be at most {_LARGEST_LR:g}, which float32 can hold.")
         for field in ("factor", "threshold", "floor", "warmup", "beta_1", "beta_2", "sharpen_from", "sharpen_to"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
-                raise UsageError(f"{field} is {value!r}; it must be a number of at least 0 and less than 1.")
-            object.__setattr__(self, field, float(value))
+            object.__setattr__(self, field, share(field, getattr(self, field)))
         if self.only is not None and not (isinstance(self.only, str) and self.only):
             raise UsageError(f"only is {self.only!r}; it must be a part of the names of parameters, or None.")
         if self.only is not None and self.polish:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.model import Transformer
@@ -38,6 +38,7 @@ class Run(AnyRun):
     @classmethod
     def of(cls, model: Transformer, task: str, seed: int = 0) -> "Run":
         """A network from elsewhere as a run of one member, to be tested on the lists of ``seed``."""
+        instance("model", model, Transformer, "a Transformer")
         plan, named = Recipe(), {name: value.detach()[None] for name, value in model.named_parameters()}
         spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),))
         return cls(spec, Parameters.of(model.config, named), {"status": ["ok"]}, pd.DataFrame())
@@ -124,8 +125,10 @@ def read_spec(folder: RunFolder) -> RunSpec:
     content = read_json(folder.run)
     try:
         return RunSpec.from_dict(content)
-    except UsageError as error:  # such as a network or task that someone else's file defines
-        raise UsageError(f"{folder.run} does not describe a run: {error}") from error
+    except UsageError as error:  # such as a network or an encoding that someone else's file defines
+        raise UsageError(
+            f"{folder.run} cannot be read: {error} If a file of your own defines that, run it first, or give it as --task-file."
+        ) from error
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{folder.run} does not describe a run.") from error
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, instance, shown, whole
 from posattn.names import PRECISIONS
 from posattn.network import NetworkConfig, from_dict
+from posattn.tasks import TASKS
 from posattn.training.recipe import Recipe
 from posattn.training.suitability import check_reads
 from posattn.training.trainer import Member
@@ -27,13 +28,19 @@ class RunSpec:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
+        instance("model", self.model, NetworkConfig, "a ModelConfig")
+        instance("recipe", self.recipe, Recipe, "a Recipe")
         choice("precision", self.precision, PRECISIONS)
-        for member in self.members:
-            check_reads(self.model, member.task)
-            if self.variable_length and self.model.reads != "none":
-                raise UsageError(f"variable_length is True; the task {member.task} has one length only.")
+        if not isinstance(self.members, tuple) or not self.members:
+            raise UsageError(f"members is {shown(self.members)}; it must be a tuple of at least one Member.")
         if not isinstance(self.variable_length, bool):
             object.__setattr__(self, "variable_length", _lengths(self.variable_length, self.model.n))
+        for member in self.members:
+            instance("member", member, Member, "a Member")
+            if instance("task", member.task, str, "the name of one") in TASKS:  # of a run, it may be somebody else's
+                check_reads(self.model, member.task)
+            if self.variable_length and self.model.reads != "none":
+                raise UsageError(f"variable_length is True; the task {member.task} has one length only.")
         if self.recipe.samples < len(self.lengths):
             kinds = f"of 1 to {self.model.n} numbers" if self.variable_length is True else "of these lengths"
             raise UsageError(f"samples is {self.recipe.samples}; lists {kinds} need at least {len(self.lengths)}.")
@@ -87,9 +94,12 @@ class RunSpec:
 
 def _lengths(given: object, n: int) -> tuple[int, ...]:
     """Different lengths up to n, in order."""
-    if not isinstance(given, (list, tuple)) or not given or len(set(given)) < len(given):
-        raise UsageError(f"variable_length is {given!r}; it must be True, False or a sequence of different lengths.")
+    kind = "it must be True, False or a sequence of different lengths"
+    if not isinstance(given, (list, tuple)) or not given:
+        raise UsageError(f"variable_length is {shown(given)}; {kind}.")
     lengths = tuple(sorted(whole("variable_length", length) for length in given))
+    if len(set(lengths)) < len(lengths):
+        raise UsageError(f"variable_length is {shown(given)}; {kind}.")
     if lengths[-1] != n:
         raise UsageError(f"variable_length goes up to {lengths[-1]}; the longest length must be the model's n, {n}.")
     return lengths

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
 from posattn.model import ModelConfig
@@ -22,7 +22,7 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     """
     settings = {field: value for field, value in settings.items() if value is not None}
     if begin is not None:
-        return _like(begin, settings)
+        return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     own, arch = task(name), settings.get("arch")
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from posattn.errors import positive, seed_number
 from posattn.folding import Tensors
 from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig, stored_fields
@@ -37,6 +38,10 @@ class Member:
     seed: int
     lr: float
     begin: str | None = None  # the fingerprint of the weights that it begins with; None for new ones
+
+    def __post_init__(self) -> None:
+        seed_number(self.seed)
+        positive("lr", self.lr)
 
     def starts(self, count: int) -> list["Member"]:
         """The member and, with seeds derived from its own, ``count`` - 1 more to choose from."""
@@ -85,6 +90,7 @@ class Trainer:
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
+        self.shuffles_batches = recipe.shuffle_lengths and len(self.blocks) > 1
         self.way = way_for(config, device, loss_of([member.task for member in members]), precision, folded)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)
@@ -111,7 +117,7 @@ class Trainer:
         self.tile = min(_TILE, math.ceil(recipe.batch / 2)) if device.type == "cpu" else recipe.batch
 
     def batches(self) -> list[tuple[int, int, int]]:
-        """(block, start, stop) of every batch of an epoch: of one length each, lengths in turn."""
+        """(block, start, stop) of every batch: of one length each, lengths in turn."""
         size = min(self.recipe.batch, self.recipe.samples)
         starts = [
             (start, index, min(start + size, block.x.shape[1]))
@@ -119,6 +125,18 @@ class Trainer:
             for start in range(0, block.x.shape[1], size)
         ]
         return [(index, start, stop) for start, index, stop in sorted(starts)]
+
+    def batch_order(self) -> list[int]:
+        """Which of ``batches`` come one after another in this epoch.
+
+        A shuffled order is a function of the epoch alone, because all members take a step on the same length, and none may
+        depend on its companions.
+        """
+        count = len(self.batches())
+        if not self.shuffles_batches:
+            return list(range(count))
+        order: list[int] = permutation(fold_in(torch.tensor(stream(0, "batches")), self.epoch), count).tolist()
+        return order
 
     @property
     def steps_done(self) -> int:
@@ -130,8 +148,9 @@ class Trainer:
             yield from self._rest_of_epoch()
 
     def _rest_of_epoch(self) -> Iterator[None]:
-        orders = [block.order(self.epoch) for block in self.blocks]
-        for index, start, stop in self.batches()[self.batch :]:
+        orders, batches = [block.order(self.epoch) for block in self.blocks], self.batches()
+        for place in self.batch_order()[self.batch :]:
+            index, start, stop = batches[place]
             block, rows = self.blocks[index], orders[index][:, start:stop, None]
             self._step(block.x.take_along_dim(rows, dim=1), block.y.take_along_dim(rows, dim=1))
             self.batch += 1

@@ -216,8 +216,8 @@ class Fused(Folded):
 
         p, encoding = self._input(x.shape[-1])
         fold = RowsFold(rows, starts, self.config, p)
-        loss, parts = self.kernels.loss_and_parts(fold.folded, x, y, encoding, self.config, self.precision)
-        return loss, *fold.adjoint(parts)
+        loss, gradients = self.kernels.loss_and_gradients(fold.folded, x, y, encoding, self.config, self.precision)
+        return loss, *fold.adjoint(gradients)
 
     def _of_lists(self, folded: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
         _, encoding = self._input(x.shape[-1])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -59,3 +60,76 @@ def test_names_are_printed_as_they_are(name, capsys):
     print_table(f"in {name}", [f"column {name}"], [[f"cell {name}"]])
     shown = capsys.readouterr().out
     assert all(f"{part} {name}" in shown for part in ("in", "column", "cell"))
+
+
+def test_a_file_of_ones_own_brings_its_task_to_every_command(posattn_command, tables):
+    file = Path(__file__).parents[2] / "docs/examples/own_tasks.py"
+    small = ("--n", 3, "--embed", 8, "--width", 8, "--samples", 40, "--epochs", 1, "--batch", 20, "--device", "cpu")
+    assert posattn_command("train", "max", *small)[0] == 2
+    given = ("--arch", "scale-exact", "--encoding", "ramp", "--out", "run", "--task-file", file)
+    code, shown, error = posattn_command("train", "max", *small, *given)
+    assert (code, error) == (0, "") and shown.endswith(f"Next: posattn evaluate run --scales 1:10 --task-file {file}\n")
+    tables()
+    code, shown, error = posattn_command("predict", "run", "1,3,2")
+    assert (
+        code == 2
+        and error.startswith("posattn: run/run.json cannot be read: encoding is 'ramp'; ")
+        and "--task-f" in error
+    )
+    for verb, found in (
+        (["predict", "run", "1,3,2"], "3.0000"),
+        (["evaluate", "run", "--scales=1", "--samples=10"], "max"),
+        (["graph", "run", "--samples=10"], "edges that can be cut"),
+        (["bound", "run"], "its class"),
+    ):
+        code, shown, error = posattn_command(*verb, "--task-file", file)
+        assert (code, error) == (0, "") and found in shown, verb
+        tables()
+
+
+def test_a_run_of_a_task_that_is_not_there_serves_where_it_can(posattn_command, tables):
+    file = Path("own.py")
+    small = ("--n", 3, "--embed", 8, "--width", 8, "--samples", 40, "--epochs", 1, "--batch", 20, "--device", "cpu")
+    file.write_text("from posattn.tasks import Task, register\nregister(Task('twice', 'twice', lambda x: 2 * x))\n")
+    assert posattn_command("train", "twice", *small, "--out", "run", "--task-file", file)[0] == 0
+    tables()
+    reason = "the run is of the task 'twice', which is not there; register it (posattn.tasks.register), "
+    code, shown, _ = posattn_command("predict", "run", "1,3,2")
+    assert code == 0 and "model" in shown and "error" not in shown and f"Without the true answers: {reason}" in shown
+    assert posattn_command("evaluate", "run")[2].startswith(f"posattn: {reason}")
+    code, shown, _ = posattn_command("graph", "run", "--samples", 10, "--by", "effect")
+    assert code == 0 and "edges that can be cut" not in shown
+    assert posattn_command("bound", "run")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1 / 0", "own.py could not be run: ZeroDivisionError: division by zero."),
+        ("import posattn; posattn.task('sumo')", "own.py: task is 'sumo'; it must be one of sum, "),
+        (None, "--task-file is 'own.py', which does not exist."),
+    ],
+)
+def test_a_bad_file_gets_a_sentence(posattn_command, text, sentence):
+    if text is not None:
+        Path("own.py").write_text(text)
+    code, _, error = posattn_command("evaluate", "run", "--task-file", "own.py")
+    assert code == 2 and error.startswith(f"posattn: {sentence}") and error.count("\n") == 1
+
+
+def test_networks_of_the_package_stand_in_a_runs_place(posattn_command):
+    for verb, found in (
+        (["bound"], "norms of network 0 of positional, with the package"),
+        (["graph", "--samples=10"], "sort, positional, with the package"),
+        (["train", "min", "--samples=20", "--epochs=1", "--batch=20", "--device=cpu", "--out=run"], "trained in run"),
+    ):
+        code, shown, error = posattn_command(*verb, "--pretrained", "sort")
+        assert (code, error) == (0, "") and found in shown, verb
+    for verb in ("bound", "certify", "export", "evaluate", "graph"):
+        more = ["--torch=x.pt2"] if verb == "export" else []
+        code, _, error = posattn_command(verb, *more)
+        assert code == 2 and error.startswith("posattn: networks come from one place; give "), verb
+    code, _, error = posattn_command("train", "min", "--pretrained", "sort", "--from", "run")
+    assert code == 2 and "training begins with one of them" in error
+    code, _, error = posattn_command("certify", "--pretrained", "sort", "--arch", "scale-exact")
+    assert code == 2 and "n is 8" in error

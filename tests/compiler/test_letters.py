@@ -37,7 +37,7 @@ def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
     for tokens, said in (([2, 5, 6], "3"), (2, "no")):
         with pytest.raises(UsageError, match=f"^the sequence has {said} tokens; this compiled program takes 5\\.$"):
             run.predict(tokens)
-    with pytest.raises(UsageError, match=r"^x is '2abab'; it must be a tensor, or numbers in lists of one length\.$"):
+    with pytest.raises(UsageError, match=r"^x is '2abab'; it must be whole numbers, in a tensor or in lists of one length\.$"):
         run.predict("2abab")
 
 

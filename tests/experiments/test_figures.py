@@ -208,7 +208,9 @@ def test_runs_without_a_number_do_not_stop_a_figure_of_bars():
 
 
 def test_a_figure_of_nothing_is_one_sentence():
-    with pytest.raises(UsageError, match=r"^none of the 2 rows is one that the figure shows; its views must pick some\.$"):
+    with pytest.raises(
+        UsageError, match=r"^none of the 2 rows is one that the figure shows; its views must pick some\.$"
+    ):
         Lines(views=(View("", {"split": "moon"}),)).medians(rows([1.0, 2.0]))
 
 
@@ -218,3 +220,15 @@ def test_pages_have_panels_of_what_was_published_alone():
     page = figure.page(pd.DataFrame(), figure.medians(pd.DataFrame()))
     assert page["bars"] and len(page["panels"]) == 3  # tasks
     assert all(line["published"] and not line["points"] for panel in page["panels"] for line in panel["series"])
+
+
+@pytest.mark.parametrize(
+    ("views", "columns", "grid"),
+    [(1, 2, (1, 2)), (1, 5, (3, 2)), (2, 2, (2, 2)), (2, 3, (3, 2)), (3, 5, (5, 3)), (4, 5, (4, 5)), (6, 4, (6, 4))],
+)
+def test_a_figure_is_no_wider_than_a_page_where_its_panels_can_be_laid_out_so(views, columns, grid):
+    lines = Lines(views=tuple(View(str(number)) for number in range(views)))
+    figure, panels = lines._panels(columns)
+    assert panels.shape == (views, columns) and len(figure.axes) == views * columns
+    assert panels[0, 0].get_subplotspec().get_gridspec().get_geometry() == grid
+    plt.close(figure)

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -354,3 +355,47 @@ def test_a_worker_lost_too_often_is_one_sentence(joined, store):
 
     with pytest.raises(UsageError, match=r"^positional, n = 2: 2 models: its worker was lost more often than retries "):
         RayEngine(joined.address, retries=0).run([ensemble()], Deadly(), store)
+
+
+LISTEN = """if True:
+    import os, re, sys
+    from pathlib import Path
+    from posattn.experiments.ray_engine import _joined
+    from posattn.experiments.ray_task import load_ray
+
+    def parent(pid):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def family():
+        found, pids = {os.getpid()}, [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        for _ in range(4):
+            found |= {pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and parent(pid) in found}
+        return found
+
+    def sockets(pid):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            if path.is_symlink() and (match := re.fullmatch(r"socket:\\[(\\d+)\\]", os.readlink(path))):
+                yield match[1]
+
+    def listening():
+        rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+        return {row[9]: row[1].rpartition(":")[0] for row in rows if row[3] == "0A"}
+
+    with _joined(None):
+        ray = load_ray()
+        assert ray.get(ray.remote(lambda: 1).remote()) == 1
+        bound = listening()
+        print(*sorted(bound[inode] for pid in family() for inode in sockets(pid) if inode in bound))
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in os.environ and ray._private.ray_constants.ENABLE_RAY_CLUSTER
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}  # as /proc writes it
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ray_on_this_machine_alone_listens_to_this_machine_alone():
+    """In a process of its own, since this one is part of a cluster."""
+    told = {"env": os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", LISTEN], **told, timeout=200)
+    ports = done.stdout.split()
+    assert done.returncode == 0 and len(ports) >= 5, done.stderr  # driver, GCS, raylet, object manager, agent, workers
+    assert set(ports) <= LOOPBACK

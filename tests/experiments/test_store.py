@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 RESULTS = Store(Path(__file__).parents[2] / "results" / "store")
 # Runs of every experiment whose rows are there, at paper scale unless it says another.
 STORED = {
-    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 450, "length": 365,
-    "variable-length": 45, "compact": 220, "encodings": 330, "ablation": 160, "fine-tune": 90, "gnn": 48,
+    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 555, "length": 470,
+    "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 48,
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
     "mixed-samples": 96,
@@ -348,7 +348,11 @@ def test_damaged_rows_are_named_or_measured_again(whole, tmp_path):
         reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"a,b\n1,2\n"), gzip.compress(b"\xff\xfe")[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", gzip.compress(b"a,b\n1,2\n"), gzip.compress(b"\xff\xfe")[:-9]],
+    ids=("nothing", "no gzip", "other columns", "cut"),
+)
 def test_rows_that_are_no_table_are_named_whatever_their_checksum(whole, tmp_path, content):
     shutil.copytree(whole[0], tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "runs")
@@ -382,7 +386,9 @@ def test_damaged_computed_rows_are_computed_again(whole, tmp_path, damage):
     (csv,) = (tmp_path / "store" / "computed").glob("*.csv")
     before = csv.read_bytes()
     damage(csv)
-    with pytest.warns(UserWarning, match=r"(damaged: .+|another experiment\.|cannot read .+) Its rows are computed again\.$"):
+    with pytest.warns(
+        UserWarning, match=r"(damaged: .+|another experiment\.|cannot read .+) Its rows are computed again\.$"
+    ):
         rows, _ = TWO.held("paper", Store(tmp_path / "store")).read()
     pd.testing.assert_frame_equal(rows, whole[1])
     with pytest.warns(UserWarning, match="computed again"):

@@ -1,9 +1,11 @@
 """The documents are true: their Python runs, their commands and make targets exist, their paths and links lead somewhere.
 
+An ``output`` block is what the Python block above it prints.
 A Python block may be left out with a comment on the line above it: ``<!-- skip: the reason -->``.
 """
 
 import re
+import runpy
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +58,11 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def text_blocks(page: Path) -> list[str]:
+    """What the blocks of plain text of a page hold."""
+    return [block.text for block in blocks(page) if block.language == "text"]
+
+
 def prose(page: Path) -> str:
     """A page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
@@ -90,14 +97,38 @@ def tables() -> Iterator[None]:
         table.update(before)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all pages run, in order, as for a reader who tries one after the other."""
+    return tmp_path_factory.mktemp("reader")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_python_blocks_run(
+    page: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tables: None,
+) -> None:
+    monkeypatch.chdir(folder)
     session: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page):
         if block.language == "python" and not SKIP.fullmatch(block.above):
+            capsys.readouterr()
             # Empty lines in front make a traceback point at the page's own line.
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), session)
+        elif block.language == "output":
+            assert capsys.readouterr().out.rstrip("\n") == block.text, f"{page.name}:{block.line}"
+
+
+def test_no_command_and_no_snippet_train_into_one_folder() -> None:
+    made = {
+        found for page in PAGES for block in blocks(page) if block.language == "python"
+        for found in re.findall(r'\bout="(runs/[^"]+)"', block.text)
+    }  # fmt: skip
+    typed = {found for _, line in shell_lines() for found in re.findall(r"--(?:out|save) (runs/\S+)", line)}
+    assert made and typed and made & typed == set()
 
 
 def test_there_are_snippets_and_few_are_left_out() -> None:
@@ -106,7 +137,17 @@ def test_there_are_snippets_and_few_are_left_out() -> None:
     assert sum(bool(SKIP.fullmatch(block.above)) for block in python) <= 2
 
 
-def test_commands_parse() -> None:
+def test_commands_parse(monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
+    monkeypatch.chdir(ROOT)
+    executed: list[Path] = []
+
+    def once(path: Path, what: str) -> None:
+        """Several lines name one file."""
+        if path not in executed:
+            executed.append(path)
+            runpy.run_path(str(path))
+
+    monkeypatch.setattr(console.files, "execute", once)
     group = typer.main.get_command(cli.app)
     seen = set()
     for place, line in shell_lines():
@@ -196,11 +237,11 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 
 
 def test_the_tree_is_the_tree() -> None:
-    (tree,) = [block for block in blocks(ROOT / "README.md") if block.language == "text"]
-    paths = [line.strip().split("  ")[0].split(", ") for line in tree.text.splitlines() if line.startswith("  ")]
+    tree, _, _ = text_blocks(ROOT / "docs/architecture.md")
+    paths = [line.strip().split("  ")[0].split(", ") for line in tree.splitlines() if line.startswith("  ")]
     parts = {path.name for path in (ROOT / "posattn").iterdir() if not path.name.startswith(("__", "."))}
     assert sorted(name.rstrip("/") for names in paths for name in names) == sorted(parts - {"py.typed"})
-    outside = [line.split()[0] for line in tree.text.splitlines() if not line.startswith("  ")]
+    outside = [line.split()[0] for line in tree.splitlines() if not line.startswith("  ")]
     assert [path for path in outside if not (ROOT / path).is_dir()] == []
 
 
@@ -214,7 +255,7 @@ def test_the_architectures_of_the_table_are_those_of_the_code() -> None:
 
 
 def test_the_rows_of_the_architecture_are_those_of_the_imports() -> None:
-    drawn, _ = [block.text for block in blocks(ROOT / "docs/architecture.md") if block.language == "text"]
+    _, drawn, _ = text_blocks(ROOT / "docs/architecture.md")
     rows = [line.split("  ")[0].split(", ") for line in drawn.splitlines()]
     level = {part: number for number, row in enumerate(rows) for part in row}
     assert set(level) == set(test_imports.LEVEL) - {"__main__"}
@@ -231,7 +272,7 @@ def test_the_kinds_of_the_architecture_are_those_of_the_code() -> None:
     page = ROOT / "docs/architecture.md"
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+Config|OwnNetwork)` \|", prose(page), flags=re.MULTILINE)
     assert dict(rows) == {kind: own.__name__ for kind, own in KINDS.items() if own.__module__.startswith("posattn.")}
-    _, abilities = [block.text for block in blocks(page) if block.language == "text"]
+    _, _, abilities = text_blocks(page)
     assert abilities == test_network.TABLE.strip("\n")
 
 
@@ -251,3 +292,31 @@ def numbers(kind: str, text: str) -> set[int]:
 
 def test_nothing_is_left_to_fill_in() -> None:
     assert re.findall(r"\{\{\w+\}\}", "".join(page.read_text(encoding="utf-8") for page in PAGES)) == []
+
+
+def test_the_front_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+
+
+# Pages of results that do not have the common opening yet.
+LATER = {"accuracy", "encodings", "fix-sample", "length", "variable-length"}
+RESULTS = [page for page in sorted((ROOT / "results").glob("*/README.md")) if page.parent.name not in LATER]
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.parent.name)
+def test_a_result_says_first_what_came_out(page: Path) -> None:
+    """Title, *In short* in at most three sentences, a figure if there is one, a table, and only then headings."""
+    opening = page.read_text(encoding="utf-8").split("\n## ")[0]
+    title, short, *rest = opening.strip().split("\n\n")
+    assert title.startswith("# ") and short.startswith("**In short.** ")
+    assert 1 <= len(re.findall(r"[.?](?=\s|$)", short.removeprefix("**In short.** "))) <= 3, short
+    if any(page.parent.glob("*.png")):
+        assert rest.pop(0).startswith("![")
+    assert sum(block.startswith("| ") for block in rest) == 1 and not any(block.startswith("![") for block in rest)
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "results").glob("**/*.md")), ids=lambda page: f"{page.parent.name}-{page.stem}"
+)
+def test_links_of_results_lead_somewhere(page: Path) -> None:
+    test_links_lead_somewhere(page)

@@ -151,10 +151,22 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     positional = posattn.train("sum", ModelConfig(n=3, layers=1), **SHORT)
     with pytest.raises(UsageError, match=r"^n is 4; that of the run to begin with is 3\.$"):
         posattn.train("sum", ModelConfig(n=4, layers=1), begin=positional, **SHORT)
-    with pytest.raises(UsageError, match=r"^begin is a LoopedTransformer; it must be a trained run, or the folder of one\.$"):
-        posattn.train("sort", begin=sorters.model(0), **SHORT)
+    with pytest.raises(UsageError, match=r"^begin is a Linear; it must be a trained run, or the folder of one\.$"):
+        posattn.train("sort", begin=torch.nn.Linear(1, 1), **SHORT)
     every = [AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2) for n in (3, 4)]
     with pytest.raises(UsageError, match=r"^encoding_dim is 6; that of the run to begin with is 5\.$"):
         posattn.train("sum", every[1], begin=posattn.train("sum", every[0], **SHORT), **SHORT)
     with pytest.raises(UsageError, match=r"holds no run: it has no run\.json\.$"):
         posattn.train("sort", begin=tmp_path, **SHORT)
+
+
+def test_a_network_of_the_package_is_gone_on_with():
+    plan = {"samples": 20, "epochs": 1, "batch": 10, "lr": 1e-9, "device": "cpu"}
+    network, x = posattn.pretrained("sort"), torch.randn(4, 8)
+    run = posattn.train(begin=network, **plan)
+    assert [member.task for member in run.members] == ["sort"] and run.spec.model == network.config
+    torch.testing.assert_close(run.predict(x)[0], network(x), rtol=0, atol=1e-4)
+    assert posattn.train("min", begin=network, **plan).members[0].task == "min"
+    assert posattn.train(begin=run, **plan).members[0].task == "sort"  # a run's own task
+    with pytest.raises(UsageError, match=r"^task is missing; give a task's name, a function of lists, or data \(x, y\)\.$"):
+        posattn.train(begin=posattn.Transformer(network.config), **plan)

@@ -386,3 +386,51 @@ def test_a_checkpoint_at_the_end_of_an_epoch_is_gone_on_with(tmp_path, monkeypat
     run = posattn.train("sum", TINY, out=tmp_path, **SHORT)
     assert torch.equal(run.parameters.flat, posattn.train("sum", TINY, **SHORT).parameters.flat)
     assert not recwarn.list
+
+
+OWN = {"config": posattn.ModelConfig(3, embed=8, width=8), "samples": 40, "epochs": 3, "batch": 15, "device": "cpu"}
+
+
+def test_a_run_of_an_unknown_task_loads_and_says_what_its_truth_needs(tmp_path, tables):
+    register(Task("product", "product so far", lambda x: x.cumprod(dim=-1)))
+    before, x = posattn.train("product", **OWN, members=2, out=tmp_path / "run"), torch.randn(5, 3)
+    known = before.evaluate([1, 2], samples=20)
+    tables()
+    run = posattn.load(tmp_path / "run")
+    assert torch.equal(run.predict(x), before.predict(x)) and len(run.history) == len(before.history) == 6
+    sentence = r"^the run is of the task 'product', which is not there; register it .* by --task-file\.$"
+    for asked in (lambda: run.evaluate([1]), lambda: run.evaluate_shifts(), lambda: run.truth(x), lambda: run.task):
+        with pytest.raises(UsageError, match=sentence) as caught:
+            asked()
+        assert not isinstance(caught.value, Damaged)
+    assert len(run.evaluate_on(x, x.cumprod(dim=-1))) == 2  # one's own truth will do
+    register(Task("product", "product so far", lambda x: x.cumprod(dim=-1)))
+    assert run.evaluate([1, 2], samples=20).equals(known)
+
+
+def test_a_function_is_trained_on_like_the_task_that_it_computes(tmp_path, tables):
+    def so_far(x):
+        return x.cummin(dim=1).values
+
+    run, same = posattn.train(so_far, **OWN, members=2, out=tmp_path), posattn.train("min", **OWN, members=2)
+    assert torch.equal(run.parameters.flat, same.parameters.flat) and run.members[0].task == "so_far"
+    mine, theirs = run.evaluate([1, 3], samples=30), same.evaluate([1, 3], samples=30)
+    assert mine.drop(columns="task").equals(theirs.drop(columns="task"))
+    assert torch.equal(posattn.train(so_far, **OWN, members=2, out=tmp_path).parameters.flat, run.parameters.flat)
+
+
+def test_data_is_trained_on_like_the_lists_of_a_task(tmp_path):
+    """Seed 0 of a task draws the lists that are given here, so the first network is that of the task, bit for bit."""
+    x, y = task("sum").sample(40, n=3, seed=0)
+    settings = {name: value for name, value in OWN.items() if name != "samples"}
+    run, same = posattn.train((x, y), **settings, members=2, out=tmp_path), posattn.train("sum", **OWN)
+    assert torch.equal(run.parameters.flat[0], same.parameters.flat[0]) and run.status == ["ok", "ok"]
+    assert run.spec.recipe.samples == 40 and run.result["validation_loss"] == [None, None]
+    loaded = posattn.load(tmp_path)
+    table = loaded.evaluate_on(x, y)
+    assert table["mse"].tolist() == pytest.approx((loaded.predict(x) - y).square().mean(dim=(1, 2)).tolist(), rel=1e-5)
+    with pytest.raises(UsageError, match=r"data of one's own, which is not kept; evaluate_on\(x, y\) tests"):
+        loaded.evaluate([1])
+    assert torch.equal(posattn.train((x, y), **settings, members=2, out=tmp_path).parameters.flat, run.parameters.flat)
+    with pytest.raises(UsageError, match=r"holds another run \(its members\[0\]\.task is data:\w+, not data:\w+\)"):
+        posattn.train((x, y + 1), **settings, members=2, out=tmp_path)

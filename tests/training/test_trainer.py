@@ -287,7 +287,7 @@ LENGTHS = posattn.ModelConfig(4, embed=16, width=16)
 
 
 def test_variable_lengths_come_equally_often_in_batches_of_one_length_each_list_once_an_epoch():
-    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3)
+    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3, shuffle_lengths=True)
     with Workers(1) as workers:
         trainer = Trainer(LENGTHS, recipe, TEAM[:2], CPU, workers, variable_length=True)
         seen = []
@@ -303,11 +303,59 @@ def test_variable_lengths_come_equally_often_in_batches_of_one_length_each_list_
             drawn = trainer.blocks[k - 1].x
             for member in range(2):
                 assert sorted(x[member].tolist()) == sorted(drawn[member].tolist())
-    # Lengths take turns within an epoch, the order is another one in the next, and the targets belong to the inputs.
-    assert [x.shape[-1] for x, _ in seen[:8]] == [1, 2, 3, 4, 1, 2, 3, 4]
-    assert not torch.equal(seen[3][0], seen[12 + 3][0])
+    # Every epoch has its own order of the lengths and of the lists of each, and the targets belong to the inputs.
+    lengths = [x.shape[-1] for x, _ in seen]
+    assert lengths[:12] != lengths[12:] and sorted(lengths[:12]) == sorted(lengths[12:]) == sorted([1, 2, 3, 4] * 3)
+    assert lengths[:12] != [1, 2, 3, 4] * 3 != lengths[12:]
+    firsts = [next(x for x, _ in epoch if x.shape == (2, 10, 4)) for epoch in (seen[:12], seen[12:])]
+    assert not torch.equal(*firsts)
     for x, y in seen:
         assert torch.equal(y[0], task(TEAM[0].task).target(x[0])) and torch.equal(y[1], task(TEAM[1].task).target(x[1]))
+
+
+def test_the_order_of_batches_is_one_for_all_members_and_resumes_within_an_epoch():
+    recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3, shuffle_lengths=True)
+    with Workers(1) as workers:
+        whole, begun, resumed, alone = (
+            Trainer(LENGTHS, recipe, team, CPU, workers, variable_length=True)
+            for team in (TEAM[:2], TEAM[:2], TEAM[:2], TEAM[1:2])
+        )
+        for steps in (whole.steps(), alone.steps()):
+            for _ in steps:
+                pass
+        going = begun.steps()
+        for _ in range(17):
+            next(going)
+        resumed.load_state_dict(begun.state_dict())
+        for _ in resumed.steps():
+            pass
+    assert torch.equal(resumed.parameters.flat, whole.parameters.flat)
+    assert torch.equal(alone.parameters.flat[0], whole.parameters.flat[1])
+
+
+def test_without_shuffling_lengths_come_in_turn():
+    recipe = Recipe(samples=60, batch=10, epochs=2, lr=1e-3)
+    with Workers(1) as workers:
+        trainer = Trainer(LENGTHS, recipe, TEAM[:1], CPU, workers, variable_length=(2, 4))
+        assert trainer.batch_order() == list(range(6))
+    assert [index for index, _, _ in trainer.batches()] == [0, 1] * 3
+
+
+@pytest.mark.parametrize(
+    ("arch", "given", "shuffled"),
+    [
+        ("positional", {"variable_length": True}, True),
+        ("positional", {"variable_length": (2, 4)}, False),
+        ("positional", {}, False),
+        ("positional", {"variable_length": True, "recipe": Recipe()}, False),  # a recipe of one's own says it itself
+        ("looped", {"variable_length": True, "polish": 0}, False),
+    ],
+)
+def test_the_recipes_shuffle_lists_of_1_to_n_numbers(arch, given, shuffled):
+    small = {"samples": 8, "epochs": 1, "batch": 2, "device": "cpu"}
+    run = posattn.train("sum", posattn.ModelConfig(4, arch), **small, **given)
+    assert run.spec.recipe.shuffle_lengths is shuffled
+    assert ("shuffle_lengths" in run.spec.to_dict()["recipe"]) is shuffled  # so that earlier runs keep their identity
 
 
 def test_variable_length_training_learns():
