@@ -187,4 +187,4 @@ def test_on_a_terminal_there_is_a_bar_with_loss_and_rate(tmp_path):
     history = posattn.load(tmp_path / "run").history
     assert "epoch 200/200" in shown and f"loss {history['loss'].iloc[-1]:.2e}" in shown
     assert f"lr {history['lr'].iloc[-1]:.1e}" in shown
-    assert re.search(r"\d+\.\d steps/s +\d+:\d\d:\d\d", shown)
+    assert re.search(r"\d+\.\d steps/s +time left +\d+:\d\d:\d\d", shown)
