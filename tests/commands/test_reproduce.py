@@ -29,7 +29,7 @@ def test_all_experiments_that_have_a_series(posattn_command, tmp_path):
         *("reproduce", "all", "--scale", "smoke", "--only", "standard-rope", "--device", "cpu", "--out", "out")
     )
     assert code == 0, told
-    assert "2 of 16 runs are there; " in shown
+    assert "2 of 20 runs are there; " in shown
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name != "store"] == ["encodings"]
 
 
