@@ -31,9 +31,7 @@ def command(
         if each.startswith("--"):  # typer takes options that it does not know for numbers, since these may begin with -
             options = [name for option in context.command.params for name in option.opts]
             raise UsageError(f"there is no option {meant(each, options)}; see posattn predict --help.")
-    run = None
-    if pretrained is None:
-        run, given = given[0] if given else None, given[1:]
+    run, given = (None, given) if pretrained is not None or not given else (given[0], given[1:])
     if not given:
         raise UsageError("a network is asked about a list; give RUN and LIST, or LIST and --pretrained TASK.")
     if pretrained is not None and member is not None:

@@ -29,7 +29,7 @@ _WORDS = VOCABULARIES["letters"]
 def answers(x: Int64[Tensor, "*batch n"]) -> Int64[Tensor, "*batch n"]:
     """The targets of sequences of tokens."""
     x = words_given(instance("x", x, Tensor, "a tensor of tokens"), _WORDS)
-    if x.shape[-1] < 1:
+    if not (x.ndim and x.shape[-1]):
         raise UsageError("the sequence is empty; it must be a hop count and letters.")
     hops, s = x[..., :1], x[..., 1:]
     none = s.shape[-1]  # the place after the last letter stands for 'none'

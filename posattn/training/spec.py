@@ -49,9 +49,9 @@ class RunSpec:
         return {
             "format": _FORMAT,
             "model": self.model.to_dict(),
+            "variable_length": self.variable_length,
             "recipe": self.recipe.to_dict(),
             "members": [member.to_dict() for member in self.members],
-            "variable_length": self.variable_length,
             "precision": self.precision,
         }
 

@@ -147,7 +147,7 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
             executed.append(path)
             runpy.run_path(str(path))
 
-    monkeypatch.setattr(console.files, "execute", once)
+    monkeypatch.setattr(posattn.files, "execute", once)
     group = typer.main.get_command(cli.app)
     seen = set()
     for place, line in shell_lines():
@@ -187,7 +187,7 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         assert given["what"] in known or given["what"].startswith("runs/"), place
     elif command == "predict":
         readers = (console.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
-        assert any(reads(reader, given["numbers"] or given["run"]) for reader in readers), place
+        assert any(reads(reader, " ".join(given["numbers"] or [given["run"]])) for reader in readers), place
     elif command == "reproduce" and given["name"] is not None:
         own = given["name"].endswith(".py")
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
