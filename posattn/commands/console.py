@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from typer import Argument, Option
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, shown
 from posattn.pretrained import pretrained_run
 from posattn.runs import AnyRun, load
 
@@ -41,9 +41,9 @@ def parse_scales(text: str) -> list[float]:
         except ValueError:
             start = stop = step = 0.0
         if not (0 < start <= stop < math.inf and step > 0):
-            raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
+            raise UsageError(f"scales has {shown(part)}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
         if (stop - start) / step > 1000:
-            raise UsageError(f"scales has {part!r}; it must be at most 1000 numbers.")
+            raise UsageError(f"scales has {shown(part)}; it must be at most 1000 numbers.")
         factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
     return factors
 
@@ -52,8 +52,8 @@ def parse_lengths(text: str) -> list[int]:
     """Whole numbers above 0 with commas between them."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
-        if not (part.isascii() and part.isdigit() and int(part)):
-            raise UsageError(f"lengths has {part!r}; it must be whole numbers above 0, such as 16,1024.")
+        if not (part.isascii() and part.isdigit() and len(part) < 20 and int(part)):
+            raise UsageError(f"lengths has {shown(part)}; it must be whole numbers above 0, such as 16,1024.")
     return [int(part) for part in parts]
 
 
@@ -65,7 +65,7 @@ def parse_list(text: str) -> list[float]:
         values = [math.nan]
     if not all(abs(value) <= torch.finfo(torch.float32).max for value in values):
         raise UsageError(
-            f"the list is {text!r}; it must be numbers up to 3e38 with commas between them, such as 3.2,1.5,-0.5."
+            f"the list is {shown(text)}; it must be numbers up to 3e38 with commas between them, such as 3.2,1.5,-0.5."
         )
     return values
 

@@ -88,12 +88,16 @@ def train(
         config = network_for(names[0]) if before is None else before.spec.model
     model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
     model.require_room()
+    one_rate = None if isinstance(lr, Sequence) else lr
+    plan = find_recipe(
+        model.recipe if recipe is None else recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish
+    )
+    # Before a list of the members is made. Where lists have several lengths, they count as short here.
     require_room_for_members(members, model)
+    if out is None or not RunFolder(out).finished:
+        require_room_to_train(model, plan, members, [model.n if variable_length is False else 1], place)
     tasks = names * members if isinstance(task, str) else names
     _check_count("task", tasks, members)
-    recipe = model.recipe if recipe is None else recipe
-    one_rate = None if isinstance(lr, Sequence) else lr
-    plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
     rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, Sequence) else [plan.lr] * members
     _check_count("lr", rates, members)
     if polish:
