@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from typer import Argument, Option
 
-from posattn.errors import UsageError
+from posattn.errors import UsageError, shown
 
 if TYPE_CHECKING:  # torch and pandas are slow to import, and help needs neither
     import pandas as pd
@@ -58,9 +58,9 @@ def parse_scales(text: str) -> list[float]:
         except ValueError:
             start = stop = step = 0.0
         if not (0 < start <= stop < math.inf and step > 0):
-            raise UsageError(f"scales has {part!r}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
+            raise UsageError(f"scales has {shown(part)}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
         if (stop - start) / step > 1000:
-            raise UsageError(f"scales has {part!r}; it must be at most 1000 numbers.")
+            raise UsageError(f"scales has {shown(part)}; it must be at most 1000 numbers.")
         factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
     return factors
 
@@ -69,8 +69,8 @@ def parse_lengths(text: str) -> list[int]:
     """Whole numbers above 0 with commas between them."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
-        if not (part.isascii() and part.isdigit() and int(part)):
-            raise UsageError(f"lengths has {part!r}; it must be whole numbers above 0, such as 16,1024.")
+        if not (part.isascii() and part.isdigit() and len(part) < 20 and int(part)):
+            raise UsageError(f"lengths has {shown(part)}; it must be whole numbers above 0, such as 16,1024.")
     return [int(part) for part in parts]
 
 
@@ -84,7 +84,7 @@ def parse_list(text: str) -> list[float]:
     except ValueError:
         values = [math.nan]
     if not all(abs(value) <= _LARGEST for value in values):
-        raise UsageError(f"the list is {text!r}; it must be numbers up to 3e38, such as 3.2,1.5,-0.5 or 3.2 1.5 -0.5.")
+        raise UsageError(f"the list is {shown(text)}; it must be numbers up to 3e38, such as 3.2,1.5,-0.5 or 3.2 1.5 -0.5.")
     return values
 
 

@@ -104,6 +104,6 @@ def edges(attention: OffsetAttention, n: int, least: float = 0.3) -> list[list[t
     for loop in attention.family.loops(n):
         strongest = attention.weights(n, loop)[0].detach().amax(dim=0)
         places = attention.family.places(n, loop, strongest.device)
-        strong = (strongest >= least).nonzero().tolist()
+        strong = ((strongest >= least) & (strongest > 0)).nonzero().tolist()  # float32 rounds a tiny least to 0
         found.append([(int(places[i, c]), i, float(strongest[i, c])) for i, c in strong])
     return found

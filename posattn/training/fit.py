@@ -103,8 +103,6 @@ def train(
         model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
         model.require_room()
         require_room_for_members(members, model)
-        names = names * members if isinstance(known, str) else names
-        _check_count("task", names, members)
         recipe = model.recipe if recipe is None else recipe
         data = find_task(names[0])
         if isinstance(data, Data) and samples is None:
@@ -113,6 +111,10 @@ def train(
         plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
         if variable_length is True and not isinstance(recipe, Recipe) and not can(model, "every length"):
             plan = replace(plan, shuffle_lengths=True)
+        if out is None or not RunFolder(out).finished:  # where lists have several lengths, they count as short here
+            require_room_to_train(model, plan, members, [model.n if variable_length is False else 1], place)
+        names = names * members if isinstance(known, str) else names
+        _check_count("task", names, members)
         if isinstance(data, Data) and plan.polish:
             raise UsageError(f"polish is {plan.polish}; data of one's own answers no longer lists, so it must be 0.")
         rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members

@@ -62,3 +62,25 @@ def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_comma
     assert "member 0 only" in posattn_command("predict", "hops", "0fg", "--member", 1)[2]
     with pytest.raises(UsageError, match="no lists of numbers"):
         posattn.load("hops").evaluate_shifts()
+
+
+def test_every_scale_that_float32_holds_is_measured(posattn_command, pair):
+    code, shown, _ = posattn_command("evaluate", pair, "--scales", "1e20,1e-30,1e37", "--samples", 5)
+    assert code == 0 and all(scale in shown for scale in ("1e+20", "1e-30", "1e+37"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--scales", "1e-300"), "scale is 1e-300; it must be from 1e-37 to 1e+37."),
+        (("--scales", "3e38"), "scale is 3e+38; it must be from 1e-37 to 1e+37."),
+        (("--scales", "1:2:1e-300"), "scales has '1:2:1e-300'; it must be at most 1000 numbers."),
+        (("--samples", 10**20), "samples is 100000000000000000000; it must be at most 9.22337e+18."),
+        (("--lengths", 10**30), f"lengths has '{10**30}'; it must be whole numbers above 0, such as 16,1024."),
+        (("--lengths", "9" * 5000), "lengths has '999"),
+    ],
+    ids=lambda value: "",
+)
+def test_numbers_that_nothing_holds_are_refused(options, told, posattn_command, pair):
+    code, _, error = posattn_command("evaluate", pair, *options)
+    assert code == 2 and error.startswith(f"posattn: {told}") and error.count("\n") == 1

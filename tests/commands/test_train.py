@@ -188,3 +188,14 @@ def test_on_a_terminal_there_is_a_bar_with_loss_and_rate(tmp_path):
     assert "epoch 200/200" in shown and f"loss {history['loss'].iloc[-1]:.2e}" in shown
     assert f"lr {history['lr'].iloc[-1]:.1e}" in shown
     assert re.search(r"\d+\.\d steps/s +time left +\d+:\d\d:\d\d", shown)
+
+
+@pytest.mark.parametrize("option", ["n", "members", "samples", "epochs", "batch", "polish", "layers", "heads", "width"])
+def test_a_number_of_twenty_digits_is_refused(option, posattn_command):
+    code, _, error = posattn_command("train", "sort", f"--{option}", 10**20)
+    assert (code, error) == (2, f"posattn: {option} is {10**20}; it must be at most 9.22337e+18.\n")
+
+
+def test_a_batch_may_be_larger_than_what_there_is(posattn_command):
+    small = ("--n", 2, "--layers", 1, "--samples", 4, "--epochs", 1, "--device", "cpu")
+    assert posattn_command("train", "sort", *small, "--batch", 2**62, "--out", "run")[0] == 0

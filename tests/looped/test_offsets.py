@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posattn.looped import LoopedConfig
 from posattn.looped.families import MIDDLE, OUTWARDS, Loop
 from posattn.looped.offsets import OffsetAttention, edges, rows
 
@@ -98,3 +99,9 @@ def test_sharpness_makes_softmax_hard():
     assert ((sharp.table() == 0) | (sharp.table() == 1)).all()
     assert torch.equal(sharp.table().argmax(-1), soft.table().argmax(-1))
     assert Loop(4) == Loop(4, None)
+
+
+def test_an_edge_has_some_weight():
+    """In float32 a least weight of 1e-300 is 0, which places outside the list have."""
+    attention = LoopedConfig(n=5).build().layer.attention
+    assert all(0 <= j < 5 and weight > 0 for loop in edges(attention, 5, 1e-300) for j, _, weight in loop)
