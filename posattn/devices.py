@@ -68,9 +68,10 @@ def check_fits(lists: int, n: int, numbers: int, size: int, device: torch.device
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, which PyTorch tells on a CPU by a plain RuntimeError."""
-    reason = str(error).lower()
-    told = "alloc" in reason or "memory" in reason or "overflow" in reason
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and told)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    reasons = ("can't allocate memory", "Storage size calculation overflowed", "CUDA out of memory")
+    return isinstance(error, RuntimeError) and any(reason in str(error) for reason in reasons)
 
 
 def free_bytes(device: torch.device) -> float:

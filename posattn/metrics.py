@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posattn.devices import CPU, require_room
 from posattn.errors import UsageError, whole
-from posattn.tasks import sample_shift, task
+from posattn.tasks import Task, sample_shift, task
 from posattn.tasks.sampling import factor
 from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
 
@@ -170,7 +170,7 @@ class Evaluation:
     def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
         """The targets in float64: a float32 sum of a million numbers may be further off than a network's answer."""
         place = _place_of_truth(x.shape[-1], self.device)
-        return self._by_task(lambda name, own: _answers(name, x[own].to(place)))
+        return self._by_task(lambda name, own: exact_answers(task(name), x[own].to(place)))
 
     def _by_task(self, make: Callable[[str, list[int]], Tensor]) -> Shaped[Tensor, "M ..."]:
         """What ``make`` gives for every task and the members that have it, in the order of the members."""
@@ -281,12 +281,12 @@ def row_metrics(name: str) -> tuple[str, ...]:
     return tuple(ROW_NAMES.get(metric, metric) for metric in scores_of(name).metrics)
 
 
-def _answers(name: str, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
+def exact_answers(row: Task, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
     """The task's targets in float64, computed in float64 if the task can."""
     try:
-        return task(name).target(x.double()).double()
+        return row.target(x.double()).double()
     except RuntimeError:  # such as a product with constants in float32
-        return task(name).target(x).double()
+        return row.target(x.float()).double()
 
 
 _COLUMN = 1500  # bytes that the truth takes per number of a list, about: two tensors, and their entries in Python lists

@@ -28,7 +28,7 @@ COMPARED = ("positional", "scale-exact", "standard")  # architectures for lists 
 def pretrained(task: str, arch: str = "positional") -> Transformer:
     """A trained network, ready for use: ``pretrained("sort", arch="looped")(torch.tensor([[3.0, 1.0, ...]]))``.
 
-    Lists have up to 8 numbers, and any length for arch ``looped``.
+    It was trained on lists of 8 numbers, and answers shorter ones badly; with arch ``looped`` it takes any length.
     """
     described = _describe(arch)
     instance("task", task, str, "a task's name")

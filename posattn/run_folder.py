@@ -204,6 +204,8 @@ class RunFolder:
                     raise files.Damaged(f"{path} does not fit the run.")
                 return state
             except files.Damaged as damage:
+                if keep and not path.with_suffix(".json").exists():
+                    continue  # the process that trains is writing or removing it
                 over = "" if keep else " Training starts over."
                 then = " The checkpoint before it is used." if index + 1 < len(paths) else over
                 warnings.warn(f"{damage}{then}", stacklevel=2)

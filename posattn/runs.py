@@ -276,9 +276,13 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
         files.refuse_pickle(folder.path)
         raise UsageError(f"{folder} is a file; give the run's folder.")
     if not folder.path.exists():
-        raise UsageError(f"there is no folder {folder}; give that of a run.")
+        raise UsageError(f"there is no folder {folder}; give that of a run{_hint(folder.path)}.")
     if folder.kind is None:
         raise UsageError(f"{folder} holds no run: it has no run.json.")
     if folder.kind not in _READERS:
         posattn.import_all()
     return _READERS[folder.kind](folder, place)
+
+
+def _hint(path: Path) -> str:
+    return f", or --pretrained {path} for the network of the package" if str(path) in TASKS else ""

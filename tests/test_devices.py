@@ -33,6 +33,16 @@ def test_a_gpu_that_is_not_there_is_refused():
         pick_device("cuda")
 
 
+def test_only_a_lack_of_memory_is_called_one():
+    for size in (10**15, 2**62):  # more than any machine has, and more than an address holds
+        with pytest.raises(RuntimeError) as error:
+            torch.empty(size, 4)
+        assert devices.out_of_memory(error.value)
+    assert devices.out_of_memory(MemoryError()) and devices.out_of_memory(torch.OutOfMemoryError())
+    for other in ("CUDA error: an illegal memory access was encountered", "more than one element refers to a single memory"):
+        assert not devices.out_of_memory(RuntimeError(other))
+
+
 def test_every_limit_on_the_process_counts(monkeypatch):
     assert 0 < free_bytes(CPU) < math.inf and free_bytes(torch.device("meta")) == math.inf
     for reader in ("_machine", "_address_space"):

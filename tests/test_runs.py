@@ -212,6 +212,7 @@ def test_a_task_of_numbers_has_no_text(run):
 def test_what_holds_no_run_is_refused(tmp_path):
     for path, said in (
         (tmp_path / "nothing", "there is no folder .*nothing; give that of a run"),
+        ("sort", "there is no folder sort; give that of a run, or --pretrained sort for the network of the package"),
         (tmp_path, "holds no run"),
         (tmp_path / "file", "is a file; give the run's folder"),
     ):

@@ -98,6 +98,7 @@ def tasks_named(learned: Learned, name: str | None = None) -> Iterator[str | lis
     """
     row: Task | None = None
     names: str | list[str] = []
+    before = dict(TASKS)
     if callable(learned):
         row = _of_function(learned, name)
         TASKS[row.name] = row
@@ -110,6 +111,10 @@ def tasks_named(learned: Learned, name: str | None = None) -> Iterator[str | lis
         names = learned if isinstance(learned, str) else several("task", learned)
     try:
         yield names if row is None else row.name
+    except UsageError:  # what is refused is not offered again
+        TASKS.clear()
+        TASKS.update(before)
+        raise
     finally:
         if isinstance(row, Data):
             TASKS.pop(row.name, None)
@@ -140,7 +145,7 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
         own = type(row).sample is not Task.sample  # lists of another distribution
         x = row.sample(_TRIED, n, device=device)[0] if own else sample_lists(_TRIED, n, device=device)
         given = x.clone()
-        y, alone = row.target(given), row.target(given[-1:].clone())
+        y, alone, apart = (row.target(lists) for lists in (given, x[-1:].clone(), x.unflatten(0, (2, -1)).clone()))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{wrong} fails for lists of {n} numbers: {type(error).__name__}: {reason}.") from error
@@ -157,5 +162,11 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
     if not bool(y.isfinite().all()):
         worst = x[(~y.isfinite()).any(dim=-1)][0].tolist()
         raise UsageError(f"{wrong} is not finite for {[round(value, 4) for value in worst]}; it must be for all lists.")
-    if not torch.allclose(alone, y[-1:], rtol=1e-4, atol=1e-4):
+    if not _close(alone, y[-1:]):
         raise UsageError(f"{wrong} answers a list differently alone and among others; it must depend on the list only.")
+    if not _close(apart, y.unflatten(0, (2, -1))):
+        raise UsageError(f"{wrong} answers lists (2, batch, n) differently from (batch, n); it must take dim=-1 of a list.")
+
+
+def _close(found: object, right: Tensor) -> bool:
+    return isinstance(found, Tensor) and found.shape == right.shape and torch.allclose(found, right, rtol=1e-4, atol=1e-4)

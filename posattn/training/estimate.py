@@ -100,4 +100,5 @@ def in_words(duration: float) -> str:
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if duration >= 2 * size:
             return f"{duration / size:.0f} {unit}"
-    return f"{max(1, math.ceil(duration))} seconds"
+    seconds = max(1, math.ceil(duration))
+    return f"{seconds} second{'s' if seconds > 1 else ''}"

@@ -28,6 +28,7 @@ from torch.nn.functional import one_hot
 
 from posattn.looped.families import FAMILIES
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
+from posattn.metrics import exact_answers
 from posattn.streams import stream
 from posattn.tasks import Task
 from posattn.training.list_variations import vary_lists
@@ -110,7 +111,7 @@ class _Fit:
         return torch.cat([functional_call(self.scan, own, (each, order)) for each in self._cut(x)], dim=-1)
 
     def target(self, x: Float[Tensor, "L n"]) -> Float[Tensor, "L N"]:
-        return torch.cat([self.task.target(each) for each in self._cut(x)], dim=-1)
+        return torch.cat([exact_answers(self.task, each) for each in self._cut(x)], dim=-1)
 
     def _cut(self, x: Float[Tensor, "L n"]) -> list[Tensor]:
         return [x, *(x[:, :length] for length in self.shorter)]

@@ -181,10 +181,11 @@ def _unfinished(folder: RunFolder, spec: RunSpec, device: torch.device) -> Run:
         return all(name in state and (state[name].dtype, state[name].shape) == own for name, own in wanted.items())
 
     state = folder.load_checkpoint(spec, fits, keep=True)
+    if state is None and folder.finished:  # since it was looked at
+        return read_run(folder, device)
     if state is None:
-        raise UsageError(
-            f"the run in {folder} is not finished, and has no checkpoint yet; the train command that began it goes on with it."
-        )
+        missing = f"the run in {folder} is not finished, and has no checkpoint to answer from"
+        raise UsageError(f"{missing}; the train command that began it ends it.")
     history, alive, rows = state["history"], state["alive"], torch.arange(members) * starts
     chosen = losses_of_starts(history, alive, starts).argmin(dim=1) if len(history) else torch.zeros_like(rows)
     rows += chosen

@@ -73,6 +73,31 @@ def test_what_a_target_gets_wrong_is_said_before_training(target, sentence, tmp_
     assert not out.exists()
 
 
+def test_a_target_that_takes_another_axis_than_the_lists_is_refused():
+    """Evaluation asks about lists (members, samples, n); a function given to train sees (batch, n) always."""
+    with pytest.raises(UsageError, match=r"answers lists \(2, batch, n\) differently from \(batch, n\)"):
+        check_target(Task("own", "own", lambda x: x.cumsum(dim=1)), 5)
+    with pytest.raises(UsageError, match="answers a list differently alone"):
+        check_target(Task("own", "own", lambda x: x if len(x) > 1 else x[:, :2]), 5)
+
+
+def test_a_function_that_is_refused_is_not_entered_and_replaces_none():
+    config = posattn.ModelConfig(5, embed=4, width=4)
+    with tasks_named(largest):
+        pass
+    for name in ("largest", "new"):
+        with pytest.raises(UsageError, match="it must give one for each number"):
+            posattn.train(lambda x: x.sum(dim=1), config, name=name, samples=10, epochs=1, batch=5, device="cpu")
+    assert "new" not in TASKS and task("largest").target(torch.ones(2, 2)).shape == (2, 2)
+
+
+def test_the_last_steps_of_a_looped_network_take_a_function_of_float32_alone():
+    weight = torch.eye(4)
+    small = {"samples": 8, "epochs": 1, "batch": 4, "polish": 1, "device": "cpu"}
+    run = posattn.train(lambda x: x @ weight, posattn.LoopedConfig(n=4, width=2), name="same", **small)
+    assert len(run) == 1
+
+
 def test_the_tasks_of_the_package_pass():
     for row in list(TASKS.values()):
         check_target(row, 6)

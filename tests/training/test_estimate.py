@@ -24,7 +24,7 @@ def test_operations_are_those_that_pytorch_counts():
 
 
 def test_times_are_said_in_the_largest_unit_of_which_there_are_two():
-    said = {0: "none", 0.2: "1 seconds", 119: "119 seconds", 120: "2 minutes", 7200: "2 hours", 3 * 86_400: "3 days"}
+    said = {0: "none", 0.2: "1 second", 119: "119 seconds", 120: "2 minutes", 7200: "2 hours", 3 * 86_400: "3 days"}
     assert {time: in_words(time) for time in said} == said
 
 

@@ -180,7 +180,7 @@ def test_a_lost_history_ends_in_a_sentence(copied, content):
 def test_an_unfinished_run_without_a_checkpoint_is_not_loaded(folder, tmp_path):
     RunFolder(tmp_path).describe(posattn.load(folder).spec)
     with pytest.raises(
-        UsageError, match="is not finished, and has no checkpoint yet; the train command that began it goes on"
+        UsageError, match="is not finished, and has no checkpoint to answer from; the train command that began it ends it"
     ):
         posattn.load(tmp_path)
 
