@@ -31,6 +31,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -337,7 +338,7 @@ def commands(count: int, chance: random.Random) -> Iterator[tuple[str, str, Endi
             assert ending.code == 0 or verb in ("certify",), (verb, ending.err)
         for index in range(count):
             verb = list(BASES)[index % len(BASES)]
-            words, senseless = list(BASES[verb]), False
+            words, kinds = list(BASES[verb]), options(verb)
             for _ in range(chance.choice([1, 1, 2])):
                 what = chance.random()
                 if what < 0.1 and words:
@@ -345,11 +346,16 @@ def commands(count: int, chance: random.Random) -> Iterator[tuple[str, str, Endi
                 elif what < 0.25 and words:
                     words[chance.randrange(len(words))] = chance.choice(NONSENSE + NUMBERS)
                 else:
-                    name, kind = chance.choice(list(options(verb).items()))
+                    name, kind = chance.choice(list(kinds.items()))
                     value = chance.choice(NONSENSE + NUMBERS)
                     words += [name] if "bool" in kind else [name, value]
-                    senseless |= ("int" in kind or "float" in kind) and value in NONSENSE and value != "nan"
+            numbers = [
+                value
+                for name, value in pairwise(words)
+                if "int" in kinds.get(name, "") or "float" in kinds.get(name, "")
+            ]
             ending = run(command(verb, *words), there)
+            senseless = any(value in NONSENSE and value != "nan" for value in numbers)
             outcome = bad(ending) or ("silent" if senseless else "answered")
             yield f"command: {verb} {' '.join(words)!r}", outcome, ending
 
