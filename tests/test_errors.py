@@ -136,7 +136,7 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: posattn.pretrained([]), "task is []; it must be a task's name."),
         (lambda run: posattn.ood_probability(8, 10, confidence=[]), "confidence is []; it must be one of"),
         (lambda run: posattn.GraphConfig(3).build()(None), "the input is a NoneType; it must be a tensor"),
-        (lambda run: LAYER(None), "x is None; it must be a tensor."),
+        (lambda run: LAYER(None), "the input is a NoneType; it must be a tensor, "),
         (lambda run: LAYER.weights(3, "no"), "key_padding_mask is 'no'; it must be a tensor."),
         (lambda run: posattn.task("sum").target(None), "the lists are None; they must be a tensor of numbers"),
         (lambda run: posattn.task("mixed-min").target(torch.zeros(3)), "the prompt is a tensor of torch.float32, (3,); it"),

@@ -84,7 +84,7 @@ def test_smaller_sizes_are_never_larger_than_what_was_declared():
     assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
 
 
-def test_rows_are_computed_once_and_damaged_ones_are_named(tmp_path):
+def test_rows_are_computed_once_and_damaged_ones_again(tmp_path):
     asked = []
     computed = Computation(lambda size: asked.append(size) or ood_probability_rows(size))
     trial = replace(EXPERIMENTS["ood-probability"], source=computed)
@@ -93,5 +93,7 @@ def test_rows_are_computed_once_and_damaged_ones_are_named(tmp_path):
     assert asked == ["smoke"] and trial.cells("paper") == []
     pd.testing.assert_frame_equal(first.rows, again.rows)
     (tmp_path / "store" / "computed" / "ood-probability-smoke.csv").write_text("")
-    with pytest.raises(posattn.UsageError, match=r"ood-probability-smoke\.csv is damaged"):
-        reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu")))
+    with pytest.warns(UserWarning, match=r"ood-probability-smoke\.csv is damaged"):
+        anew = reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu")))
+    assert asked == ["smoke", "smoke"]
+    pd.testing.assert_frame_equal(first.rows, anew.rows)

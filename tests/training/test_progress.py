@@ -20,8 +20,8 @@ def test_plain_lines_where_there_is_no_terminal(monkeypatch, capfd):
     posattn.train("sum", TINY, **SHORT)
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) >= 9
-    assert re.fullmatch(r"epoch 0/3, time left: \d+ seconds", lines[0])
-    assert re.fullmatch(r"epoch 2/3, loss \d\.\d\de[-+]\d\d, time left: \d+ seconds", lines[7])
+    assert re.fullmatch(r"epoch 0/3, time left: \d+ seconds?", lines[0])
+    assert re.fullmatch(r"epoch 2/3, loss \d\.\d\de[-+]\d\d, time left: \d+ seconds?", lines[7])
     posattn.train("sum", TINY, progress=False, **SHORT)
     assert capfd.readouterr().err == ""
 
@@ -41,7 +41,7 @@ def test_train_opens_with_networks_steps_and_time(posattn_command):
     code, shown, _ = posattn_command("train", "sum", "--members=2", *options, "--out=run")
     first = shown.splitlines()[0]
     assert code == 0
-    assert first == "2 positional networks for sum, 9 steps: about 1 seconds on one CPU core as fast as those of an AMD EPYC."
+    assert first == "2 positional networks for sum, 9 steps: about 1 second on one CPU core as fast as those of an AMD EPYC."
     assert "steps" not in posattn_command("train", "sum", "--members=2", *options, "--out=run")[1]  # it is done
 
 
