@@ -25,6 +25,7 @@ from posattn.tokens import TokenConfig
 
 METRICS = ("mse", "mape", "unparsed")
 FIGURE = Lines(views=tuple(View("", metric=metric) for metric in METRICS))
+_MOST_TRIALS = 1000  # fine-tunings that anyone can wait for
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         instance("settings", self.settings, gpt2.FineTuning, "a FineTuning")
-        whole("runs", self.trials)
+        whole("runs", self.trials, most=_MOST_TRIALS)
         whole("test_samples", self.samples)
         for scale in several("scales", self.scales):
             factor(scale)

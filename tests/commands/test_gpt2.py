@@ -50,6 +50,7 @@ def test_the_command_from_checkpoint_to_figure(posattn_command, tmp_path):
             ["mixed-min", "--checkpoint", "."],
             "checkpoint is '.'; the folder must hold a GPT-2 as save_pretrained leaves it",
         ),
+        (["mixed-min", "--runs", 10**12], "runs is 1000000000000; it must be at most 1000."),
         (["mixed-min", "--against", "nothing"], "there is no folder nothing; give that of a run."),
     ],
 )
