@@ -228,6 +228,20 @@ def test_a_damaged_checkpoint_of_an_unfinished_run_is_passed_over_and_stays(half
     assert snapshot(held.path) == before
 
 
+def test_a_checkpoint_that_is_being_written_is_passed_over_in_silence(half):
+    held, _, _ = half
+    held.checkpoints()[0].with_suffix(".json").unlink()
+    with pytest.warns(UserWarning) as said:
+        assert posattn.load(held.path).result["unfinished"] == "epoch 1 of 3"
+    assert ["is unfinished" in str(each.message) for each in said] == [True]
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_read(copied, monkeypatch):
+    looks = iter([False])
+    monkeypatch.setattr(RunFolder, "finished", property(lambda own: next(looks, True)))
+    assert posattn.load(copied).status == posattn.load(copied).status != ["unfinished"]
+
+
 @pytest.mark.filterwarnings("ignore:.*unfinished")
 def test_training_does_not_begin_with_an_unfinished_run_and_goes_on_with_it(half):
     held, spec, _ = half
