@@ -12,6 +12,7 @@ ARCHITECTURES = (
     *("no-encoding", "rope-only", "standard-rope", "looped", "alibi", "randomized"),
 )
 ENCODINGS = ("one-hot", "binary", "sinusoidal")
+LAYOUTS = ("elements", "elements-shared", "characters")
 FAMILIES = ("dilated", "butterfly", "selector")
 RECIPES = ("paper", "tuned", "looped", "sorter", "selector")
 PRECISIONS = ("fp32", "tf32", "fp16")

@@ -248,7 +248,7 @@ def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     asked = run.task_of(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
-    x = asked.encode(text)
+    x = asked.laid_out(asked.encode(text), run.config.n)
     truth, out = asked.target(x), run.answer(x, member).cpu()
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()

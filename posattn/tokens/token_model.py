@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, Transformer
@@ -48,7 +49,7 @@ class TokenConfig(ModelConfig):
 
     @property
     def reads(self) -> str:
-        return self.tokens
+        return self.vocabulary.text
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -71,6 +72,35 @@ class TokenConfig(ModelConfig):
         return TokenTransformer
 
 
+class SharedEncoder(nn.Module):
+    """An encoder whose columns for the characters at shared places are M_p e_c: a vector per character, a matrix per place."""
+
+    def __init__(self, encoder: nn.Linear, words: Vocabulary):
+        super().__init__()
+        d, pairs = encoder.out_features, words.characters
+        own = [(words.shared.index(place), character) for place, character in pairs if place in words.shared]
+        known = sorted({character for _, character in own})
+        first = min(index for index, (place, _) in enumerate(pairs) if place in words.shared)
+        if [place in words.shared for place, _ in pairs[first:]] != [True] * len(own):
+            raise UsageError(f"shared is {words.shared}; it must be the last places of a word.")
+        self.first = first
+        self.register_buffer("place", torch.tensor([place for place, _ in own]), persistent=False)
+        self.register_buffer("character", torch.tensor([known.index(each) for _, each in own]), persistent=False)
+        self.others = nn.Parameter(torch.cat([encoder.weight[:, :first], encoder.weight[:, first + len(own) :]], dim=1))
+        self.vectors = nn.Parameter(torch.randn(len(known), d))
+        self.places = nn.Parameter(torch.randn(len(words.shared), d, d) / d**0.5)
+        self.bias = encoder.bias
+
+    @property
+    def weight(self) -> Float[Tensor, "d F"]:
+        """The columns as those of a linear layer."""
+        shared = torch.einsum("sij,sj->is", self.places[self.place], self.vectors[self.character])
+        return torch.cat([self.others[:, : self.first], shared, self.others[:, self.first :]], dim=1)
+
+    def forward(self, features: Float[Tensor, "*batch F"]) -> Float[Tensor, "*batch d"]:
+        return F.linear(features, self.weight, self.bias)
+
+
 class TokenTransformer(Transformer):
     """Tokens (..., k) in; out a logit for each word, (..., k, V), or for numbers among tokens one number, (..., 1)."""
 
@@ -81,6 +111,8 @@ class TokenTransformer(Transformer):
         super().__init__(config)
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         reset_embedding(self.encoder, config.vocabulary)
+        if config.vocabulary.shared:
+            self.encoder = SharedEncoder(self.encoder, config.vocabulary)
 
     def forward(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*out"]:
         if not self.config.relative:
