@@ -1,8 +1,8 @@
 """The folded network in half precision, for lists that the fused kernels do not hold: states are float16, sums float32.
 
 Positional attention does not depend on the input, so A_h times the states of all lists is one product per member and head.
-Self-attention goes through PyTorch's fused attention. Where the answer is read off the scratchpad alone, the last layer computes
-no other position.
+Self-attention goes through PyTorch's fused attention. Where the answer is read off the scratchpad alone, the last layer
+computes no other position.
 
 Float16 has few exponents. Gradients therefore start at size one (posattn.training.ways), and those of weights, which are sums
 over all lists, are float32.
@@ -10,6 +10,7 @@ over all lists, are float32.
 Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H heads, s the state.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ def half_forward(
     folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
 ) -> Float[Tensor, "M b *out"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
-    members, b, n, _ = features.shape
     positional = config.design.attends == "position"
     # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
     s = (features.transpose(1, 2) if positional else features).to(HALF)
@@ -41,7 +41,7 @@ def half_forward(
         if c is not None:
             z = z + c[:, :, None].to(HALF)
         s = torch.relu(z + attend(folded, s, layer, u[1:], only, config))
-    out = _Mapped.apply(s.flatten(1, 2), folded["w"], torch.float32)
+    out = _product(s.flatten(1, 2), folded["w"], torch.float32)
     out = out if folded.get("b") is None else out + folded["b"]
     out = out.view(*s.shape[:-1], -1)
     out = out.transpose(1, 2) if positional else out
@@ -54,7 +54,7 @@ def _positional(
     """Σ_h A_h s U_h."""
     a = folded["A"][layer][..., -1:, :] if only else folded["A"][layer]
     parts = [
-        _mapped(_Mixed.apply(own, s.flatten(2)).unflatten(2, s.shape[2:]), u_h)
+        _mapped(_mix(own, s.flatten(2)).unflatten(2, s.shape[2:]), u_h)
         for own, u_h in zip(a.unbind(dim=1), u, strict=True)
     ]
     return sum(parts[1:], parts[0])
@@ -83,12 +83,12 @@ def _attention(
     """Fused attention wants features in multiples of eight, and as many in values as in keys."""
     width = values.shape[-1]
     wide = -(-max(q.shape[-1], width) // 8) * 8
-    padded = (F.pad(x, (0, wide - x.shape[-1])) for x in (q, keys, values))
-    return F.scaled_dot_product_attention(*padded, is_causal=causal, scale=1.0)[..., :width]
+    q, keys, values = (F.pad(x, (0, wide - x.shape[-1])) for x in (q, keys, values))
+    return F.scaled_dot_product_attention(q, keys, values, is_causal=causal, scale=1.0)[..., :width]
 
 
 def _mapped(x: Float[Tensor, "M p q d"], matrix: Float[Tensor, "M d e"]) -> Float[Tensor, "M p q e"]:
-    return _Mapped.apply(x.flatten(1, 2), matrix, HALF).unflatten(1, x.shape[1:3])
+    return _product(x.flatten(1, 2), matrix, HALF).unflatten(1, x.shape[1:3])
 
 
 def _sum(x: Tensor, y: Tensor) -> Tensor:
@@ -127,3 +127,7 @@ class _Mixed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         a, s = ctx.saved_tensors
         return _sum(gradient, s.mT), torch.bmm(a.mT, gradient)
+
+
+_product: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Mapped.apply
+_mix: Callable[[Tensor, Tensor], Tensor] = _Mixed.apply

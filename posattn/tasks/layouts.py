@@ -72,7 +72,9 @@ def elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
     # After 'Cat' a sign or none, and one digit or two.
     after = [index.gather(-1, (where + step).clamp(max=_LONGEST - 1)) for step in (3, 4, 5)]
     signs = [_CHARACTERS.index[sign] for kind in SIGNS.values() for sign in kind]
-    sign = sum((after[0] == own) * row for row, own in enumerate(signs, start=1))
+    sign = torch.zeros_like(where)
+    for row, own in enumerate(signs, start=1):
+        sign += row * (after[0] == own)
     first, second = (torch.where(sign > 0, after[k + 1], after[k]) - _CHARACTERS.index["0"] for k in (0, 1))
     two = (second >= 0) & (second < 10)
     identifier = torch.where(two, 10 * first + second, first).clamp(IDENTIFIERS[0], IDENTIFIERS[-1])
@@ -80,11 +82,12 @@ def elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
     found = torch.where(number.gather(-1, where), x.gather(-1, where), words)
     query = (index == _CHARACTERS.index["F"]).int().argmax(dim=-1, keepdim=True)
     letter = index.gather(-1, (query + len("Find ") + _LETTER).clamp(max=_LONGEST - 1))
-    kind = sum((letter == _CHARACTERS.index[name[_LETTER]]) * row for row, name in enumerate(TYPES))
-    kind_code = word_code(kind + WORDS.index[TYPES[0].ljust(6)]).to(x.dtype)
-    elements = torch.cat([found[..., :ELEMENTS], kind_code, found[..., ELEMENTS:]], dim=-1)
+    kind = torch.full_like(letter, WORDS.index[TYPES[0].ljust(6)])
+    for row, name in enumerate(TYPES):
+        kind += row * (letter == _CHARACTERS.index[name[_LETTER]])
+    elements = torch.cat([found[..., :ELEMENTS], word_code(kind).to(x.dtype), found[..., ELEMENTS:]], dim=-1)
     if not x.is_meta and bool((wrong := _characters(elements) != x).any()):
-        position, own = (found[0].item() for found in (wrong.nonzero()[:, -1], x[wrong]))
+        position, own = int(wrong.nonzero()[0, -1]), float(x[wrong][0])
         said = f"{own:g}" if own >= 0 else repr(_CHARACTERS.words[int(-1 - own)])
         raise UsageError(f"position {position + 1} of the prompt is {said}; there is no prompt that has it there.")
     check_layout(elements)

@@ -5,7 +5,7 @@ letters is one logit per word at every position, the answer to a prompt is one n
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +79,9 @@ class TokenConfig(ModelConfig):
 class SharedEncoder(nn.Module):
     """An encoder whose columns for the characters at shared places are M_p e_c: a vector per character, a matrix per place."""
 
+    place: Tensor
+    character: Tensor
+
     def __init__(self, encoder: nn.Linear, words: Vocabulary):
         super().__init__()
         d, pairs = encoder.out_features, words.characters
@@ -116,7 +119,7 @@ class TokenTransformer(Transformer):
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         reset_embedding(self.encoder, config.vocabulary)
         if config.vocabulary.shared:
-            self.encoder = SharedEncoder(self.encoder, config.vocabulary)
+            self.encoder: Any = SharedEncoder(self.encoder, config.vocabulary)
 
     def forward(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*out"]:
         if not self.config.relative:

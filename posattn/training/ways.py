@@ -5,8 +5,8 @@
     way.gradient(prepared.tensors, x, y, lists)           the loss of a part of a batch, and its gradient for those tensors
     prepared.adjoint(gradients)                           that gradient for the parameters, one row per member
 
-``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding), ``Half``
-does so in half precision, and ``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
+``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding),
+``Half`` does so in half precision, and ``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
 
 Letters: M members, m some of them, P parameters of one, b lists, k numbers per list.
 """
