@@ -87,8 +87,8 @@ def elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
         kind += row * (letter == _CHARACTERS.index[name[_LETTER]])
     elements = torch.cat([found[..., :ELEMENTS], word_code(kind).to(x.dtype), found[..., ELEMENTS:]], dim=-1)
     if not x.is_meta and bool((wrong := _characters(elements) != x).any()):
-        position, own = int(wrong.nonzero()[0, -1]), float(x[wrong][0])
-        said = f"{own:g}" if own >= 0 else repr(_CHARACTERS.words[int(-1 - own)])
+        position, value = int(wrong.nonzero()[0, -1]), float(x[wrong][0])
+        said = f"{value:g}" if value >= 0 else repr(_CHARACTERS.words[int(-1 - value)])
         raise UsageError(f"position {position + 1} of the prompt is {said}; there is no prompt that has it there.")
     check_layout(elements)
     return elements
