@@ -8,7 +8,7 @@ from typing import Any
 from posattn.errors import UsageError, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
-from posattn.model import ModelConfig
+from posattn.model import KINDS_BY_ARCH, ModelConfig
 from posattn.network import NetworkConfig, from_dict
 from posattn.tasks import MixedTask, task
 from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
@@ -37,7 +37,8 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
             "bias=False (--no-bias) leaves out the biases of a positional one."
         )
-    return suited(from_dict(own.NETWORK | settings), name)
+    usual = {"n": own.NETWORK["n"]} if arch in KINDS_BY_ARCH and "n" in own.NETWORK else own.NETWORK
+    return suited(from_dict(usual | settings), name)
 
 
 def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:

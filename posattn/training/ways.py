@@ -34,7 +34,6 @@ from posattn.tokens.vocabulary import relative_numbers
 from posattn.training.losses import Loss, cross_entropy, squared_error
 from posattn.training.parameters import Layered, Parameters, initial_model
 
-LOGITS = "layers.0.attention.logits"  # of a looped network
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
 
 
@@ -75,7 +74,16 @@ class Plain:
         """``length`` is that of the lists; ``factor`` multiplies the attention logits of a looped network."""
         # Copies: products of matrices that lie elsewhere in memory may differ in the last bit.
         named = {name: value.clone() for name, value in parameters.named(members).items()}
-        return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+        sharpened = self.config.sharpened
+        if factor is None or sharpened is None:
+            return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+        grown = factor
+
+        def adjoint(found: list[Tensor]) -> Tensor:
+            own = [value * grown if name == sharpened else value for name, value in zip(named, found, strict=True)]
+            return parameters.flatten(own, stacked=False)
+
+        return Prepared(named | {sharpened: named[sharpened] * factor}, adjoint)
 
     def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if len(x) == 1:  # vmap costs time and gains nothing for one member
@@ -106,21 +114,6 @@ class Looped(Plain):
     """A looped network, folded; for very long lists the network itself."""
 
     config: LoopedConfig
-
-    def prepare(
-        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
-    ) -> Prepared:
-        prepared = super().prepare(parameters, members, length)
-        if factor is None:
-            return prepared
-        names, own = list(prepared.tensors), prepared.tensors | {LOGITS: prepared.tensors[LOGITS] * factor}
-
-        def adjoint(found: list[Tensor]) -> Tensor:
-            return prepared.adjoint(
-                [value * factor if name == LOGITS else value for name, value in zip(names, found, strict=True)]
-            )
-
-        return Prepared(own, adjoint)
 
     def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if x.shape[-1] > _LONG:
