@@ -53,7 +53,7 @@ class AnswersView {
 
   async pick(number) {
     this.wanted = number;
-    const { lengths, longest, models } = this.content.subjects[number];
+    const { task, lengths, longest, models } = this.content.subjects[number];
     const colours = coloursOf(models.map(({ kind }) => kind));
     const shown = models.map((model, k) => this.entryOf(model, colours[k]));
     await Promise.all(shown.map((entry) => this.choose(entry, 0)));
@@ -70,6 +70,7 @@ class AnswersView {
     byId("scores").replaceChildren(...shown.map(({ card }) => card));
     byId("maps").replaceChildren(...shown.map(({ grid }) => grid.element));
     this.lengthen(length);
+    byId("answers").dataset.task = task; // shown, for whoever waits for it
   }
 
   entryOf(model, colour) {

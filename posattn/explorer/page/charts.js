@@ -35,9 +35,11 @@ function powersOfTen(low, high, most) {
   return ticks;
 }
 
-function tickText(value, log) {
-  if (log && (value < 0.001 || value >= 1e5)) return `1e${Math.round(Math.log10(value))}`.replace("-", "−");
-  return short(value, Math.abs(value) < 1e5 ? 4 : 2);
+/** A tick in as few characters as it needs: 0.02, 1e5, 5e−4. */
+function tickText(value) {
+  const number = Number(value.toPrecision(4)), size = Math.abs(number);
+  const text = size && (size < 0.001 || size >= 1e5) ? number.toExponential() : String(number);
+  return text.replace("e+", "e").replaceAll("-", "−");
 }
 
 /** The ends of an axis that shows `values`: on a logarithmic axis at least a power of ten apart, else never so close that an error of a hundredth fills it. */
@@ -113,12 +115,12 @@ function chartPicture(chart) {
     const y = yAxis.place(tick);
     return [
       draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y, y2: y }),
-      draw("text", { class: "tick end", x: box.left - 6, y: y + 3.5 }, tickText(tick, ylog)),
+      draw("text", { class: "tick end", x: box.left - 6, y: y + 3.5 }, tickText(tick)),
     ];
   });
   const below = xAxis.ticks.map((tick) => {
     const x = xAxis.place(tick);
-    if (!turned) return draw("text", { class: "tick middle", x, y: box.bottom + 16 }, names?.[tick] ?? tickText(tick, xlog));
+    if (!turned) return draw("text", { class: "tick middle", x, y: box.bottom + 16 }, names?.[tick] ?? tickText(tick));
     return draw("text", { class: "tick end", transform: `translate(${x + 4} ${box.bottom + 14}) rotate(-30)` }, names[tick]);
   });
   return draw(
