@@ -17,8 +17,8 @@ from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.expressions import Array
-from posattn.compiler.message_programs import LETTERS
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
+from posattn.compiler.message_programs import LETTERS
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.names import BOUND

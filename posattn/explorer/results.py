@@ -7,7 +7,6 @@ import pandas as pd
 from posattn.experiments import EXPERIMENTS, Experiment, Store
 from posattn.experiments.engine import reportable
 
-
 # The view that a figure with many panels opens with, where it is not the first: where networks differ.
 _OPENS = {
     "fix-sample": "scale 3",

@@ -78,13 +78,6 @@ def test_saved_programs_are_shown_and_stepped_through(tmp_path):
     assert content.networks[nothing["network"]].described["compiled"]
 
 
-def test_programs_that_read_letters_say_so():
-    content = Content()
-    for name in ("khop", "prefix-sum"):
-        content.program(name, 2)
-    assert [program["alphabet"] for program in content.programs] == ["abcdefghijklmnopqrstuvwxyz", ""]
-
-
 @pytest.mark.parametrize(("arch", "said"), [("no-encoding", "compares the numbers"), ("misaligned", "sees positions")])
 def test_a_card_says_what_attention_sees(lively, arch, said):
     content = Content()

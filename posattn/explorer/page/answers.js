@@ -190,7 +190,7 @@ class AnswersView {
     });
     if (this.truth) series.unshift({ label: "true answer", colour: "var(--truth)", thick: true, points: line(this.truth) });
     const whole = this.editor.numbers.length > WITH_SLIDERS ? null : this.editor.numbers.map((_, i) => i + 1);
-    const room = Math.min(760, Math.max(300, byId("answer-chart").clientWidth));
+    const room = Math.max(300, byId("answer-chart").clientWidth);
     byId("answer-chart").replaceChildren(
       chartPicture({
         series, xlabel: "position", ylabel: this.truth ? "answer; wide and grey: the true one" : "answer", xticks: whole, width: room, height: 260, title: "Answers by position",
