@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import posattn
 from posattn import UsageError
@@ -11,6 +12,7 @@ from posattn.compiled_run import save
 from posattn.compiler import compile_program
 from posattn.compiler.pcoc import PCOC
 from posattn.explorer import of_runs
+from posattn.explorer.content import Content
 
 SHORT = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
 TINY = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
@@ -37,6 +39,7 @@ def test_members_stand_by_their_task_with_the_program_that_solves_it(trained):
         own, compiled = by_task[task]["models"]
         assert [choice["name"] for choice in own["choices"]] == [f"member {k}, seed {k}" for k in numbers]
         assert own["label"] == str(trained)
+        assert "sees positions" in own["about"] and "A program" in compiled["about"]  # what a card says
         assert compiled["choices"][0]["name"] == program
         assert content.networks[compiled["choices"][0]["network"]].described["n"] == 3
     assert [len(subject["models"][0]["choices"]) for subject in of_runs([trained], members=1).subjects] == [1, 1]
@@ -73,6 +76,13 @@ def test_saved_programs_are_shown_and_stepped_through(tmp_path):
     assert (nothing["name"], nothing["ranges"]) == ("nothing", [[-3.0, 3.0, False]])
     assert np.abs(nothing["examples"]).max() <= 3
     assert content.networks[nothing["network"]].described["compiled"]
+
+
+@pytest.mark.parametrize(("arch", "said"), [("no-encoding", "compares the numbers"), ("misaligned", "sees positions")])
+def test_a_card_says_what_attention_sees(lively, arch, said):
+    content = Content()
+    choices = [{"network": content.add(lively(torch.float32, n=3, arch=arch)), "name": ""}]
+    assert said in content.model("mine", arch, "", choices)["about"]
 
 
 def test_token_runs_and_graph_networks_are_refused(tmp_path):
