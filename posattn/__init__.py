@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posattn.attention import PositionalAttention
     from posattn.baselines import GraphConfig
     from posattn.compiled_run import CompiledRun
     from posattn.compiler import compile
     from posattn.errors import UsageError
     from posattn.folding import Frozen
     from posattn.guarantees import generalization_bound
+    from posattn.layers import PositionalAttention
     from posattn.looped import LoopedConfig
     from posattn.model import ARCHITECTURES, ModelConfig, Transformer
     from posattn.pretrained import pretrained
@@ -36,13 +36,13 @@ __all__ = [
 
 # Where each of them is defined. They are imported when the first is asked for: help needs neither them nor torch.
 _HOMES = {
-    "attention": ("PositionalAttention",),
     "baselines": ("GraphConfig",),
     "compiled_run": ("CompiledRun",),
     "compiler": ("compile",),
     "errors": ("UsageError",),
     "folding": ("Frozen",),
     "guarantees": ("generalization_bound",),
+    "layers": ("PositionalAttention",),
     "looped": ("LoopedConfig",),
     "model": ("ARCHITECTURES", "ModelConfig", "Transformer"),
     "pretrained": ("pretrained",),
