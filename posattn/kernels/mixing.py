@@ -51,25 +51,25 @@ def logits_of(one, other, scale):
 
 
 @triton.jit
-def rows_of(pointer, row, n, D_K: tl.constexpr, K: tl.constexpr):
+def rows_of(pointer, row, n, q_row, q_column, D_K: tl.constexpr, K: tl.constexpr):
     """Rows of queries or keys, in K columns."""
     column = tl.arange(0, K)
     there = (row < n)[:, None] & (column < D_K)[None, :]
-    return tl.load(pointer + row[:, None] * D_K + column[None, :], mask=there, other=0.0)
+    return tl.load(pointer + row[:, None] * q_row + column[None, :] * q_column, mask=there, other=0.0)
 
 
 @triton.jit
 def weigh(
-    q_pointer, k_pointer, sums_pointer, a_pointer, n, wide, scale,
+    q_pointer, k_pointer, sums_pointer, a_pointer, n, wide, scale, q_head, q_row, q_column,
     CAUSAL: tl.constexpr, MEASURE: tl.constexpr, STORE: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr, DIAGONAL: tl.constexpr,
 ):  # fmt: skip
     """With MEASURE the log2 of a row's sum of exponentials; with STORE its weights. The longest causal rows come first."""
     head, first = tl.program_id(1).to(tl.int64), (tl.num_programs(0) - 1 - tl.program_id(0)) * R
-    q_pointer += head * n * D_K
-    k_pointer += head * n * D_K
+    q_pointer += head * q_head
+    k_pointer += head * q_head
     row = first + tl.arange(0, R)
-    q = rows_of(q_pointer, row, n, D_K, K)
+    q = rows_of(q_pointer, row, n, q_row, q_column, D_K, K)
     stop = n
     if CAUSAL:
         stop = tl.minimum(n, first + R)
@@ -80,7 +80,9 @@ def weigh(
             seen = (column < n)[None, :]
             if CAUSAL:
                 seen = seen & (row[:, None] >= column[None, :])
-            s = tl.where(seen, logits_of(q, rows_of(k_pointer, column, n, D_K, K), scale), float("-inf"))
+            s = tl.where(
+                seen, logits_of(q, rows_of(k_pointer, column, n, q_row, q_column, D_K, K), scale), float("-inf")
+            )
             higher = tl.maximum(top, tl.max(s, axis=1))
             total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(s - higher[:, None]), axis=1)
             top = higher
@@ -94,7 +96,7 @@ def weigh(
         for start in range(0, stop, C):
             column = start + tl.arange(0, C)
             seen = (row < n)[:, None] & (column < n)[None, :]
-            a = tl.exp2(logits_of(q, rows_of(k_pointer, column, n, D_K, K), scale) - sums[:, None])
+            a = tl.exp2(logits_of(q, rows_of(k_pointer, column, n, q_row, q_column, D_K, K), scale) - sums[:, None])
             if CAUSAL:
                 a = tl.where(row[:, None] >= column[None, :], a, 0.0)
             place = a_pointer + (head * n + row[:, None]) * wide + column[None, :]
@@ -104,7 +106,7 @@ def weigh(
 @triton.jit
 def mix(
     a_pointer, q_pointer, k_pointer, sums_pointer, v_pointer, y_pointer, n, wide, columns, first, count, scale,
-    v_sequence, v_row, v_head, y_sequence, y_row, y_head,
+    q_head, q_row, q_column, v_sequence, v_row, v_head, v_column, y_sequence, y_row, y_head, y_column,
     CAUSAL: tl.constexpr, TRANSPOSED: tl.constexpr, STORED: tl.constexpr, ADD: tl.constexpr, EVEN: tl.constexpr,
     E: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr, R: tl.constexpr, C: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
@@ -123,7 +125,7 @@ def mix(
     if not TRANSPOSED:
         row += first
     sequence = (column // E).to(tl.int64)
-    v_place = v_pointer + head * v_head + (sequence * v_sequence + column % E)[None, :]
+    v_place = v_pointer + head * v_head + (sequence * v_sequence + column % E * v_column)[None, :]
     start, stop = 0, n
     if TRANSPOSED:
         stop = count
@@ -134,9 +136,9 @@ def mix(
     if STORED:
         a_pointer += head * count * wide
     else:
-        q_pointer += head * n * D_K
-        k_pointer += head * n * D_K
-        fixed = rows_of(k_pointer if TRANSPOSED else q_pointer, row, n, D_K, K)
+        q_pointer += head * q_head
+        k_pointer += head * q_head
+        fixed = rows_of(k_pointer if TRANSPOSED else q_pointer, row, n, q_row, q_column, D_K, K)
         if not TRANSPOSED:
             sums = tl.load(sums_pointer + head * n + row, mask=row < n, other=0.0)
     total = tl.zeros((R, C), tl.float32)
@@ -146,7 +148,9 @@ def mix(
         if EVEN:
             v = tl.load(v_place + other[:, None] * v_row)
         else:
-            v = tl.load(v_place + other[:, None] * v_row, mask=(local < stop)[:, None] & (column < columns)[None, :], other=0.0)
+            v = tl.load(
+                v_place + other[:, None] * v_row, mask=(local < stop)[:, None] & (column < columns)[None, :], other=0.0
+            )
         if STORED:
             if TRANSPOSED:
                 place = a_pointer + local[:, None] * wide + row[None, :]
@@ -161,7 +165,7 @@ def mix(
                 else:
                     a = tl.load(place, mask=(row < first + count)[:, None] & (local < stop)[None, :], other=0.0)
         else:
-            moving = rows_of(q_pointer if TRANSPOSED else k_pointer, other, n, D_K, K)
+            moving = rows_of(q_pointer if TRANSPOSED else k_pointer, other, n, q_row, q_column, D_K, K)
             s = logits_of(fixed, moving, scale)
             if TRANSPOSED:
                 below = tl.load(sums_pointer + head * n + other, mask=other < n, other=0.0)
@@ -176,7 +180,9 @@ def mix(
                     a = tl.where((other < n)[None, :], a, 0.0)
             a = a.to(v.dtype)
         total = tl.dot(a, v, total, input_precision="ieee")
-    y_place = y_pointer + head * y_head + row[:, None] * y_row + (sequence * y_sequence + column % E)[None, :]
+    y_place = (
+        y_pointer + head * y_head + row[:, None] * y_row + (sequence * y_sequence + column % E * y_column)[None, :]
+    )
     there = (row < (n if TRANSPOSED else first + count))[:, None] & (column < columns)[None, :]
     if ADD:
         total += tl.load(y_place, mask=there, other=0.0)
@@ -185,7 +191,7 @@ def mix(
 
 @triton.jit
 def overlap(
-    dy_pointer, y_pointer, d_pointer, n, columns, dy_sequence, dy_row, dy_head, y_sequence, y_row, y_head,
+    dy_pointer, y_pointer, d_pointer, n, columns, dy_sequence, dy_row, dy_head, dy_column, y_sequence, y_row, y_head, y_column,
     E: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """D, the products of the rows of dY and Y."""
@@ -195,17 +201,17 @@ def overlap(
         column = at + tl.arange(0, T)
         sequence = (column // E).to(tl.int64)
         there = (row < n)[:, None] & (column < columns)[None, :]
-        dy_place = dy_pointer + head * dy_head + row[:, None] * dy_row + (sequence * dy_sequence + column % E)[None, :]
-        y_place = y_pointer + head * y_head + row[:, None] * y_row + (sequence * y_sequence + column % E)[None, :]
-        dy = tl.load(dy_place, mask=there, other=0.0).to(tl.float32)
-        total += dy * tl.load(y_place, mask=there, other=0.0).to(tl.float32)
+        dy_at = head * dy_head + (sequence * dy_sequence + column % E * dy_column)[None, :]
+        y_at = head * y_head + (sequence * y_sequence + column % E * y_column)[None, :]
+        dy = tl.load(dy_pointer + row[:, None] * dy_row + dy_at, mask=there, other=0.0).to(tl.float32)
+        total += dy * tl.load(y_pointer + row[:, None] * y_row + y_at, mask=there, other=0.0).to(tl.float32)
     tl.store(d_pointer + head * n + row, tl.sum(total, axis=1), mask=row < n)
 
 
 @triton.jit
 def slope(
-    a_pointer, q_pointer, k_pointer, sums_pointer, d_pointer, dy_pointer, v_pointer, n, wide, columns, first, count, scale, unit,
-    dy_sequence, dy_row, dy_head, v_sequence, v_row, v_head,
+    a_pointer, q_pointer, k_pointer, sums_pointer, d_pointer, dy_pointer, v_pointer, n, wide, columns, first, count, scale,
+    unit, q_head, q_row, q_column, dy_sequence, dy_row, dy_head, dy_column, v_sequence, v_row, v_head, v_column,
     CAUSAL: tl.constexpr, STORED: tl.constexpr, EVEN: tl.constexpr, E: tl.constexpr, D_K: tl.constexpr, K: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr, T: tl.constexpr, SQUARE: tl.constexpr,
 ):  # fmt: skip
@@ -226,7 +232,7 @@ def slope(
         if right > before + down:
             right -= before + down + 1
             if 2 * down + 1 == tall:
-                right = n  # the row in the middle has no other
+                right += long  # the row in the middle has no other
             down = tall - 1 - down
     row = first + down * SQUARE + tile // ACROSS * R + tl.arange(0, R)
     column = right * SQUARE + tile % ACROSS * C + tl.arange(0, C)
@@ -237,7 +243,8 @@ def slope(
         for at in range(0, columns, T):
             inner = at + tl.arange(0, T)
             sequence = (inner // E).to(tl.int64)
-            dy_at, v_at = (sequence * dy_sequence + inner % E)[None, :], (sequence * v_sequence + inner % E)[None, :]
+            dy_at = (sequence * dy_sequence + inner % E * dy_column)[None, :]
+            v_at = (sequence * v_sequence + inner % E * v_column)[None, :]
             if EVEN:
                 dy, v = tl.load(dy_place + dy_at), tl.load(v_place + v_at)
             else:
@@ -250,8 +257,8 @@ def slope(
         if STORED:
             a = tl.load(place, mask=there, other=0.0).to(tl.float32)
         else:
-            q = rows_of(q_pointer + head * n * D_K, row, n, D_K, K)
-            k = rows_of(k_pointer + head * n * D_K, column, n, D_K, K)
+            q = rows_of(q_pointer + head * q_head, row, n, q_row, q_column, D_K, K)
+            k = rows_of(k_pointer + head * q_head, column, n, q_row, q_column, D_K, K)
             sums = tl.load(sums_pointer + head * n + row, mask=row < n, other=0.0)
             a = tl.exp2(logits_of(q, k, scale) - sums[:, None])
             if CAUSAL:
@@ -284,6 +291,7 @@ class _Batch(NamedTuple):
             "n": self.n,
             "wide": self.wide,
             "scale": math.log2(math.e) / math.sqrt(d_k),
+            **{f"q_{axis}": stride for axis, stride in zip(("head", "row", "column"), self.q.stride(), strict=True)},
             "CAUSAL": self.causal,
             "D_K": d_k,
             "K": columns_of(d_k),
@@ -350,7 +358,7 @@ def _compiled(tiling: Tiling) -> dict[str, int]:
 
 
 def _strides(name: str, x: Float[Tensor, "B n H e"]) -> dict[str, int]:
-    return {f"{name}_{axis}": x.stride(place) for place, axis in enumerate(("sequence", "row", "head"))}
+    return {f"{name}_{axis}": x.stride(place) for place, axis in enumerate(("sequence", "row", "head", "column"))}
 
 
 def _stores(v: Float[Tensor, "B n H e"]) -> bool:
@@ -367,7 +375,7 @@ def _rows(v: Float[Tensor, "B n H e"]) -> int:
 @torch.library.custom_op("posattn::mix", mutates_args=())
 def mixed(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Y (B, n, H, e) from Q and K (H, n, d_k) and V (B, n, H, e); and log2 of the sums of exponentials (H, n)."""
-    batch = _Batch(q.contiguous(), k.contiguous(), q.new_empty(q.shape[:2], dtype=torch.float32), causal)
+    batch = _Batch(*_alike(q, k), q.new_empty(q.shape[:2], dtype=torch.float32), causal)
     v = _whole(v)
     a = batch.rows(batch.n) if _stores(v) else None
     batch.weigh(a, measure=True)
@@ -386,7 +394,8 @@ def mixed_backward(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of Q, K and V."""
-    batch = _Batch(q.contiguous(), k.contiguous(), sums, causal)
+    q, k = _alike(q, k)
+    batch = _Batch(q, k, sums, causal)
     dy, v, n = _whole(dy), _whole(v), v.shape[1]
     a = None
     if _stores(v):
@@ -400,12 +409,14 @@ def mixed_backward(
         dy, y, d, n, columns, **_strides("dy", dy), **_strides("y", y), E=v.shape[3], R=16, T=256, num_warps=4
     )
     rows = _rows(v)
-    short = {} if rows >= n else {"dtype": torch.float32}
-    dq, dk = (torch.empty(q.shape, dtype=short.get("dtype", q.dtype), device=q.device) for _ in range(2))
-    keys, queries, d_queries, d_keys = (x.transpose(0, 1)[None] for x in (batch.k, batch.q, dq, dk))
+    # Gradients of one-hot queries are laid out as the parameters are. Sums of several parts are float32's.
+    dq, dk = (torch.empty_like(q, dtype=q.dtype if rows >= n else torch.float32) for _ in range(2))
+    keys, queries, d_queries, d_keys = (x.transpose(0, 1)[None] for x in (k, q, dq, dk))
     ds = batch.rows(min(rows, n)) if a is None else a
     for first in range(0, n, rows):
-        part = ds if first + rows <= n else ds.flatten()[: len(q) * (n - first) * batch.wide].view(len(q), n - first, -1)
+        part = (
+            ds if first + rows <= n else ds.flatten()[: len(q) * (n - first) * batch.wide].view(len(q), n - first, -1)
+        )
         batch.slope(part, first, a is not None, dy, v, d)
         batch.mix(part, keys, d_queries, first=first, tiling=TILINGS["narrow"])
         batch.mix(part, queries, d_keys, transposed=True, first=first, add=first > 0, tiling=TILINGS["narrow"])
@@ -416,12 +427,20 @@ def mixed_backward(
 def _(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    q, k = _alike(q, k)
+    return torch.empty_like(q), torch.empty_like(k), v.new_empty(v.shape)
 
 
 def _whole(x: Float[Tensor, "B n H e"]) -> Float[Tensor, "B n H e"]:
     """x, or a copy if its last axis is not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _alike(q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"]) -> tuple[Tensor, Tensor]:
+    """Q and K in the same layout, which has no gaps."""
+    if q.stride() == k.stride() and torch.empty_like(q).stride() == q.stride():
+        return q, k
+    return q.contiguous(), k.contiguous()
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool], output: tuple[Tensor, Tensor]) -> None:

@@ -152,7 +152,9 @@ class DecodingLayer(MixingLayer):
         several = x.ndim == len(lead) + 2
         if x.shape != (*lead, *x.shape[len(lead) : -1], d_model) or not (several or x.ndim == len(lead) + 1):
             shape = ", ".join(map(str, (*lead, d_model)))
-            raise UsageError(f"x has shape {tuple(x.shape)}; for this state it must be ({shape}), or k positions of it.")
+            raise UsageError(
+                f"x has shape {tuple(x.shape)}; for this state it must be ({shape}), or k positions of it."
+            )
         fresh = self.values_of(x if several else x.unsqueeze(-2))
         stop = start + fresh.shape[-3]
         self.check_length(stop)

@@ -74,5 +74,7 @@ def as_boolean(name: str, mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shap
     hidden = mask.isneginf()
     # Reading the entries waits for a GPU, and cannot be traced.
     if not torch.compiler.is_compiling() and not (hidden | (mask == 0)).all():
-        raise UsageError(f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere.")
+        raise UsageError(
+            f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere."
+        )
     return hidden

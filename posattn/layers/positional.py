@@ -123,7 +123,9 @@ class PositionalAttention(DecodingLayer):
         """P W + b for the first n positions."""
         if self.P is not None:
             return linear(self.P[:n])
-        rows = linear.weight.mT[:n]
+        rows = (
+            linear.weight.mT if n == self.n_positions else linear.weight.mT[:n]
+        )  # a slice has a gradient to be filled up
         return rows if linear.bias is None else rows + linear.bias
 
     def mix(

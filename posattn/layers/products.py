@@ -16,16 +16,16 @@ from posattn.attention import attention_weights, causal_mask
 Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e)
 
 
-def product(
-    a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]
-) -> Float[Tensor, "*batch k H e"]:
+def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Float[Tensor, "*batch k H e"]:
     """Y = A V as one product per head, of V with n rows and a column for each sequence and entry."""
     lead, (n, heads, e) = v.shape[:-3], v.shape[-3:]
     columns = v.reshape(-1, n, heads, e).permute(2, 1, 0, 3).reshape(heads, n, -1)
     return (a.to(v.dtype) @ columns).unflatten(-1, (-1, e)).permute(2, 1, 0, 3).reshape(*lead, a.shape[1], heads, e)
 
 
-def product_of(q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], causal: bool, v: Float[Tensor, "*batch n H e"]) -> Product:
+def product_of(
+    q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], causal: bool, v: Float[Tensor, "*batch n H e"]
+) -> Product:
     """The function V → softmax(Q K^T / sqrt(d_k)) V, for values of the kind of ``v``."""
     if served(q, v):
         from posattn.kernels.mixing import mixed
