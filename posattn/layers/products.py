@@ -3,6 +3,7 @@
 A GPU computes it in ``posattn.kernels.mixing`` where that is faster. Letters: H heads, n positions, k rows of A, e value width.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from posattn.attention import attention_weights, causal_mask
+from posattn.attention import softmax
 
 Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e)
 
@@ -32,8 +33,7 @@ def product_of(
 
         short = (q.to(v.dtype), k.to(v.dtype))
         return lambda v: mixed(*short, v.reshape(-1, *v.shape[-3:]), causal)[0].reshape(v.shape)
-    mask = causal_mask(torch.arange(q.shape[1], device=q.device)) if causal else None
-    a = attention_weights(q, k, mask)
+    a = softmax(q / math.sqrt(q.shape[-1]) @ k.mT, causal)
     return lambda v: product(a, v)
 
 

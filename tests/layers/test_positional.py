@@ -229,6 +229,7 @@ def test_compiles_whole(unchecked, encoding, padded):
     layer = lively_layer(11, 6, 3, causal=True, encoding=encoding)
     x = torch.randn(3, 7, 6, dtype=torch.float64)
     arguments = (x, padding(7, 4, 0, n=7)) if padded else (x,)
+    torch.compiler.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     gradients = []
     for network in (layer, compiled):
@@ -240,6 +241,7 @@ def test_compiles_whole(unchecked, encoding, padded):
 
 def test_compiles_whole_with_dropout(unchecked):
     layer = lively_layer(7, 6, 3, dropout=0.3)
+    torch.compiler.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     x = torch.randn(3, 7, 6, dtype=torch.float64)
     assert not torch.equal(compiled(x), compiled(x))
