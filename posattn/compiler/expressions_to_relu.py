@@ -7,7 +7,7 @@ than |x| and bits c that are 0 or 1,
     [a > b]    =  relu(2(a - b) - 1/2) - relu(2(a - b) - 3/2)         for integers: flat for a quarter around each of them
     c x        =  relu(x - B(1-c)) - relu(-x - B(1-c))                exact in floating point: if c = 1, nothing is added
     t(i)       =  t(0) + Σ_j (second difference of t at j) relu(i - j)        a table of integers, read by the machine's number
-    t(i)       =  Σ_j t(j) relu(1 - relu(i - j) - relu(j - i))                any other table: one term is t(i), the others are 0
+    t(i)       =  Σ_j t(j) relu(1 - relu(i - j) - relu(j - i))                any other table: all terms but t(i) are 0
 
 A unit belongs to the hidden layer after the last unit that it reads. Layers in between carry what is needed later: relu(x) if
 the number cannot be negative, else relu(x) and relu(-x).
@@ -151,7 +151,7 @@ class Lowering:
         return one.plus(self.relu(one.plus(other, -1.0)), -1.0)
 
     def _addend(self, node: Expression, among_integers: bool) -> Affine:
-        """``node`` as a part of a sum. An integer's units may cancel; beside small real numbers they would take their digits."""
+        """``node`` as a part of a sum. The units of an integer cancel, which would take digits from small real numbers."""
         known = self.analysis.known(node)
         return self.held(self.affine(node), known.lo < 0) if known.integer and not among_integers else self.affine(node)
 
