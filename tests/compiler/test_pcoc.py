@@ -259,5 +259,5 @@ def test_an_expression_of_an_earlier_round_is_refused():
     for each in (stays, guarded):
         program = PCOC(2, 1, (Known(-9, 9),), (each,), start=start, name="recall")
         for run in (lambda p: pcoc.run(p, np.ones((2, 1))), compile_program):
-            with pytest.raises(UsageError, match="^recall, round 1: an expression reads the memory of another round"):
+            with pytest.raises(UsageError, match=r"^recall, round 1: an expression reads the memory of another round"):
                 run(program)
