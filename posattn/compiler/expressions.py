@@ -272,7 +272,7 @@ def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) 
 def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64) -> Expression:
     """Any function of numbers; one that also takes numpy arrays is evaluated faster.
 
-    The network holds a hidden layer that is fitted to the function, and the largest error of the fit is measured.
+    The network holds a hidden layer that is fitted to the function. Its error is sampled at many points, and not bounded.
     """
     if not callable(function) or not arguments:
         raise UsageError("fitted takes a function and at least one expression: fitted(np.cos, memory[0]).")

@@ -136,6 +136,12 @@ def test_a_fitted_function_reports_the_error_it_has():
     assert 0 < measured <= known.misfit <= (20 / 40) ** 2 / 8 * 2 + 1e-9
 
 
+def test_a_function_that_is_zero_at_all_knots_does_not_pass_for_zero():
+    """Points at equal distances would all meet the zeros of this sine; the points that are tried also lie between."""
+    node = ex.fitted(lambda a: np.sin(1280 * np.pi * a), A, units=64)
+    assert Analysis([Known(0.0, 1.0)], MACHINES).known(node).misfit > 0.9
+
+
 def test_a_function_of_two_arguments_is_fitted_better_with_more_units():
     def error(units):
         return Analysis(KNOWN, MACHINES).fit(ex.fitted(lambda a, b: a * b, A, B, units=units)).error
