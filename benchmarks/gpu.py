@@ -88,7 +88,7 @@ def tokens() -> None:
         with Workers(1) as workers, Precision(precision, torch.device("cuda")):
             own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision=precision)
             times = []
-            for _ in own.steps():
+            for _ in itertools.islice(own.steps(), plan.epochs - 1):  # one epoch is left for the profiler
                 torch.cuda.synchronize()
                 times.append(time.perf_counter())
             with profile(activities=[ProfilerActivity.CUDA]) as recorded:

@@ -11,6 +11,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posattn.errors import UsageError
+from posattn.network import check_input
+
+
+def check_real(x: object, wanted: torch.dtype) -> None:
+    """Raises unless ``x`` is a tensor of real numbers. They may be of any dtype: networks of programs convert them."""
+    check_input(x, x.dtype if isinstance(x, Tensor) and not x.is_complex() else wanted)
 
 
 def within_bounds(
@@ -25,7 +31,7 @@ def within_bounds(
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
     if (length := x.shape[-1 - (c > 1)]) != n:
         raise UsageError(f"the list has {length} numbers; this compiled program takes {n}.")
-    if torch.compiler.is_compiling():  # an exported program cannot raise
+    if torch.compiler.is_exporting():  # an exported program cannot raise
         return x
     for place, (low, high) in enumerate(bounds):
         numbers = x if c == 1 else x[..., place]
@@ -78,7 +84,7 @@ def refuse_breaches(z: Float[Tensor, "*batch N d"], layers: int) -> Float[Tensor
     An exported program cannot raise; its answers become NaN.
     """
     lost = z[..., -1] < -0.5
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_exporting():
         return z.masked_fill(lost.any(dim=-1)[..., None, None], torch.nan)
     if bool(lost.any()):
         codes = (-1 - z[..., -1]).round()

@@ -171,8 +171,8 @@ class TableNetwork(nn.Module):
         """A for the candidates within a list of n, and the share of attention that stays in it."""
         table = (self.config.sharpness * self.logits[row]).softmax(dim=-1)
         if self.config.fixed:
-            table = torch.zeros_like(table)
-            table[_FAMILY.candidates.index(-1)] = 1
+            there = torch.arange(len(table), device=table.device) == _FAMILY.candidates.index(-1)
+            table = there.to(table.dtype)
         a, m = split_weights(table.expand(1, n, -1), _inside(n, loop, table.device))
         return a[0], m
 
