@@ -148,20 +148,20 @@ def test_the_plateau_schedule_is_torchs_for_any_losses():
 
 
 TEAM = [Member(("sum", "min", "sort", "median", "maxsub")[k % 5], 20 + k, 1e-3 / (1 + k)) for k in range(10)]
-STEPS_200 = Recipe(samples=60, batch=12, epochs=40, patience=2, threshold=0.05)  # five steps an epoch
+STEPS_60 = Recipe(samples=60, batch=12, epochs=12, patience=2, threshold=0.05)  # five steps an epoch
 
 
 @pytest.fixture(scope="module")
 def company():
     plain = AnyLengthConfig(3, "rope-only", embed=8, width=8)  # does not fold
-    return {"folded": ensemble(TINY, STEPS_200, TEAM), "plain": ensemble(plain, STEPS_200, TEAM[:3])}
+    return {"folded": ensemble(TINY, STEPS_60, TEAM), "plain": ensemble(plain, STEPS_60, TEAM[:3])}
 
 
 @pytest.mark.parametrize(("kind", "k"), [("folded", 0), ("folded", 4), ("folded", 9), ("plain", 1)])
 def test_a_member_alone_is_the_member_among_others(company, kind, k):
     beside = company[kind]
-    alone = ensemble(beside.config, STEPS_200, [TEAM[k]])
-    assert alone.steps_done == beside.steps_done == 200
+    alone = ensemble(beside.config, STEPS_60, [TEAM[k]])
+    assert alone.steps_done == beside.steps_done == 60
     assert torch.equal(alone.blocks[0].x[0], beside.blocks[0].x[k])
     assert torch.equal(alone.blocks[0].y[0], beside.blocks[0].y[k])
     assert torch.equal(alone.blocks[0].order(7)[0], beside.blocks[0].order(7)[k])
