@@ -126,7 +126,8 @@ def test_killed_at_several_moments_it_ends_with_the_same_bits(reference, tmp_pat
         assert child.wait() == -signal.SIGKILL
     capfd.readouterr()
     here(monkeypatch, folder)
-    assert capfd.readouterr().err.count("\n") <= 1  # of a checkpoint that was being written when it was killed, a sentence
+    said = capfd.readouterr().err
+    assert said.count("\n") <= 1  # of a checkpoint that was being written when it was killed, a sentence
     assert_same_end(folder, reference)
 
 
