@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 RESULTS = Store(Path(__file__).parents[2] / "results" / "store")
 # Runs of every experiment whose rows are there, at paper scale unless it says another.
 STORED = {
-    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 555, "length": 470,
-    "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 48,
+    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 800, "length": 470,
+    "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 160,
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
     "mixed-samples": 96,
