@@ -187,7 +187,7 @@ def test_a_run_of_someone_elses_network_is_no_obstacle(tmp_path, engine):
     store, trial = Store(tmp_path / "store"), small()
     foreign = trial.cells("paper")[0].spec().to_dict() | {"model": {"kind": "own", "n": 2, "arch": "x", "settings": {}}}
     files.write_json(store.root / "runs" / "x-1" / "run.json", foreign)
-    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 4
+    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 5
     files.write_json(store.root / "runs" / "y-1" / "run.json", {"format": 1})
     with pytest.raises(files.Damaged, match=r"run\.json does not describe a run"):
         reproduce(small(seeds=3), "paper", tmp_path / "more", store, engine)
