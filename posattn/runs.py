@@ -151,9 +151,10 @@ class AnyRun(ABC):
         return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
-        """One row per member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``.
+        """One row per member and scale: squared errors ``mse`` and ``mse/c²``, accuracies, and ``status``.
 
-        Tasks of tokens have metrics of their own (``posattn.metrics``). Scales are 1 to 10 by default, or the task's.
+        The accuracies are ``rounding``, ``closeness`` and ``strict_closeness``; tasks of tokens have metrics of their own
+        (``posattn.metrics``). Scales are 1 to 10 by default, or the task's.
         """
         test = self._test(samples, split)
         factors = self.task.SCALES if scales is None else several("scales", scales)
