@@ -74,6 +74,7 @@ def on_page_content(html_text: str, **_: Any) -> str:
         block = found[1] == "div"
         text = re.sub(r"<mo>(\w\w+)</mo>", r"<mi>\1</mi>", convert(tex, display="block" if block else "inline"))
         text = re.sub(r"(<mi>\w\w+</mi>)(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)  # log m, but log(m)
+        text = re.sub(r"<mo( [^>]*)?>(?=(&#x0007C;|&#x02016;)<)", r'<mo\g<1> lspace="0" rspace="0">', text)  # |x|, ‖x‖
         return f'<div class="equation">{text}</div>' if block else text
 
     return EQUATION.sub(mathml, html_text)
