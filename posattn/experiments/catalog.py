@@ -265,7 +265,7 @@ _LIST = (
         "mixed-samples", "Figures 31-33", "mixed-type prompts against training prompts",
         _mixed(samples=_SIZES, measure=Scales((1, 10), train=True)),
         Lines("samples", tuple(
-            View(title, where, metric, more=metric == "mape" or where["split"] == "train")
+            View(title, where, metric, more=metric == "mape" or where.get("scale") != 10)
             for metric in ("mse", "mape")
             for title, where in (
                 ("training prompts", {"split": "train"}),
