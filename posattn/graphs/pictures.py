@@ -22,7 +22,7 @@ from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
 
 _LARGEST = 64  # the most machines that a picture can show
-_ACROSS, _DOWN, _RADIUS, _MARGIN, _HEAD = 110, 46, 15, 40, 34
+_ACROSS, _DOWN, _RADIUS, _MARGIN, _HEAD = 110, 46, 15, 40, 16
 _LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the width of a letter
 _OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
 
