@@ -73,8 +73,11 @@ def on_page_content(html_text: str, **_: Any) -> str:
         tex = html.unescape(found[2]).replace("{aligned}", "{align*}")
         block = found[1] == "div"
         text = re.sub(r"<mo>(\w\w+)</mo>", r"<mi>\1</mi>", convert(tex, display="block" if block else "inline"))
-        text = re.sub(r"(<mi>\w\w+</mi>)(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)  # log m, but log(m)
-        text = re.sub(r"<mo( [^>]*)?>(?=(&#x0007C;|&#x02016;)<)", r'<mo\g<1> lspace="0" rspace="0">', text)  # |x|, ‖x‖
+        # Functions stand apart from letters and numbers (n log n), not from brackets; |x| and ‖x‖ close on what is inside.
+        text = re.sub(r"(<mi>\w\w+</mi>)(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)
+        text = re.sub(r"(?<=</mi>|</mn>|msub>|msup>)(<mi>\w\w+</mi>)", r'<mspace width="0.17em"/>\1', text)
+        text = re.sub(r"<mo>(?=(&#x0007C;|&#x02016;)<)", '<mo stretchy="false">', text)
+        text = re.sub(r"<mo( [^>]*)>(?=(&#x0007C;|&#x02016;)<)", r'<mo\1 lspace="0" rspace="0">', text)
         return f'<div class="equation">{text}</div>' if block else text
 
     return EQUATION.sub(mathml, html_text)
