@@ -74,7 +74,8 @@ def on_page_content(html_text: str, **_: Any) -> str:
         block = found[1] == "div"
         text = re.sub(r"<mo>(\w\w+)</mo>", r"<mi>\1</mi>", convert(tex, display="block" if block else "inline"))
         # Functions stand apart from letters and numbers (n log n), not from brackets; |x| and ‖x‖ close on what is inside.
-        text = re.sub(r"(<mi>\w\w+</mi>)(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)
+        name = r"((?<!<msub>)(?<!<munder>)<mi>\w\w+</mi>|<msub><mi>\w\w+</mi><m\w>[^<]*</m\w></msub>)"
+        text = re.sub(name + "(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)
         text = re.sub(r"(?<=</mi>|</mn>|msub>|msup>)(<mi>\w\w+</mi>)", r'<mspace width="0.17em"/>\1', text)
         text = re.sub(r"<mo>(?=(&#x0007C;|&#x02016;)<)", '<mo stretchy="false">', text)
         text = re.sub(r"<mo( [^>]*)>(?=(&#x0007C;|&#x02016;)<)", r'<mo\1 lspace="0" rspace="0">', text)
