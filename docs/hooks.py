@@ -76,7 +76,8 @@ def on_page_content(html_text: str, **_: Any) -> str:
         # Functions stand apart from letters and numbers (n log n), not from brackets; |x| and ‖x‖ close on what is inside.
         name = r"((?<!<msub>)(?<!<munder>)<mi>\w\w+</mi>|<msub><mi>\w\w+</mi><m\w>[^<]*</m\w></msub>)"
         text = re.sub(name + "(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)
-        text = re.sub(r"(?<=</mi>|</mn>|msub>|msup>)(<mi>\w\w+</mi>)", r'<mspace width="0.17em"/>\1', text)
+        before = r"((?<=</mi>)|(?<=</mn>)|(?<=</msub>)|(?<=</msup>))(<mi>\w\w+</mi>)"
+        text = re.sub(before, r'<mspace width="0.17em"/>\2', text)
         text = re.sub(r"<mo>(?=(&#x0007C;|&#x02016;)<)", '<mo stretchy="false">', text)
         text = re.sub(r"<mo( [^>]*)>(?=(&#x0007C;|&#x02016;)<)", r'<mo\1 lspace="0" rspace="0">', text)
         return f'<div class="equation">{text}</div>' if block else text
