@@ -165,6 +165,8 @@ class AnyRun(ABC):
     ) -> pd.DataFrame:
         """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
         require(self.config, "every length")
+        if self.reads_tokens:
+            raise UsageError(f"the task {self.task.name} has no lists of numbers; lengths are only for those.")
         test = self._test(samples, split)
         return self._named(test.by_length(several("lengths", lengths), several("scales", scales)))
 

@@ -67,7 +67,6 @@ class TableConfig(NetworkConfig):
 
     kind: ClassVar[str] = "table"
     any_length: ClassVar[bool] = True
-    attends: ClassVar[str] = "offset"
     reads: ClassVar[str] = "letters"
     recipe: ClassVar[str] = "table"
     sharpened: ClassVar[str] = "logits"

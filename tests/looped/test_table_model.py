@@ -74,6 +74,10 @@ def test_it_trains_saves_and_loads(fixed, tmp_path):
     again = posattn.load(tmp_path / "run")
     x = TASK.sample(3, n=20)[0]  # longer than it was trained on
     assert torch.equal(run.predict(x), again.predict(x)) and again.predict(x).shape == (2, 3, 20, 16)
+    with pytest.raises(UsageError, match="the task khop has no lists of numbers; lengths are only for those"):
+        run.evaluate_lengths([4])
+    with pytest.raises(UsageError, match="the table network is no Transformer of posattn"):
+        posattn.network.require(run.config, "graph")
     alone = posattn.train("khop", config, **settings | {"members": 1})
     torch.testing.assert_close(alone.predict(x)[0], run.predict(x)[0])
 
