@@ -256,6 +256,7 @@ standard-rope              x      x       x      x      -       -       -       
 looped                     -      -       x      x      -       -       x         -            x            x
 alibi                      -      -       x      x      -       -       -         -            x            -
 randomized                 -      -       x      -      -       -       -         -            x            -
+table                      -      -       -      -      -       -       -         -            x            -
 positional of letters      x      -       -      -      -       -       x         x            -            -
 standard of letters        x      -       -      -      -       -       -         -            -            -
 scale-exact of prompts     x      -       -      -      -       -       x         x            -            -
