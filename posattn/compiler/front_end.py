@@ -349,8 +349,8 @@ def send(to: Any, *words: Any, when: Any = 1) -> Send:
 
 
 @dataclass(frozen=True)
-class Message:
-    """A message, or an empty place: the bit ``present``, and the words, which are 0 if there is none."""
+class Place:
+    """A place of an inbox, which holds a message or is empty: the bit ``present``, and the words, which are 0 if there is none."""
 
     present: Expression
     words: tuple[Expression, ...]
@@ -362,21 +362,24 @@ class Message:
         return iter(self.words)
 
 
-class Inbox(Sequence[Message]):
+class Inbox(Sequence[Place]):
     """The messages of one ``send``, ordered by sender; of a send to several addresses, address by address.
 
     ``inbox[q]`` is the q-th message that there is; after the last one messages are empty.
     """
 
-    def __init__(self, places: Sequence[Message]):
-        self.places = list(places)
+    def __init__(self, places: Sequence[Place], words: int):
+        zero = traced(as_expression)(0.0)
+        self.places, self.empty = list(places), Place(zero, (zero,) * words)
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, q: Any) -> Any:
-        if not isinstance(q, int) or not 0 <= q < len(self):
-            raise UsageError(f"message {q} of an inbox is read; it has places for 0 to {len(self) - 1}.")
+        if not isinstance(q, int) or q < 0:
+            raise UsageError(f"message {shown(q)} of an inbox is read; the first is 0.")
+        if q >= len(self):
+            return self.empty
         if all(_known(place.present).lo == 1 for place in self.places[: q + 1]) or len(self) == 1:
             return self.places[q]
         hits, before = [], as_expression(0.0)
@@ -388,9 +391,9 @@ class Inbox(Sequence[Message]):
             one_of(_sum(select(hit, word, 0) for hit, word in zip(hits, column, strict=True)), column)
             for column in words
         ]
-        return Message(before > q, tuple(chosen))
+        return Place(before > q, tuple(chosen))
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Place]:
         """The places in order; some may be empty."""
         return iter(self.places)
 
@@ -571,7 +574,7 @@ class Tracing:
         part.names, part.line = names, frames[0].f_lineno
         places = [self._sent(each, part) for each in sends]
         self.parts.append(Part(line=part.line))
-        inboxes = [Inbox([place for sent in group for place in self._arriving(sent)]) for group in places]
+        inboxes = [Inbox(self._arriving(group), len(each.words)) for group, each in zip(places, sends, strict=True)]
         return inboxes[0] if isinstance(asked, Send) else tuple(inboxes)
 
     def _sent(self, each: Send, part: Part) -> list[int]:
@@ -590,36 +593,46 @@ class Tracing:
         assert value.pure is not None
         return expressions.evaluate_expressions([value.pure], np.zeros((self.n, 1)), np.arange(self.n, dtype=float))[0]
 
-    def _arriving(self, number: int) -> list[Message]:
-        """The places for one message of the round that just ended."""
-        sent = self.parts[-2].sent[number]
-        if sent.to.pure is None:
-            return [self._addressed(sent, number, i) for i in range(self.n)]
-        to, when = self.table(sent.to), None if sent.when.pure is None else self.table(sent.when)
-        senders: list[list[int]] = [[] for _ in range(self.n)]
-        for i in range(self.n):
-            if when is not None and not when[i]:
-                continue
-            if to[i] in range(self.n):
-                senders[int(to[i])].append(i)
-            elif when is not None:
-                raise UsageError(f"machine {i} sends to machine {to[i]:g}; it must be 0 to {self.n - 1}, so use when=.")
-        return [self._expected(sent, number, q, senders) for q in range(max(map(len, senders)))]
+    def _arriving(self, numbers: list[int]) -> list[Place]:
+        """The places for the messages of one ``send``, by their numbers in the round that just ended."""
+        sent = [self.parts[-2].sent[number] for number in numbers]
+        if all(each.to.pure is not None and each.when.pure is not None for each in sent):
+            return self._expected_all(numbers)
+        if len(numbers) > 1:
+            return [place for number in numbers for place in self._arriving([number])]
+        if sent[0].to.pure is not None:
+            return self._expected_all(numbers)
+        return [self._addressed(sent[0], numbers[0], i) for i in range(self.n)]
 
-    def _expected(self, sent: Sent, number: int, q: int, senders: list[list[int]]) -> Message:
+    def _expected_all(self, numbers: list[int]) -> list[Place]:
+        """Places whose senders are known beforehand: the first one holds each machine's first message, and so on."""
+        senders: list[list[int]] = [[] for _ in range(self.n)]
+        for sent in (self.parts[-2].sent[number] for number in numbers):
+            to, when = self.table(sent.to), None if sent.when.pure is None else self.table(sent.when)
+            for i in range(self.n):
+                if when is not None and not when[i]:
+                    continue
+                if to[i] in range(self.n):
+                    senders[int(to[i])].append(i)
+                elif when is not None:
+                    raise UsageError(f"machine {i} sends to machine {to[i]:g}, which is not there; use when=.")
+        sent = self.parts[-2].sent[numbers[0]]
+        return [self._expected(sent, numbers[0], q, senders) for q in range(max(map(len, senders)))]
+
+    def _expected(self, sent: Sent, number: int, q: int, senders: list[list[int]]) -> Place:
         """A place whose sender is known beforehand; the sender blanks what it does not send."""
         known = tuple(each[q] if q < len(each) else -1 for each in senders)
         if sent.when.pure is not None:
             words = [self._received(word, known, (number, q, w)) for w, word in enumerate(sent.words)]
             present = self.value(expressions.by_machine(float(i >= 0) for i in known))
-            return Message(present, tuple(words))
+            return Place(present, tuple(words))
         words = [
             self._received(self._earlier(Select(sent.when, word, as_expression(0.0))), known, (number, q, w))
             for w, word in enumerate(sent.words)
         ]
-        return Message(self._received(sent.when, known, (number, q, -1)), tuple(words))
+        return Place(self._received(sent.when, known, (number, q, -1)), tuple(words))
 
-    def _addressed(self, sent: Sent, number: int, i: int) -> Message:
+    def _addressed(self, sent: Sent, number: int, i: int) -> Place:
         """What machine ``i`` sends, of which everyone hears the address and the words."""
         to, everyone = sent.to, (i,) * self.n
         if sent.when.pure is None or not self.table(sent.when).all():
@@ -629,7 +642,7 @@ class Tracing:
         for w, word in enumerate(sent.words):
             heard = self._received(word, everyone)
             words.append(self.value(Select(present, heard, as_expression(0.0)))._set(delivered=(number, i, w)))
-        return Message(present, tuple(words))
+        return Place(present, tuple(words))
 
     def _earlier(self, x: Expression) -> Value:
         """A value that the round that just ended computes for sending; equal ones are made once."""

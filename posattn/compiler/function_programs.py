@@ -162,7 +162,10 @@ def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array) -
     message = sent[number]
     senders = np.array(value.senders) if value.senders else np.full(tracing.n, sender)
     to, when = (cells[..., each.index][..., senders] for each in (message.to, message.when))
-    there = (senders >= 0) & (when > 0.5) & (to == np.arange(tracing.n))
+    expected = message.to.pure is not None  # then the places are laid out by the addresses
+    there = (senders >= 0) if expected else (to == np.arange(tracing.n))
+    if message.when.pure is None or not expected:
+        there = there & (when > 0.5)
     word = np.ones(to.shape) if part < 0 else cells[..., message.words[part].index][..., senders]
     return np.where(there, word, 0.0)
 
