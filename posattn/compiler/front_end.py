@@ -412,21 +412,35 @@ class Inbox(Sequence[Place]):
 
     def min(self, empty: Expression | float, word: int = 0) -> Expression:
         """The smallest word of all messages; ``empty`` if none arrived."""
-        return self._extreme(minimum, empty, word)
+        return self._best(minimum, empty, word)
 
     def max(self, empty: Expression | float, word: int = 0) -> Expression:
         """The largest word of all messages; ``empty`` if none arrived."""
-        return self._extreme(maximum, empty, word)
+        return self._best(maximum, empty, word)
 
-    def _extreme(self, better: Callable[..., Expression], empty: Any, word: int) -> Expression:
+    def _best(self, better: Callable[..., Expression], empty: Any, word: int) -> Expression:
         pairs: list[tuple[Any, Any]] = [(place.present, place.words[word]) for place in self.places]
         if not pairs:
             return traced(as_expression)(empty)
-        while len(pairs) > 1:
-            joined = [_better(better, *pair) for pair in zip(pairs[::2], pairs[1::2], strict=False)]
-            pairs = joined + pairs[2 * len(joined) :]
-        ((there, found),) = pairs
+        known = reduce(Known.join, (_known(x) for _, x in pairs))
+        if known.integer:
+            # Absent words, which are 0, become the worst number. Of real numbers the sum would lose digits.
+            worst = known.hi if better is minimum else known.lo
+            found = _folded(better, [one_of(x + worst * (1 - present), [x, worst]) for present, x in pairs])
+            if isinstance(empty, (int, float)) and empty == worst:
+                return found
+            there = either(*(present for present, _ in pairs))
+        else:
+            there, found = _folded(lambda one, other: _better(better, one, other), pairs)
         return found if _known(there).lo == 1 else select(there, found, empty)
+
+
+def _folded(join: Callable[[Any, Any], Any], found: list[Any]) -> Any:
+    """All of a list joined, as a tree of few levels."""
+    while len(found) > 1:
+        joined = [join(*pair) for pair in zip(found[::2], found[1::2], strict=False)]
+        found = joined + found[2 * len(joined) :]
+    return found[0]
 
 
 def _better(better: Callable[..., Expression], one: Any, other: Any) -> tuple[Any, Any]:
