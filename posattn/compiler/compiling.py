@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from posattn.compiler import library, mpc, pcoc
+from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
@@ -23,6 +24,7 @@ from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, lay
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room_for
+from posattn.compiler.traces import Trace
 from posattn.devices import require_room
 from posattn.errors import UsageError, flag, positive, seed_number, whole
 from posattn.model import Transformer
@@ -42,7 +44,7 @@ class Compilation:
     bound: float = BOUND
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> CompiledTransformer:
         return self.lowered.model
 
     @cached_property
@@ -56,6 +58,11 @@ class Compilation:
         words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
         answers = self.model(words).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
+
+    def trace(self, x: Array) -> Trace:
+        """Every variable at every machine and round, from the network's own states, for inputs (..., N, c)."""
+        x = self.program.given(x)
+        return self.model.trace(torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x), self.program.name)
 
     def sizes(self) -> pd.DataFrame:
         """The sizes of the network beside those of the theorem."""

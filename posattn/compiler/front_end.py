@@ -495,11 +495,12 @@ class Tracing:
     """The program for ``n`` machines, as values and rounds. ``function`` is executed here, once."""
 
     def __init__(self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float):
-        self.name, self.n, self.file = name, n, Path(function.__code__.co_filename).name
+        code = function.__code__
+        self.name, self.n, self.file, self.first = name, n, Path(code.co_filename).name, code.co_firstlineno
         self.values: list[Value] = []
         self.known: list[Known] = []
         self.analysis = Analysis(self.known, n)
-        self.parts = [Part()]
+        self.parts = [Part(line=self.first)]
         self.inputs: list[Value] = []
         self.reading: list[Value] = []  # by the expression that was noted last
         self._gated: dict[Any, Value] = {}  # what senders gate, by what it is made of
@@ -564,7 +565,7 @@ class Tracing:
         names = [] if frame is None else [name for v, name in _names(frame.f_locals).items() if v in reading]
         about = f" ({', '.join(names)})" if names and isinstance(error, UsageError) else ""
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}."
-        return UsageError(f"{self.place(len(self.parts) - 1, line)}{about}: {text}")
+        return UsageError(f"{self.place(len(self.parts) - 1, line or self.here.line)}{about}: {text}")
 
     def _answered(self, found: Any) -> list[Value]:
         if found is None:
@@ -580,7 +581,9 @@ class Tracing:
         sends = [] if asked is None else list(asked) if isinstance(asked, (list, tuple)) else [asked]
         for each in sends:
             if not isinstance(each, Send):
-                raise UsageError(f"{shown(each)} is yielded; yield sends: yield send(to, word).")
+                self.reading = [each] if isinstance(each, Value) else []
+                what = "a number" if isinstance(each, Value) else shown(each)
+                raise UsageError(f"{what} is yielded; yield sends: yield send(to, word).")
         frames, names = _frames(running), dict[Value, str]()
         for frame in frames:
             names = _names(frame.f_locals) | names
@@ -598,6 +601,10 @@ class Tracing:
             if not self.known[address.index].integer:
                 raise UsageError(f"a message is for a machine whose number need not be whole; it must be 0 to {self.n - 1}.")
             words = tuple(self.value(as_expression(word)) for word in each.words)
+            if address.pure is not None and bit.pure is not None:
+                for i, (wanted, sends) in enumerate(zip(self.table(address), self.table(bit), strict=True)):
+                    if sends and wanted not in range(self.n):
+                        raise UsageError(f"machine {i} sends to machine {wanted:g}, which is not there; use when=.")
             found.append(len(part.sent))
             part.sent.append(Sent(address, words, bit, part.line))
         return found
@@ -628,8 +635,6 @@ class Tracing:
                     continue
                 if to[i] in range(self.n):
                     senders[int(to[i])].append(i)
-                elif when is not None:
-                    raise UsageError(f"machine {i} sends to machine {to[i]:g}, which is not there; use when=.")
         sent = self.parts[-2].sent[numbers[0]]
         return [self._expected(sent, numbers[0], q, senders) for q in range(max(map(len, senders)))]
 

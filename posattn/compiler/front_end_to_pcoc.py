@@ -14,16 +14,19 @@ from posattn.compiler.expressions import Expression, Memory, Sort, as_expression
 from posattn.compiler.front_end import Tracing, Value, rebuilt
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
-
-Columns = dict[str, int]  # the memory position of every variable
-
+from posattn.compiler.traces import Labels
 
 @dataclass(frozen=True)
 class WrittenPCOC(PCOC):
-    """A PCOC program with its source. ``columns[r]`` says where the variables of round r are when it ends."""
+    """A PCOC program with its source. ``variables[r]`` says which values the variables have when round r ends, and where."""
 
     tracing: Tracing = field(kw_only=True)
-    columns: tuple[Columns, ...] = field(kw_only=True)
+    variables: tuple[dict[str, tuple[Value, int]], ...] = field(kw_only=True)
+
+    @property
+    def labels(self) -> Labels:
+        rounds = tuple(self.tracing.place(r, part.line) for r, part in enumerate(self.tracing.parts))
+        return Labels(rounds, tuple({name: at for name, (_, at) in each.items()} for each in self.variables))
 
 
 class _Layout:
@@ -43,10 +46,10 @@ class _Layout:
         self.kept = [value for value in ordered if value.round < r]
         self.at: dict[Value, int] = {value: k for k, value in enumerate(tracing.inputs)} if r == 0 else {}
 
-    def place(self, names: dict[Value, str], homes: Columns) -> Columns:
+    def place(self, names: dict[Value, str], homes: dict[str, int]) -> dict[str, tuple[Value, int]]:
         """Gives positions to what is in memory: a variable to its own where it can; returns those that have names."""
         taken: set[int] = set()
-        found: Columns = {}
+        found: dict[str, tuple[Value, int]] = {}
         for value in sorted(self.kept, key=lambda value: value not in names):
             name = names.get(value)
             home = None if name is None else homes.get(name)
@@ -54,7 +57,7 @@ class _Layout:
             taken.add(self.at[value])
             if name is not None:
                 homes.setdefault(name, self.at[value])
-            found[name or f"line {value.line}"] = self.at[value]
+            found[name or f"line {value.line}, {value.index}"] = value, self.at[value]
         same: dict[Any, int] = {}
         for value in self.heard:
             key = (value.source, value.senders)
@@ -101,16 +104,17 @@ def as_pcoc(tracing: Tracing) -> WrittenPCOC:
         before = tracing.parts[r - 1]
         roots = [*kept, *(value for value in before.names if value.round == r - 1)] if r else []
     for r, layout in enumerate(layouts[1:], start=1):
-        shown = (value for value in tracing.parts[r - 1].names if value.round == r - 1 and value.pure is None)
+        shown = (value for value in tracing.parts[r - 1].names if value.round == r - 1 and value is not tracing.me)
         layout.kept = list(dict.fromkeys([*layout.kept, *shown]))
     return _assembled(tracing, layouts)
 
 
 def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
-    homes: Columns = {}
-    columns = [layout.place(tracing.parts[r].names, homes) for r, layout in enumerate(layouts[1:])]
-    answers = {place: answer for place, answer in enumerate(tracing.answers)}
-    columns.append({"answer" if len(answers) == 1 else f"answer[{place}]": place for place in answers})
+    homes: dict[str, int] = {}  # the position of every variable
+    variables = [layout.place(tracing.parts[r].names, homes) for r, layout in enumerate(layouts[1:])]
+    answers = dict(enumerate(tracing.answers))
+    one = len(answers) == 1
+    variables.append({"answer" if one else f"answer[{at}]": (answer, at) for at, answer in answers.items()})
     size = max([len(tracing.inputs), len(answers), *(1 + place for layout in layouts for place in layout.at.values())])
     same: dict[object, Any] = {}  # the function for a computation: rounds with the same one share an MLP
     computes: list[Local] = []
@@ -134,7 +138,7 @@ def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
         start_guard=guards[0],
         name=tracing.name,
         tracing=tracing,
-        columns=tuple(columns),
+        variables=tuple(variables),
     )
 
 

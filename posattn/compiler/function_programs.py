@@ -14,6 +14,7 @@ from posattn.compiler.expressions import Array, evaluate_expressions
 from posattn.compiler.front_end import Range, Real, Sent, Tracing, Value
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
 from posattn.compiler.library import Program, Rows
+from posattn.compiler.traces import Trace
 from posattn.errors import UsageError, function as callable_, shown
 
 Truth = Callable[..., Any]
@@ -129,6 +130,13 @@ def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, A
 def run(tracing: Tracing, x: Array) -> Array:
     """The answers (..., n, outputs) to inputs (..., n, c)."""
     return np.stack([values_of(tracing, x)[..., answer.index] for answer in tracing.answers], axis=-1)
+
+
+def trace(program: WrittenPCOC, x: Array) -> Trace:
+    """Every variable at every machine and round, as the program is written, for inputs (..., n, c)."""
+    cells = values_of(program.tracing, program.given(x))
+    rounds = [{name: cells[..., value.index] for name, (value, _) in each.items()} for each in program.variables]
+    return Trace(program.name, program.labels.rounds, tuple(rounds))
 
 
 def values_of(tracing: Tracing, x: Array) -> Array:

@@ -7,7 +7,7 @@ import pytest
 
 from posattn import files
 from posattn.compiler import FunctionProgram, compile_program, pcoc
-from posattn.compiler.function_programs import run
+from posattn.compiler.function_programs import run, trace
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "programs.py"
 PROGRAMS = {name: found for name, found in files.execute(EXAMPLES, "examples").items() if isinstance(found, FunctionProgram)}
@@ -29,3 +29,17 @@ def test_examples_agree_at_every_level(name):
         np.testing.assert_allclose(pcoc.run(compiled.program, x), truth, rtol=0, atol=1e-12)
         table = compiled.check(samples=20)
         assert table["agrees"].all(), (machines, table)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_traces_of_the_network_are_those_of_the_program(name):
+    row, machines = PROGRAMS[name], SIZES.get(name, (4,))[-1]
+    compiled = compile_program(row, machines, bound=50.0, values="lean")
+    x = row.sample(np.random.default_rng(2), 20, machines, 50.0)
+    found, right = compiled.trace(x), trace(compiled.written, x)
+    assert found.names == right.names and found.places == right.places
+    for ours, theirs in zip(found.rounds, right.rounds, strict=True):
+        for variable, values in theirs.items():
+            np.testing.assert_allclose(ours[variable], values, rtol=0, atol=1e-12, err_msg=variable)
+    np.testing.assert_allclose(found["answer" if "answer" in found.names else "answer[0]"][len(found.rounds) - 1],
+                               row.answers(x)[..., 0], atol=1e-12)  # fmt: skip
