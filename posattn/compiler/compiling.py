@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from posattn.compiler import library, mpc, pcoc
+from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
@@ -128,6 +129,8 @@ class Compilation:
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []
+        if isinstance(self.written, WrittenPCOC):
+            levels = [("as written", interpreter.run(self.written.tracing, x), exact)]
         levels.append(("PCOC", pcoc.run(self.program, x), exact))
         for lowered in self._both_kinds(epsilon):
             name = (

@@ -25,7 +25,8 @@ class WrittenPCOC(PCOC):
 
     @property
     def labels(self) -> Labels:
-        rounds = tuple(self.tracing.place(r, part.line) for r, part in enumerate(self.tracing.parts))
+        lines = (part.line if part.sent or not part.stated else part.stated[0].named.line for part in self.tracing.parts)
+        rounds = tuple(self.tracing.place(r, line) for r, line in enumerate(lines))
         return Labels(rounds, tuple({name: at for name, (_, at) in each.items()} for each in self.variables))
 
 

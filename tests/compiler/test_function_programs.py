@@ -7,7 +7,7 @@ import pytest
 
 from posattn import files
 from posattn.compiler import FunctionProgram, compile_program, pcoc
-from posattn.compiler.function_programs import run, trace
+from posattn.compiler.interpreter import run, trace
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "programs.py"
 PROGRAMS = {name: found for name, found in files.execute(EXAMPLES, "examples").items() if isinstance(found, FunctionProgram)}
