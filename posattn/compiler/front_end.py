@@ -108,7 +108,10 @@ def traced(made: Callable[P, Expression]) -> Callable[P, Expression]:
     @wraps(made)
     def noted(*args: P.args, **kwargs: P.kwargs) -> Expression:
         tracing = _TRACING.get()
-        return made(*args, **kwargs) if tracing is None else tracing.value(made(*args, **kwargs))
+        if tracing is None:
+            return made(*args, **kwargs)
+        tracing.reading = list(values_in(args))
+        return tracing.value(made(*args, **kwargs))
 
     return noted
 
@@ -150,6 +153,13 @@ class Value(MemoryCell):
 
     def __invert__(self) -> Expression:
         return 1 - _bit(self)
+
+    def __bool__(self) -> bool:
+        _known(self)
+        raise UsageError(
+            "machines run in step, so if, and, or, not, min and max of Python do not apply to their numbers; use select, "
+            "& | ~, minimum and maximum, or when= of a message."
+        )
 
     def __floordiv__(self, divisor: int) -> Expression:
         return quotient(self, divisor)
@@ -201,6 +211,7 @@ def _known(x: Expression | float) -> Known:
     tracing = _TRACING.get()
     if tracing is None:
         raise UsageError("this function is for programs of @posattn.program; it was called outside of one.")
+    tracing.reading = list(values_in(x))
     return tracing.analysis.known(as_expression(x))
 
 
@@ -617,6 +628,8 @@ class Tracing:
     def _arriving(self, numbers: list[int]) -> list[Place]:
         """The places for the messages of one ``send``, by their numbers in the round that just ended."""
         sent = [self.parts[-2].sent[number] for number in numbers]
+        if not sent:
+            return []
         if all(each.to.pure is not None and each.when.pure is not None for each in sent):
             return self._expected_all(numbers)
         if len(numbers) > 1:
