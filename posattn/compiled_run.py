@@ -30,14 +30,15 @@ class CompiledRun(AnyRun):
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
         network: a Transformer, or a SelectionNetwork that computes the same.
+        own: whether it is a program of one's own, which a name of the library does not make one of the library.
     """
 
-    def __init__(self, program: str, network: Transformer | SelectionNetwork):
+    def __init__(self, program: str, network: Transformer | SelectionNetwork, own: bool = False):
         instance("program", program, str, "a program's name")
         if not isinstance(getattr(network, "config", None), CompiledConfig):
             raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
-        self.program, self.network, self._row = program, network, PROGRAMS.get(program)
-        self._task = None if self._row is None else self._row.task
+        self.program, self.network, self.row = program, network, None if own else PROGRAMS.get(program)
+        self._task = None if self.row is None else self.row.task
         # A sequence of tokens begins with the hop count, which every machine is given.
         length = network.config.n + self.reads_tokens
         device = network.P.device if isinstance(network, Transformer) else torch.device("cpu")
@@ -84,21 +85,21 @@ class CompiledRun(AnyRun):
 
     def examples(self) -> Tensor | None:
         """Inputs that a program of the library accepts; random ones may break its rules."""
-        if self._row is None:
+        if self.row is None:
             return None
         reals = [max(map(abs, ends)) for k, ends in enumerate(self.config.bounds) if k not in self.config.integers]
-        x = torch.from_numpy(self._row.sample(np.random.default_rng(0), 100, self.config.n, max(reals, default=1.0)))
+        x = torch.from_numpy(self.row.sample(np.random.default_rng(0), 100, self.config.n, max(reals, default=1.0)))
         return x if self.config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
         """The direct answer, for a program of the library."""
-        if self._row is None:
+        if self.row is None:
             raise UsageError(f"{self.program} is not in the library, so nothing says what its answers should be.")
         rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
         wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
         if tuple(rows.shape[-len(wanted) :]) != wanted:
             raise UsageError(f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))}).")
-        answers = self._row.answers(rows if self.config.inputs > 1 else rows[..., None])
+        answers = self.row.answers(rows if self.config.inputs > 1 else rows[..., None])
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
     def _settings(self, members: list[int]) -> dict[str, Any]:
@@ -123,6 +124,8 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
+    if compilation.source is None:
+        described["own"] = True
     weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
     RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
@@ -148,7 +151,7 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
         raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
     for key, value in tensors.items():
         own[key].copy_(value)
-    run = CompiledRun(name, network.eval().to(device))
+    run = CompiledRun(name, network.eval().to(device), own=described.get("own", False))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):
         raise files.Damaged(f"{folder.weights} belongs to another program than {folder.program}.")
     return run

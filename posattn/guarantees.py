@@ -118,7 +118,7 @@ def _layer_weights(layer: Layer, reading: Tensor, heads: int, self_attention: bo
 
 def _matrix(linear: nn.Linear) -> Float[Tensor, "rows columns"]:
     """W of x W + b."""
-    return linear.weight.double().cpu().mT
+    return linear.weight.detach().double().cpu().mT
 
 
 def _stacked(linear: nn.Linear) -> Float[Tensor, "rows columns"]:

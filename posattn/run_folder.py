@@ -109,22 +109,27 @@ class RunFolder:
         """
         content = files.packed(weights)
         tied = described | {"sha256": files.sha256(content)}
-        self._check_program(tied)
+        self._check_program(tied, about)
         with self._alone():
-            self._check_program(tied)
+            self._check_program(tied, about)
             files.write_sealed(self.program, tied)
             files.save_tensors(self.weights, weights, about)
 
-    def _check_program(self, described: dict[str, Any]) -> None:
-        """Raises unless the folder is new or holds this very program."""
+    def _check_program(self, described: dict[str, Any], about: dict[str, Any]) -> None:
+        """Raises unless the folder is new or holds this very program.
+
+        Fields of the program that an earlier version lacks do not count, nor fields of its network that only that version had.
+        """
         if self.run.exists():
             raise UsageError(f"{self} holds a trained run; give another folder.")
         if not self.program.exists():
             return files.check_new(self.path, *_FILES)
-        held = self._program()
-        if "sha256" not in held:
-            held |= {"sha256": self._weights_checksum()}
-        if held != json.loads(json.dumps(described)):
+        held, given = self._program(), json.loads(json.dumps(described | about["model"]))
+        if self.finished:
+            beside = files.read_sealed(self.weights.with_suffix(".json"))
+            network = {field: value for field, value in beside["model"].items() if field in given}
+            held = {"sha256": beside["sha256"]} | held | network
+        if any(given.get(field) != value for field, value in held.items()):
             raise UsageError(f"{self} holds {held.get('program')}, compiled otherwise; give another folder.")
 
     def read_program(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:

@@ -9,7 +9,7 @@ import torch
 import posattn
 from posattn import UsageError, files
 from posattn.compiled_run import CompiledRun, save
-from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Known, compile_program
 from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -166,3 +166,43 @@ def test_an_export_is_checked_with_inputs_that_the_program_answers(name):
     x = run.examples()
     torch.testing.assert_close(run.predict(x)[0], run.truth(x))
     assert x.shape == (100, 3, 2)[: 2 + (name == "word-count")]
+
+
+def own_program(factor=2.0, bound=9.0, **changes):
+    """A program of one's own: every number times ``factor``."""
+    return PCOC(3, 1, (Known(-bound, bound),), (), start=lambda memory: [memory[0] * factor], **changes)
+
+
+@pytest.mark.parametrize("other", [{"factor": 3.0}, {"bound": 5.0}])
+def test_another_own_program_is_not_written_over(tmp_path, other):
+    """Both are called 'program'; with other bounds even the weights are the same."""
+    save(compile_program(own_program()), tmp_path / "own")
+    before = contents(tmp_path / "own")
+    with pytest.raises(UsageError, match=r"own holds program, compiled otherwise; give another folder\.$"):
+        save(compile_program(own_program(**other)), tmp_path / "own")
+    save(compile_program(own_program()), tmp_path / "own")
+    assert contents(tmp_path / "own") == before
+
+
+@pytest.mark.parametrize("name", ["prefix-sum", "khop"])
+def test_an_own_program_of_a_known_name_is_not_taken_for_the_librarys(tmp_path, name):
+    save(compile_program(own_program(name=name)), tmp_path / "own")
+    run = posattn.load(tmp_path / "own")
+    assert run.predict(torch.tensor([1.0, 2.0, 3.0]))[0].tolist() == [2, 4, 6]
+    assert run.examples() is None
+    with pytest.raises(UsageError, match=f"^{name} is not in the library, so nothing says"):
+        run.truth(torch.ones(3))
+    with pytest.raises(UsageError, match=f"^{name} solves none of the tasks"):
+        run.evaluate([1], samples=5)
+
+
+def test_an_own_program_that_an_earlier_version_saved_is_saved_again(tmp_path):
+    """Earlier versions did not say that it is one's own."""
+    save(compile_program(own_program()), tmp_path / "own")
+    after, described = contents(tmp_path / "own"), tmp_path / "own" / "program.json"
+    earlier = files.read_sealed(described)
+    del earlier["own"]
+    files.write_sealed(described, earlier)
+    assert posattn.load(tmp_path / "own").program == "program"
+    save(compile_program(own_program()), tmp_path / "own")
+    assert contents(tmp_path / "own") == after

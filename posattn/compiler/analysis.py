@@ -40,7 +40,10 @@ LARGEST_COMPARED = 2.0**50  # the largest |a| + |b| in [a > b]: up to here 2(a -
 
 @dataclass(frozen=True)
 class Known:
-    """A value lies in [lo, hi]; softmax moves it by at most ``error`` · ε, fitted functions by at most ``misfit``."""
+    """A value lies in [lo, hi]. Softmax moves it by at most ``error`` · ε.
+
+    Fitted functions move it by ``misfit`` if they err nowhere more than at the points where they were tried.
+    """
 
     lo: float
     hi: float
@@ -209,7 +212,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Fit:
-    """f(x) ≈ relu(x @ directions + offsets) @ weights + constant on a box; ``error`` is the largest one measured there."""
+    """f(x) ≈ relu(x @ directions + offsets) @ weights + constant on a box; ``error`` is the largest at the points tried."""
 
     directions: Array
     offsets: Array
@@ -247,7 +250,11 @@ def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
         corners = np.stack(np.meshgrid(*([-0.0, 1.0] for _ in box)), axis=-1).reshape(-1, len(box))
         probes = low + np.concatenate([random.random((20_000, len(box))), corners]) * width
     answers = np.maximum(probes @ directions + offsets, 0.0) @ weights + constant_term
-    error = float(np.abs(answers - _call(node, probes)).max())
+    error = np.abs(answers - _call(node, probes)).max()
+    # What oscillates may vanish at all points of equal distances, so others are tried too.
+    others = low + random.random((20 * node.units, len(box))) * (high - low)
+    found = np.maximum(others @ directions + offsets, 0.0) @ weights + constant_term
+    error = float(max(error, np.abs(found - _call(node, others)).max()))
     return Fit(
         directions, offsets, weights, float(constant_term), error, slope, float(answers.min()), float(answers.max())
     )

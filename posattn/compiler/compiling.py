@@ -7,8 +7,9 @@
 Every level can be run, and :meth:`Compilation.check` compares them on random inputs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from posattn.model import Transformer
 from posattn.names import BOUND
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
+SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Compilation:
     def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
         """Compares every level with the direct answer on random inputs: the largest difference, and how much is allowed.
 
-        It runs both kinds of network, hardmax and softmax: the one that was compiled, and the other, compiled here.
+        It runs both kinds of network, hardmax and softmax: the one that was compiled, and the other, compiled here. Levels that
+        are exact also answer small numbers, the same inputs times ``SMALL``.
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
@@ -128,10 +131,12 @@ class Compilation:
         x = self.source.sample(random, samples, self.written.length, self.bound)
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
-        levels = [("MPC", mpc.run(self.written, x), exact)] if isinstance(self.written, MPC) else []
+        levels: list[tuple[str, Callable[[Array], Array], float]] = []
+        if isinstance(self.written, MPC):
+            levels.append(("MPC", partial(mpc.run, self.written), exact))
         if isinstance(self.written, WrittenPCOC):
-            levels = [("as written", interpreter.run(self.written.tracing, x), exact)]
-        levels.append(("PCOC", pcoc.run(self.program, x), exact))
+            levels.append(("as written", partial(interpreter.run, self.written.tracing), exact))
+        levels.append(("PCOC", partial(pcoc.run, self.program), exact))
         for lowered in self._both_kinds(epsilon):
             name = (
                 "hardmax network" if lowered.temperature is None else f"softmax network, T = {lowered.temperature:.2f}"
@@ -139,17 +144,35 @@ class Compilation:
             other = Compilation(self.written, self.program, lowered, self.source, self.bound)
             # Beyond its own error, softmax is allowed rounding in float64 only.
             rounding = exact if lowered.temperature is None else 1e-3 * exact
-            levels.append((name, other.run(x), rounding + lowered.error + lowered.misfit))
-        rows = [
-            (name, float(np.abs(found - truth).max()), allowed, bool(np.abs(found - truth).max() <= allowed < np.inf))
-            for name, found, allowed in levels
-        ]
+            levels.append((name, other.run, rounding + lowered.error + lowered.misfit))
+        small = self._small(x)
+        rows = []
+        for name, run, allowed in levels:
+            rows.append(_compared(name, run(x), truth, allowed))
+            if small is not None and allowed == exact:
+                answers = self.source.answers(small)
+                allowed = EXACT * float(np.abs(answers).max())
+                rows.append(_compared(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
+
+    def _small(self, x: Array) -> Array | None:
+        """Inputs whose real numbers are far below the bound; None if there are none, or if fitted functions are not exact."""
+        reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
+        if not reals or self.lowered.misfit:
+            return None
+        small = x.copy()
+        small[..., reals] *= SMALL
+        return small
 
     def _both_kinds(self, epsilon: float) -> list[Lowered]:
         values = "lean" if self.model.config.d_v == 1 else "proved"
         other = lower(self.program, None if self.lowered.temperature is not None else epsilon, values)
         return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
+
+
+def _compared(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
+    largest = float(np.abs(found - truth).max())
+    return level, largest, allowed, largest <= allowed < np.inf
 
 
 def compile_program(

@@ -16,8 +16,8 @@ from posattn.compiler.expressions import (
     as_expression,
     both,
     by_machine,
+    cells_read,
     evaluate_expressions,
-    reads_memory,
     select,
     sort_records,
 )
@@ -78,7 +78,7 @@ def schedule(program: MPC, r: int, machines: int) -> Schedule | None:
     """
     messages = program.messages(r, program.view())
     addresses = [message.to for message in messages]
-    if any(map(reads_memory, addresses)):
+    if cells_read(addresses):
         return None
     numbers = np.arange(program.machines, dtype=float)
     table = evaluate_expressions(addresses, np.zeros((program.machines, 1)), numbers)

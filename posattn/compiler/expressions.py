@@ -272,7 +272,7 @@ def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) 
 def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64) -> Expression:
     """Any function of numbers; one that also takes numpy arrays is evaluated faster.
 
-    The network holds a hidden layer that is fitted to the function, and the largest error of the fit is measured.
+    The network holds a hidden layer that is fitted to the function. Its error is sampled at many points, and not bounded.
     """
     if not callable(function) or not arguments:
         raise UsageError("fitted takes a function and at least one expression: fitted(np.cos, memory[0]).")
@@ -315,11 +315,28 @@ def comparators(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def reads_memory(node: object) -> bool:
-    """Whether an expression, or a part of one, depends on memory, rather than on the machine's number and constants alone."""
-    if isinstance(node, (Expression, Sort)):
-        return isinstance(node, MemoryCell) or any(map(reads_memory, vars(node).values()))
-    return isinstance(node, tuple) and any(map(reads_memory, node))
+def cells_read(nodes: Iterable[object]) -> list[MemoryCell]:
+    """The memory cells that expressions read. Without any they depend on the machine's number and constants alone."""
+    found, seen, waiting = [], set(), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting += node
+        elif isinstance(node, (Expression, Sort)) and id(node) not in seen:
+            seen.add(id(node))
+            waiting += vars(node).values()
+            if isinstance(node, MemoryCell):
+                found.append(node)
+    return found
+
+
+def check_cells(used: Iterable[Expression], given: Iterable[Expression], place: str) -> None:
+    """Raises if ``used`` reads a memory cell that ``given`` does not: in this round the cell may hold another number."""
+    own = set(map(id, cells_read(given)))
+    if not own.issuperset(map(id, cells_read(used))):
+        raise UsageError(
+            f"{place}: an expression reads the memory of another round; a machine has only what it received for this one."
+        )
 
 
 class Memory(Sequence[Expression]):

@@ -6,7 +6,8 @@ than |x| and bits c that are 0 or 1,
     min(a, b)  =  a - relu(a - b)
     [a > b]    =  relu(2(a - b) - 1/2) - relu(2(a - b) - 3/2)         for integers: flat for a quarter around each of them
     c x        =  relu(x - B(1-c)) - relu(-x - B(1-c))                exact in floating point: if c = 1, nothing is added
-    t(i)       =  t(0) + Σ_j (second difference of t at j) relu(i - j)        a table read by the machine's number
+    t(i)       =  t(0) + Σ_j (second difference of t at j) relu(i - j)        a table of integers, read by the machine's number
+    t(i)       =  Σ_j t(j) relu(1 - relu(i - j) - relu(j - i))                any other table: all terms but t(i) are 0
 
 A unit belongs to the hidden layer after the last unit that it reads. Layers in between carry what is needed later: relu(x) if
 the number cannot be negative, else relu(x) and relu(-x).
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posattn.compiler import expressions as ex
-from posattn.compiler.analysis import Analysis, gate_bound
+from posattn.compiler.analysis import LARGEST_COMPARED, Analysis, gate_bound
 from posattn.compiler.expressions import Array, Expression, comparators
 
 
@@ -117,7 +118,8 @@ class Lowering:
             case ex.Me():
                 return Affine({self.me: 1.0})
             case ex.Linear(terms, constant):
-                return combined(((affine(term), weight) for term, weight in terms), constant)
+                alone = known(node).integer
+                return combined(((self._addend(term, alone), weight) for term, weight in terms), constant)
             case ex.Relu(x):
                 if known(x).lo >= 0 or known(x).hi <= 0:
                     return affine(x) if known(x).lo >= 0 else Affine({})
@@ -144,8 +146,14 @@ class Lowering:
             return self.affine(a)
         if self.analysis.known(b).hi <= self.analysis.known(a).lo:
             return self.affine(b)
-        difference = self.affine(a).plus(self.affine(b), -1.0)
-        return self.affine(a).plus(self.relu(difference), -1.0)
+        integers = self.analysis.known(a).integer and self.analysis.known(b).integer
+        one, other = self._addend(a, integers), self._addend(b, integers)
+        return one.plus(self.relu(one.plus(other, -1.0)), -1.0)
+
+    def _addend(self, node: Expression, among_integers: bool) -> Affine:
+        """``node`` as a part of a sum. The units of an integer cancel, which would take digits from small real numbers."""
+        known = self.analysis.known(node)
+        return self.held(self.affine(node), known.lo < 0) if known.integer and not among_integers else self.affine(node)
 
     def _greater(self, a: Expression, b: Expression) -> Affine:
         one, other = self.analysis.known(a), self.analysis.known(b)
@@ -166,6 +174,9 @@ class Lowering:
         return total
 
     def _table(self, values: tuple[float, ...]) -> Affine:
+        largest = 4 * len(values) * (self.analysis.last + 1) * max(map(abs, values))  # of any sum of second differences
+        if not all(value.is_integer() for value in values) or largest > LARGEST_COMPARED:
+            return combined((self._is_machine(j, j == len(values) - 1), value) for j, value in enumerate(values))
         parts, slope = [], 0.0
         for j, (here, following) in enumerate(zip(values, [*values[1:], values[-1]], strict=True)):
             bend, slope = following - here - slope, following - here
@@ -173,6 +184,12 @@ class Lowering:
                 step = Affine({self.me: 1.0}, -float(j))
                 parts.append((self.relu(step) if j else step, bend))
         return combined(parts, values[0])
+
+    def _is_machine(self, j: int, or_later: bool) -> Affine:
+        """The bit whether the machine's number is ``j``, as one unit, which is exactly 0 or 1."""
+        before = self.relu(Affine({self.me: -1.0}, float(j)))
+        after = Affine({}) if or_later else self.relu(Affine({self.me: 1.0}, -float(j)))
+        return self.relu(combined([(before, -1.0), (after, -1.0)], 1.0))
 
     def _sorted(self, sort: ex.Sort) -> list[list[Affine]]:
         if sort not in self._sorts:

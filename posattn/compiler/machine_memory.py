@@ -26,7 +26,7 @@ def within_bounds(
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
     if (length := x.shape[-1 - (c > 1)]) != n:
         raise UsageError(f"the list has {length} numbers; this compiled program takes {n}.")
-    if torch.compiler.is_compiling():  # an exported program cannot raise
+    if torch.compiler.is_exporting():  # an exported program cannot raise
         return x
     for place, (low, high) in enumerate(bounds):
         numbers = x if c == 1 else x[..., place]
@@ -86,7 +86,7 @@ def refuse_breaches(
     An exported program cannot raise; its answers become NaN.
     """
     lost = z[..., -1] < -0.5
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_exporting():
         return z.masked_fill(lost.any(dim=-1)[..., None, None], torch.nan)
     if bool(lost.any()):
         codes = (-1 - z[..., -1]).round()

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from posattn.compiler.analysis import Known
-from posattn.compiler.expressions import Array, Expression, Me, MemoryCell, as_expression, evaluate_expressions
+from posattn.compiler.expressions import (
+    Array,
+    Expression,
+    Me,
+    MemoryCell,
+    as_expression,
+    check_cells,
+    evaluate_expressions,
+)
 from posattn.compiler.inputs import ParallelProgram
 from posattn.errors import UsageError, function, several, whole
 
@@ -62,6 +70,11 @@ class Machine:
 
     me: Expression
     inbox: Inbox
+
+    @property
+    def received(self) -> list[Expression]:
+        """Everything in the inbox."""
+        return [part for box in self.inbox for part in (box.present, *box.words)]
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,14 @@ class MPC(ParallelProgram):
             words += [as_expression(0.0)] * (self.longest - len(words))
             to, when = as_expression(message.to), as_expression(message.when)
             found.append(Sent(to, tuple(words), when, len(message.words)))
+        used = [part for sent in found for part in (sent.to, sent.when, *sent.words)]
+        check_cells(used, machine.received, f"{self.name}, round {r + 1}")
+        return found
+
+    def answers(self, machine: Machine) -> list[Expression]:
+        """What ``finish`` gives."""
+        found = [as_expression(answer) for answer in self.finish(machine)]
+        check_cells(found, machine.received, f"{self.name}, finish")
         return found
 
 
@@ -150,7 +171,7 @@ def run(program: MPC, x: Array) -> Array:
     inbox[:, own, 0, 1 : 1 + x.shape[-1]] = batch
     for r in range(len(program.rounds)):
         inbox = _deliver(program, r, inbox.reshape(*shape, -1), me)
-    answers = evaluate_expressions(list(program.finish(program.view())), inbox.reshape(*shape, -1), me)
+    answers = evaluate_expressions(program.answers(program.view()), inbox.reshape(*shape, -1), me)
     return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], -1)
 
 

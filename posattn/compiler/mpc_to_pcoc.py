@@ -134,7 +134,7 @@ def simulate(program: MPC, direct: bool = False) -> PCOC:
         memory=plan.memory,
         inputs=program.inputs,
         rounds=tuple(rounds),
-        outputs=tuple(range(len(program.finish(program.view())))),
+        outputs=tuple(range(len(program.answers(program.view())))),
         start=start,
         start_guard=start_guard,
         name=program.name,
@@ -343,7 +343,7 @@ def _reversed_bits(number: Expression, k: int) -> Expression:
 
 def _finishing(plan: Layout, words: Sequence[Known], view: View) -> tuple[Local, Guard | None]:
     def compute(memory: Memory) -> list[Expression]:
-        return _filled(plan, [as_expression(answer) for answer in plan.program.finish(view(plan, memory, words))])
+        return _filled(plan, plan.program.answers(view(plan, memory, words)))
 
     return compute, (lambda memory: [_received(plan, memory)]) if view is _from_tuples else None
 

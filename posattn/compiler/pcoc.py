@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posattn.compiler.analysis import Known
-from posattn.compiler.expressions import Array, Expression, Memory, as_expression, evaluate_expressions
+from posattn.compiler.expressions import Array, Expression, Memory, as_expression, check_cells, evaluate_expressions
 from posattn.compiler.inputs import ParallelProgram
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
 from posattn.compiler.traces import Labels
@@ -133,8 +133,10 @@ class PCOC(ParallelProgram):
 
     def guard(self, r: int) -> list[Excess]:
         """What must not exceed 0 when that computation begins, over its memory cells."""
-        found = self.guarding(r)
-        return [] if found is None else list(found(Memory(self.memory)))
+        found, memory = self.guarding(r), Memory(self.memory)
+        excesses = [] if found is None else list(found(memory))
+        check_cells([excess.count for excess in excesses], memory, f"{self.name}, round {r}")
+        return excesses
 
     @property
     def labels(self) -> Labels | None:
@@ -147,11 +149,13 @@ class PCOC(ParallelProgram):
 
     def local(self, r: int) -> list[Expression]:
         """The s expressions of that computation."""
-        found = [as_expression(value) for value in self.compute(r)(Memory(self.memory))]
+        memory = Memory(self.memory)
+        found = [as_expression(value) for value in self.compute(r)(memory)]
         if len(found) != self.memory:
             raise UsageError(
                 f"{self.name}, round {r}: the computation gives {len(found)} words for {self.memory} positions."
             )
+        check_cells(found, memory, f"{self.name}, round {r}")
         return found
 
 

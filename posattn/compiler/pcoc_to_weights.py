@@ -34,13 +34,13 @@ _MOST = 600  # the largest temperature: beyond it float64 cannot hold the expone
 
 @dataclass(frozen=True)
 class Lowered:
-    """A network with its temperature and the largest errors that the analysis of its program allows."""
+    """A network with its temperature and the largest errors that the analysis of its program finds."""
 
     model: CompiledTransformer
     leak: float | None  # ε: the weight that softmax gives to other positions; None for hardmax
     temperature: float | None
     error: float  # of any output, due to softmax; 0 for hardmax, infinite if T is too low for the comparisons
-    misfit: float  # of any output, due to fitted functions
+    misfit: float  # of any output, due to fitted functions: sampled, since between the points tried they may err more
 
 
 def lower(

@@ -110,8 +110,13 @@ def tree_min(machines: int, bound: float) -> PCOC:
 # --- sorting networks (Figure 7, right) -------------------------------------------------------------------------------
 
 
-def exchange(machines: int, partner: Callable[[int], int], keeps_less: Callable[[int], bool], words: int = 1) -> Round:
-    """Partners compare word by word; one keeps the smaller and one the larger words. Alone, a machine is its own partner."""
+def exchange(
+    machines: int, senders: Callable[[int, int], Sequence[int]], keeps_less: Callable[[int], bool], words: int = 1
+) -> Round:
+    """Machine i compares the words w of two machines, ``senders(i, w)``, and keeps the smaller or the larger."""
+
+    def receive(i: int) -> list[tuple[int, Sequence[int]]]:
+        return [(sender, (place * words + w,)) for w in range(words) for place, sender in enumerate(senders(i, w))]
 
     def compute(memory: Memory) -> list[Expression]:
         less = by_machine(keeps_less(i) for i in range(machines))
@@ -119,7 +124,7 @@ def exchange(machines: int, partner: Callable[[int], int], keeps_less: Callable[
         kept = [select(less, minimum(mine, theirs), maximum(mine, theirs)) for mine, theirs in pairs]
         return [*kept, *kept]
 
-    return Round(lambda i: [(i, range(words)), (partner(i), range(words, 2 * words))], compute)
+    return Round(receive, compute)
 
 
 def odd_even_sort(machines: int, bound: float) -> PCOC:
@@ -129,23 +134,37 @@ def odd_even_sort(machines: int, bound: float) -> PCOC:
     """
 
     def step(parity: int) -> Round:
-        def partner(i: int) -> int:
+        def senders(i: int, w: int) -> tuple[int, int]:
             other = i + 1 if i % 2 == parity else i - 1
-            return other if 0 <= other < machines else i
+            return i, other if 0 <= other < machines else i
 
-        return exchange(machines, partner, lambda i: i % 2 == parity)
+        return exchange(machines, senders, lambda i: i % 2 == parity)
 
     rounds = tuple(step(r % 2) for r in range(machines))
     return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name="odd-even-sort")
 
 
-def bitonic_rounds(machines: int, words: int = 1) -> tuple[Round, ...]:
-    """Batcher's bitonic sort of 2^k machines, k (k + 1) / 2 rounds: partners differ in one bit."""
+def bitonic_rounds(machines: int, held: Sequence[int]) -> tuple[Round, ...]:
+    """Batcher's bitonic sort of 2^k machines, k (k + 1) / 2 rounds: partners differ in one bit.
+
+    Word w is a number at the first ``held[w]`` machines and a blank at the others. Blanks are sorted as if they were larger
+    than all numbers. Where they lie does not depend on the numbers, so the oracle knows it, and nothing is compared with them.
+    """
 
     def step(block: int, reach: int) -> Round:
-        return exchange(machines, lambda i: i ^ reach, lambda i: bool(i & reach) == bool(i & block), words)
+        less = [bool(i & reach) == bool(i & block) for i in range(machines)]
+        senders = [[_compared(full, i, i ^ reach, less[i]) for i in range(machines)] for full in numbers]
+        numbers[:] = [[bool(pair) for pair in row] for row in senders]
+        return exchange(machines, lambda i, w: senders[w][i], lambda i: less[i], len(held))
 
+    numbers = [[i < count for i in range(machines)] for count in held]  # by word and machine: whether it is no blank
     return tuple(step(block, reach) for block, reach in bitonic_steps(machines))
+
+
+def _compared(full: Sequence[bool], i: int, partner: int, keeps_less: bool) -> list[int]:
+    """The machines whose words machine ``i`` compares. A number beside a blank goes to the machine that keeps less, twice."""
+    numbers = [machine for machine in (i, partner) if full[machine]]
+    return numbers if len(numbers) == 2 else numbers * 2 * keeps_less
 
 
 def bitonic_steps(machines: int) -> list[tuple[int, int]]:
@@ -155,15 +174,10 @@ def bitonic_steps(machines: int) -> list[tuple[int, int]]:
 
 
 def bitonic_sort(machines: int, bound: float) -> PCOC:
-    """Bitonic sort; spare machines up to the next power of two hold the bound, which sorts to the end."""
+    """Bitonic sort, with spare machines up to the next power of two."""
     size = 1 << (machines - 1).bit_length()
-
-    def start(memory: Memory) -> list[Expression]:
-        value = memory[0] if size == machines else select(memory.me < machines, memory[0], bound)
-        return [value, value]
-
-    rounds = bitonic_rounds(size)
-    return PCOC(size, 2, (Known(-bound, bound),), rounds, (0,), start, name="bitonic-sort", spare=size - machines)
+    rounds, spare = bitonic_rounds(size, [machines]), size - machines
+    return PCOC(size, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name="bitonic-sort", spare=spare)
 
 
 def median(machines: int, bound: float) -> PCOC:
@@ -174,10 +188,6 @@ def median(machines: int, bound: float) -> PCOC:
     """
     size = 1 << (machines - 1).bit_length()
 
-    def start(memory: Memory) -> list[Expression]:
-        own = [select(memory.me <= p, memory[0], bound) for p in range(machines)]
-        return [*own, *own]
-
     def receive(p: int) -> list[tuple[int, Sequence[int]]]:
         return [(p // 2, (p,)), ((p + 1) // 2, (machines + p,))] if p < machines else []
 
@@ -187,6 +197,6 @@ def median(machines: int, bound: float) -> PCOC:
             total = total + word
         return [total * 0.5] * len(memory)
 
-    rounds = (*bitonic_rounds(size, machines), Round(receive, middle))
-    inputs = (Known(-bound, bound),)
+    rounds = (*bitonic_rounds(size, range(1, machines + 1)), Round(receive, middle))
+    inputs, start = (Known(-bound, bound),), copies(2 * machines)
     return PCOC(size, 2 * machines, inputs, rounds, (0,), start, name="median", spare=size - machines)

@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from posattn.compiled_run import CompiledRun
-from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler import PROGRAMS, Program, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
@@ -84,7 +84,7 @@ class Content:
             if (found["name"], found["machines"], found["label"]) == (name, machines, name):
                 return int(found["network"])
         number = self.add(compile_program(name, machines, values="lean", direct=True).model)
-        self.programs.append(_described(name, machines, number, name))
+        self.programs.append(_described(name, PROGRAMS[name], machines, number, name))
         return number
 
     def add_compiled(self) -> None:
@@ -172,8 +172,8 @@ def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     config, name = run.config, run.program
     number = content.add(run.model())
-    content.programs.append(_described(name, config.n, number, label, config))
-    task = run.members[0].task
+    content.programs.append(_described(name, run.row, config.n, number, label, config))
+    task = None if run.row is None else run.row.task
     if task in TASKS and config.inputs == config.outputs == 1:
         choices = [{"network": number, "name": name}]
         content.compare(task, [config.n], label, "compiled", f"{name}, saved", choices)
@@ -187,10 +187,10 @@ def _model(
 
 
 def _described(
-    name: str, machines: int, network: int, label: str, config: CompiledConfig | None = None
+    name: str, row: Program | None, machines: int, network: int, label: str, config: CompiledConfig | None = None
 ) -> dict[str, Any]:
     """A program as the page reads it, with example inputs; programs outside the library get small random numbers."""
-    row, random = PROGRAMS.get(name), np.random.default_rng(0)
+    random = np.random.default_rng(0)
     examples: Array
     if row is not None:
         built = row.build(machines, BOUND)

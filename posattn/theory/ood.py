@@ -36,8 +36,8 @@ class OODProbability:
     """p_in for lists of ``n`` at scale c, computed, bounded and simulated, and what follows for a test set.
 
     ``exact`` comes from quadrature. ``bound`` is the closed bound of Eq. 27 (n >= 3) or of Eq. 28 corrected (n = 2), and
-    ``printed`` that bound as printed. ``simulated`` is the share among ``samples`` lists of the sampler, with its Wilson
-    ``interval``.
+    ``printed`` that bound as printed; both are nan for n = 1, which the paper leaves out. ``simulated`` is the share among
+    ``samples`` lists of the sampler, with its Wilson ``interval``.
     """
 
     n: int
@@ -89,17 +89,16 @@ def ood_probability(
     n: int, scale: float, samples: int = 100_000, seed: int = 0, confidence: float = 0.99
 ) -> OODProbability:
     """The probability that a test list of ``n`` numbers at ``scale`` c > 1 lies inside the training domain."""
-    whole("n", n, least=2)
     c = above_one("scale", scale)
     if not isinstance(confidence, float) or confidence not in _Z:
         raise UsageError(f"confidence is {shown(confidence)}; it must be one of {', '.join(map(str, _Z))}.")
-    hits = count_inside(n, c, whole("samples", samples, most=_MOST_SAMPLES), seed_number(seed))
+    hits = count_inside(whole("n", n), c, whole("samples", samples, most=_MOST_SAMPLES), seed_number(seed))
     return OODProbability(
         n,
         c,
         exact_probability(n, c),
-        closed_bound(n, c),
-        printed_bound(n, c),
+        closed_bound(n, c) if n > 1 else math.nan,
+        printed_bound(n, c) if n > 1 else math.nan,
         hits / samples,
         wilson_interval(hits, samples, confidence),
         samples,

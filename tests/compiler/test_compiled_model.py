@@ -5,7 +5,9 @@ import torch
 
 from posattn import Transformer, UsageError
 from posattn.attention import hardmax
+from posattn.compiler import PCOC, Known, compile_program
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
+from posattn.compiler.machine_memory import RECEIVES, breach_code, refuse_breaches
 
 WIDE = {"n": 3, "layers": 2, "heads": 2, "embed": 5, "d_v": 7, "mlp": ((11, 13), (17,)), "bounds": ((-9.0, 9.0),) * 2}
 WIDE |= {"inputs": 2, "outputs": 3, "spare": 1, "hardmax": False}
@@ -81,3 +83,14 @@ def test_a_field_that_is_missing_or_of_another_kind_is_named():
 def test_a_compiled_program_takes_lists_of_one_length():
     with pytest.raises(UsageError, match=r"^the list has 2 numbers; this compiled program takes 3\.$"):
         Transformer(CompiledConfig(**WIDE))(torch.zeros(2, 2))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_under_torch_compile_a_program_refuses_as_before():
+    program = PCOC(2, 1, (Known(0, 1),), (), start=lambda memory: [memory[0] * 2])
+    model = torch.compile(compile_program(program).model, backend="eager")
+    assert model(torch.tensor([1.0, 0.5])).tolist() == [2, 1]
+    with pytest.raises(UsageError, match="input 0 has numbers from 0 to 2; the program was compiled for 0 to 1"):
+        model(torch.tensor([0.0, 2.0]))
+    with pytest.raises(UsageError, match="round 1: machine 1 receives 1 word more than its memory holds"):
+        torch.compile(refuse_breaches, backend="eager")(torch.tensor([[0.0], [breach_code(RECEIVES, 1, 2)]]), 2)

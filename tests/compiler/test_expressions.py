@@ -65,6 +65,33 @@ def test_arithmetic_is_exact_up_to_rounding():
     assert np.abs(direct - computed).max() < 1e-13
 
 
+@pytest.mark.parametrize(
+    "table",
+    [[1e15, 0.1, 0.2, 0.3], [0.1, 1e300, -1e-300, 0.0, 1e-5, 1e15, 7.0], [-0.1], [0.0, 0.7]],
+    ids=["first large", "all magnitudes", "one value", "shorter"],
+)
+def test_a_table_is_read_without_rounding(table):
+    _, computed, _ = both_ways([ex.by_machine(table), -ex.by_machine(table)])
+    wanted = np.array([*table, *[table[-1]] * (MACHINES - len(table))])
+    assert (computed[..., 0] == wanted).all() and (computed[..., 1] == -wanted).all()
+
+
+def test_integers_of_a_table_are_compared_exactly():
+    table = np.random.default_rng(0).integers(-(2**48), 2**48, 64).astype(float)
+    bits = [ex.equal(MEMORY[0], ex.by_machine(table)), MEMORY[0] > ex.by_machine(table)]
+    maps = relu_layers(bits, Analysis([Known(-(2.0**49), 2.0**49, True)], 64), range(2), 2)
+    for step, wanted in ((-1, [0, 0]), (0, [1, 0]), (1, [0, 1])):
+        assert network(maps, np.stack([table + step, np.arange(64)], axis=-1)).tolist() == [wanted] * 64
+
+
+def test_integers_beside_small_numbers_leave_them_their_digits():
+    """The units of a table or of a comparison are larger than what they add up to."""
+    table = ex.by_machine([1e6, 0, 1e6, 0, 0, 1, 0])
+    cells = memories() * ([1e-12] * REALS + [1] * INTEGERS)
+    direct, computed, _ = both_ways([A + table, ex.minimum(A, table), A + (I > J), ex.minimum(A, I > J)], cells)
+    np.testing.assert_allclose(computed[:, [1, 3, 4, 6]], direct[:, [1, 3, 4, 6]], rtol=1e-15)
+
+
 def test_values_of_a_comparison_and_a_select():
     cells = np.zeros((1, MACHINES, REALS + INTEGERS))
     cells[..., 0], cells[..., 3], cells[..., 4] = 1.5, np.arange(MACHINES), 3
@@ -107,6 +134,12 @@ def test_a_fitted_function_reports_the_error_it_has():
     measured = np.abs(direct - computed).max()
     # Interpolation at distance h errs by at most h²/8 times the second derivative.
     assert 0 < measured <= known.misfit <= (20 / 40) ** 2 / 8 * 2 + 1e-9
+
+
+def test_a_function_that_is_zero_at_all_knots_does_not_pass_for_zero():
+    """Points at equal distances would all meet the zeros of this sine; the points that are tried also lie between."""
+    node = ex.fitted(lambda a: np.sin(1280 * np.pi * a), A, units=64)
+    assert Analysis([Known(0.0, 1.0)], MACHINES).known(node).misfit > 0.9
 
 
 def test_a_function_of_two_arguments_is_fitted_better_with_more_units():

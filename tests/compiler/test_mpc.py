@@ -201,3 +201,30 @@ def test_a_round_may_be_silent():
     x = np.zeros((3, 2, 1))
     for found in (mpc.run(program, x), compile_program(program).run(x), compile_program(program, direct=True).run(x)):
         assert found[..., 0].tolist() == [[0, 1]] * 3
+
+
+def test_an_expression_of_an_earlier_round_is_refused_at_every_level():
+    """A machine holds only its new inbox, so the cells of the old one now hold something else."""
+    kept = []
+
+    def first(machine):
+        kept[:] = [machine.inbox[0].words[0]]
+        return [Message(machine.me, (machine.inbox[0].words[0] * 2,))]
+
+    def second(machine):
+        return [Message(machine.me, (machine.inbox[0].words[0] + kept[0],))]
+
+    def finish(machine):
+        return [machine.inbox[0].words[0]]
+
+    def recalling(machine):
+        return [kept[0]]
+
+    x = np.array([[1.0], [2.0]])
+    for program, where in (
+        (MPC(2, 1, 1, (Known(-9, 9),), (first, second), finish, name="recall"), "recall, round 2"),
+        (MPC(2, 1, 1, (Known(-9, 9),), (first,), recalling, name="recall"), "recall, finish"),
+    ):
+        for run in (lambda p: mpc.run(p, x), compile_program, lambda p: compile_program(p, direct=True)):
+            with pytest.raises(UsageError, match=f"^{where}: an expression reads the memory of another round"):
+                run(program)

@@ -245,3 +245,19 @@ def test_gates_stay_shut_for_what_softmax_adds():
     assert lower(program, temperature=lowered.temperature - 0.01).error == float("inf")
     x = extreme(40, -100.0, 100.0)
     assert (lowered.model(x)[:, :39] == 7).all()
+
+
+def test_an_expression_of_an_earlier_round_is_refused():
+    kept = []
+
+    def start(memory):
+        kept[:] = [memory[0]]
+        return [memory[0] * 2]
+
+    stays = Round(lambda i: [(i, (0,))], lambda memory: [memory[0] + kept[0]])
+    guarded = Round(lambda i: [(i, (0,))], tuple, lambda memory: [Excess(kept[0])])
+    for each in (stays, guarded):
+        program = PCOC(2, 1, (Known(-9, 9),), (each,), start=start, name="recall")
+        for run in (lambda p: pcoc.run(p, np.ones((2, 1))), compile_program):
+            with pytest.raises(UsageError, match=r"^recall, round 1: an expression reads the memory of another round"):
+                run(program)

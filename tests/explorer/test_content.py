@@ -75,6 +75,15 @@ def test_saved_programs_are_shown_and_stepped_through(tmp_path):
     assert content.networks[nothing["network"]].described["compiled"]
 
 
+def test_an_own_program_of_a_known_name_is_not_compared_with_the_librarys_answers(tmp_path):
+    for name in ("prefix-sum", "sum"):
+        own = PCOC(2, 1, (posattn.compiler.Known(-3, 3),), (), name=name)
+        save(compile_program(own), tmp_path / name)
+        content = of_runs([tmp_path / name])
+        assert (content.programs[0]["name"], content.programs[0]["answers"]) == (name, [])
+        assert content.subjects == []
+
+
 def test_token_runs_and_graph_networks_are_refused(tmp_path):
     small = posattn.ModelConfig(n=9, layers=1, embed=4, width=4, heads=1)
     posattn.train("khop", small, out=tmp_path / "letters", **SHORT)

@@ -108,6 +108,14 @@ def test_outputs_share_delta():
     assert posattn.generalization_bound(model, samples=500).outputs == 5  # not the scratchpad's
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_model_in_float64_has_the_same_bound_without_a_warning():
+    """Without biases and conversions its matrices are views of the parameters, whose gradients do not matter here."""
+    model = posattn.Transformer(posattn.ModelConfig(5, "scale-exact", embed=4, width=4))
+    single = posattn.generalization_bound(model, samples=500).gap
+    assert posattn.generalization_bound(model.double(), samples=500).gap == pytest.approx(single)
+
+
 def test_the_constants_are_shown_and_are_those_of_the_proof():
     shown = evaluate_bound(NORMS, 100).constants().set_index("layer")
     growth = NORMS.B_2**2 * math.sqrt(1 + NORMS.H * NORMS.B_2**2)

@@ -159,6 +159,13 @@ def test_from_the_least_length_on_the_claim_holds(largest, z, power):
     assert claimed_chance(n - 1, largest + z, (n - 1) ** power) < 0.9 or n <= 2 + power / 0.2
 
 
+def test_lists_of_26_numbers_suffice_for_the_claimed_probability():
+    """L = 3, z = 1, m = n: both samples hold both ends with probability 0.8 from n = 26 on, which the claim's bounds show."""
+    for chance in (chance_of_both_ends, claimed_chance):
+        both = [chance(n, 3, n) * chance(n, 4, n) for n in range(5, 80)]
+        assert [p >= 0.8 for p in both] == [n >= 26 for n in range(5, 80)]
+
+
 def test_bad_input_is_one_sentence():
     with pytest.raises(posattn.UsageError, match=r"^n is 6; it must be a power of two"):
         extremum_model(6)

@@ -77,6 +77,13 @@ def test_the_sampler_agrees(n, c):
     assert found.interval[0] < found.simulated < found.interval[1] < found.simulated + 0.01
 
 
+def test_single_numbers_have_an_exact_value_and_no_bound_of_the_paper():
+    found = posattn.ood_probability(n=1, scale=2, samples=20_000)
+    assert found.exact == exact_probability(1, 2) and found.interval[0] < found.exact < found.interval[1]
+    assert math.isnan(found.bound) and math.isnan(found.printed)
+    assert found.chernoff(lists=1000, epsilon=0.1).inside == found.exact + 0.1
+
+
 def test_it_is_stable_at_the_far_corner():
     found = posattn.ood_probability(n=1000, scale=1000.0, samples=1000)
     assert found.exact == pytest.approx(2.004010020042e-9, rel=1e-10) and found.bound == pytest.approx(found.exact)
@@ -130,8 +137,8 @@ def test_wilsons_interval_covers_what_it_should():
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"n": 1, "scale": 2}, "n is 1; it must be a whole number of at least 2."),
-        ({"n": 2.5, "scale": 2}, "n is 2.5; it must be a whole number of at least 2."),
+        ({"n": 0, "scale": 2}, "n is 0; it must be a whole number of at least 1."),
+        ({"n": 2.5, "scale": 2}, "n is 2.5; it must be a whole number of at least 1."),
         ({"n": 8, "scale": 1}, "scale is 1; it must be above 1, where lists are out of distribution."),
         ({"n": 8, "scale": float("nan")}, "scale is nan; it must be a finite number above 0."),
         ({"n": 8, "scale": 2, "samples": 0}, "samples is 0; it must be a whole number of at least 1."),
