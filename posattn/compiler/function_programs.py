@@ -16,6 +16,7 @@ from posattn.compiler.library import Program, Rows
 from posattn.errors import UsageError, function as callable_, shown
 
 Truth = Callable[..., Any]
+OWN_PROGRAMS: dict[str, "FunctionProgram"] = {}  # the latest of every name, so that saved networks find their truth
 Sample = Callable[[np.random.Generator, int], Any]
 
 
@@ -103,7 +104,8 @@ def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> Function
         return np.stack(drawn, axis=-1).astype(float)
 
     title = (function.__doc__ or name).strip().splitlines()[0].rstrip(".")
-    return FunctionProgram(name, title, build, answer, sample, function=function, ranges=ranges)
+    OWN_PROGRAMS[name] = FunctionProgram(name, title, build, answer, sample, function=function, ranges=ranges)
+    return OWN_PROGRAMS[name]
 
 
 def _bound(rows: Rows) -> float:
