@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
-from posattn.compiler.letters import answer_letters
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
+from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS, Program
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
@@ -145,7 +146,7 @@ def _own_row(name: str, network: Transformer | SelectionNetwork) -> Program | No
     if labels is None or row is None:
         return None
     built = row.build(config.n, _bound(config))
-    same = built.labels is not None and built.labels.columns == labels.columns
+    same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
     return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
 
 

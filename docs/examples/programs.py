@@ -132,7 +132,11 @@ def _(keep, x):
     return kept + [0] * (len(x) - len(kept))
 
 
-STEPS = [[0, 1], [2, 0], [1, 2]]  # STEPS[state][letter] is the next state: what is read so far, as a binary number modulo 3
+STEPS = [
+    [0, 1],
+    [2, 0],
+    [1, 2],
+]  # STEPS[state][letter] is the next state: what is read so far, as a binary number modulo 3
 
 
 @posattn.program(letter=Bit)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: str | None = Argument(None, metavar="PROGRAM", help="A program of the library (see --list), or one of yours: FILE.py:NAME."),
+    name: str | None = Argument(
+        None, metavar="PROGRAM", help="A program of the library (see --list), or one of your own: FILE.py:NAME."
+    ),
     machines: int = Option(
         MACHINES, help="How many machines: one for each number of a list (of self-attention, tokens)."
     ),

@@ -80,16 +80,22 @@ class Range:
     integer: bool = False
 
     def known(self, n: int, bound: float) -> Known:
-        lo, hi = -bound if self.lo is None else self.lo, bound if self.hi is None else self.hi
-        return Known(*(end.factor * n + end.added if isinstance(end, Machines) else end for end in (lo, hi)), self.integer)
+        lo, hi = (
+            _number(end, n) for end in (-bound if self.lo is None else self.lo, bound if self.hi is None else self.hi)
+        )
+        return Known(lo, hi, self.integer)
 
 
-def Whole(lo: Limit, hi: Limit) -> Range:  # noqa: N802
+def _number(limit: Limit, n: int) -> float:
+    return limit.factor * n + limit.added if isinstance(limit, Machines) else limit
+
+
+def Whole(lo: Limit, hi: Limit) -> Range:
     """A whole number from ``lo`` to ``hi``."""
     return Range(lo, hi, True)
 
 
-def Real(lo: Limit | None = None, hi: Limit | None = None) -> Range:  # noqa: N802
+def Real(lo: Limit | None = None, hi: Limit | None = None) -> Range:
     """A real number from ``lo`` to ``hi``, or any within the bound that ``compile`` is given."""
     return Range(lo, hi)
 
@@ -176,7 +182,7 @@ class Value(MemoryCell):
 
 for _name in ("add", "sub", "mul", "neg", "rsub", "radd", "rmul", "gt", "lt", "ge", "le", "eq", "ne", "truediv", "abs"):
     setattr(Value, f"__{_name}__", traced(getattr(Expression, f"__{_name}__")))
-Value.__hash__ = object.__hash__  # type: ignore[method-assign]
+Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 
 
 def values_in(node: object) -> Iterable[Value]:
@@ -223,7 +229,7 @@ by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
 
 
 def _bit(x: Expression | float) -> Expression:
-    if _TRACING.get() is not None and not ((known := _known(x)).integer and 0 <= known.lo and known.hi <= 1):
+    if _TRACING.get() is not None and not ((known := _known(x)).integer and known.lo >= 0 and known.hi <= 1):
         raise UsageError(f"a number in [{known.lo:g}, {known.hi:g}] is used as a bit; a bit is 0 or 1.")
     return as_expression(x)
 
@@ -317,7 +323,8 @@ def lookup(table: Sequence[Any], *indices: Expression | float) -> Expression:
         found = expressions.linear(*rises, constant=float(entries[0]))
     else:
         ends = pairwise([as_expression(1.0), *steps, as_expression(0.0)])
-        found = _sum(select(Assume(here - after, 0.0, 1.0, True), entry, 0) for entry, (here, after) in zip(entries, ends, strict=True))
+        bits = [Assume(here - after, 0.0, 1.0, True) for here, after in ends]
+        found = _sum(select(bit, entry, 0) for bit, entry in zip(bits, entries, strict=True))
     return one_of(found, entries)
 
 
@@ -361,7 +368,7 @@ def send(to: Any, *words: Any, when: Any = 1) -> Send:
 
 @dataclass(frozen=True)
 class Place:
-    """A place of an inbox, which holds a message or is empty: the bit ``present``, and the words, which are 0 if there is none."""
+    """A place of an inbox, for a message: the bit ``present``, and the words, which are 0 if there is none."""
 
     present: Expression
     words: tuple[Expression, ...]
@@ -393,7 +400,7 @@ class Inbox(Sequence[Place]):
             return self.empty
         if all(_known(place.present).lo == 1 for place in self.places[: q + 1]) or len(self) == 1:
             return self.places[q]
-        hits, before = [], as_expression(0.0)
+        before, hits = as_expression(0.0), list[Expression]()
         for place in self.places:
             hits.append(both(place.present, equal(before, q)) if q or hits else place.present)
             before = before + place.present
@@ -419,7 +426,9 @@ class Inbox(Sequence[Place]):
     def get(self, word: int = 0, empty: Expression | float = 0) -> Expression:
         """A word of the first message; ``empty`` if none arrived."""
         first = self[0]
-        return first[word] if isinstance(empty, (int, float)) and empty == 0 else select(first.present, first[word], empty)
+        return (
+            first[word] if isinstance(empty, (int, float)) and empty == 0 else select(first.present, first[word], empty)
+        )
 
     def min(self, empty: Expression | float, word: int = 0) -> Expression:
         """The smallest word of all messages; ``empty`` if none arrived."""
@@ -610,7 +619,9 @@ class Tracing:
         for to, when in zip(each.to, each.when, strict=True):
             bit, address = self.value(_bit(when)), self.value(as_expression(to))
             if not self.known[address.index].integer:
-                raise UsageError(f"a message is for a machine whose number need not be whole; it must be 0 to {self.n - 1}.")
+                raise UsageError(
+                    f"a message is for a machine whose number need not be whole; it must be 0 to {self.n - 1}."
+                )
             words = tuple(self.value(as_expression(word)) for word in each.words)
             if address.pure is not None and bit.pure is not None:
                 for i, (wanted, sends) in enumerate(zip(self.table(address), self.table(bit), strict=True)):
@@ -707,7 +718,7 @@ def _user_frame(trace: TracebackType | None) -> tuple[FrameType | None, int]:
 
 def _frames(running: Any) -> list[FrameType]:
     """The frames of a generator that waits at a yield, the innermost first."""
-    found = []
+    found: list[FrameType] = []
     while (frame := getattr(running, "gi_frame", None)) is not None:
         found, running = [frame, *found], running.gi_yieldfrom
     return found

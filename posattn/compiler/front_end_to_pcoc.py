@@ -16,6 +16,7 @@ from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.compiler.traces import Labels
 
+
 @dataclass(frozen=True)
 class WrittenPCOC(PCOC):
     """A PCOC program with its source. ``variables[r]`` says which values the variables have when round r ends, and where."""
@@ -25,7 +26,9 @@ class WrittenPCOC(PCOC):
 
     @property
     def labels(self) -> Labels:
-        lines = (part.line if part.sent or not part.stated else part.stated[0].named.line for part in self.tracing.parts)
+        lines = (
+            part.line if part.sent or not part.stated else part.stated[0].named.line for part in self.tracing.parts
+        )
         rounds = tuple(self.tracing.place(r, line) for r, line in enumerate(lines))
         return Labels(rounds, tuple({name: at for name, (_, at) in each.items()} for each in self.variables))
 
@@ -157,7 +160,11 @@ def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
 def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     """Counts messages to machines that are not there, and how far whole numbers leave the ranges stated for them."""
     part, last = tracing.parts[r], tracing.n - 1
-    lost = [sent for sent in part.sent if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last]
+    lost = [
+        sent
+        for sent in part.sent
+        if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last
+    ]
     lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
     stated = [each for each in part.stated if each.integer and each.value.pure is None]
     if not lost and not stated:

@@ -13,7 +13,8 @@ from posattn.compiler.expressions import Array
 from posattn.compiler.front_end import Range, Real, Tracing
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
 from posattn.compiler.library import Program, Rows
-from posattn.errors import UsageError, function as callable_, shown
+from posattn.errors import UsageError, shown
+from posattn.errors import function as callable_
 
 Truth = Callable[..., Any]
 OWN_PROGRAMS: dict[str, "FunctionProgram"] = {}  # the latest of every name, so that saved networks find their truth
@@ -49,7 +50,9 @@ class FunctionProgram(Program):
         for name, kind in _inputs(self.function, self.ranges).items():
             several = isinstance(kind, list)
             width = len(kind) if several else 1
-            found[name] = [[_plain(x) for x in row[place : place + width]] if several else _plain(row[place]) for row in rows]
+            found[name] = [
+                [_plain(x) for x in row[place : place + width]] if several else _plain(row[place]) for row in rows
+            ]
             place += width
         return found
 
@@ -83,7 +86,9 @@ def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> Function
     inputs = _inputs(function, ranges)
     for each in ranges:
         if each not in inputs:
-            raise UsageError(f"{name} states a range for {each}, which is none of its inputs: {', '.join(inputs) or 'none'}.")
+            raise UsageError(
+                f"{name} states a range for {each}, which is none of its inputs: {', '.join(inputs) or 'none'}."
+            )
     if not inputs:
         raise UsageError(f"{name} has no inputs; it must have at least one beside me and n.")
 
@@ -98,7 +103,9 @@ def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> Function
     def sample(random: np.random.Generator, count: int, n: int, bound: float) -> Array:
         known = [known for known in build(n, bound).inputs]
         drawn = [
-            random.integers(int(k.lo), int(k.hi) + 1, (count, n)) if k.integer else random.uniform(k.lo, k.hi, (count, n))
+            random.integers(int(k.lo), int(k.hi) + 1, (count, n))
+            if k.integer
+            else random.uniform(k.lo, k.hi, (count, n))
             for k in known
         ]
         return np.stack(drawn, axis=-1).astype(float)
@@ -114,7 +121,9 @@ def _bound(rows: Rows) -> float:
 
 
 def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:
-    found = {name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in ("me", "n")}
+    found = {
+        name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in ("me", "n")
+    }
     for name, kind in found.items():
         kinds = list(kind) if isinstance(kind, (list, tuple)) else [kind]
         if not kinds or not all(isinstance(each, Range) for each in kinds):

@@ -4,6 +4,7 @@ Every level is held against it. Letters: n machines, c inputs of each, V values 
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posattn.compiler.expressions import Array, evaluate_expressions
 from posattn.compiler.front_end import Sent, Tracing, Value
@@ -63,7 +64,7 @@ def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array) -
     return np.where(there, word, 0.0)
 
 
-def _refuse(broken: Array, found: Array, place: str, what: str) -> None:
+def _refuse(broken: NDArray[np.bool_], found: Array, place: str, what: str) -> None:
     if broken.any():
         where = tuple(np.argwhere(broken)[0])
         raise UsageError(f"{place}, machine {where[-1]}: {what.format(found[where])}.")

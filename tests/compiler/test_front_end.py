@@ -23,7 +23,6 @@ from posattn.compiler import (
     greater,
     lookup,
     maximum,
-    minimum,
     pcoc,
     relu,
     select,
@@ -153,7 +152,7 @@ def test_a_variable_of_an_early_round_keeps_its_value():
 def test_variables_keep_their_columns_and_no_more_is_kept_than_is_read():
     @posattn.program
     def tried(me, n, x):
-        total, unused = x, x + 1
+        total, unused = x, x + 1  # noqa: F841
         for _ in range(3):
             heard = yield send((me + 1) % n, total)
             total = total + heard.get()

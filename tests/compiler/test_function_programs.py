@@ -10,7 +10,9 @@ from posattn.compiler import FunctionProgram, compile_program, pcoc
 from posattn.compiler.interpreter import run, trace
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "programs.py"
-PROGRAMS = {name: found for name, found in files.execute(EXAMPLES, "examples").items() if isinstance(found, FunctionProgram)}
+PROGRAMS = {
+    name: found for name, found in files.execute(EXAMPLES, "examples").items() if isinstance(found, FunctionProgram)
+}
 SIZES = {"life": (9,), "rule_110": (3, 6), "bfs": (2, 5), "components": (2, 5)}
 
 
