@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posattn.compiler.expressions import Expression, Memory, Sort, as_expression, both, either, linear, relu
-from posattn.compiler.front_end import Tracing, Value, rebuilt
+from posattn.compiler.front_end import Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
+from posattn.compiler.program_numbers import Value, rebuilt
 from posattn.compiler.traces import Labels
 
 

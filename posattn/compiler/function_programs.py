@@ -10,9 +10,10 @@ import numpy as np
 
 from posattn.compiler import interpreter
 from posattn.compiler.expressions import Array
-from posattn.compiler.front_end import Range, Real, Tracing
+from posattn.compiler.front_end import Tracing
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
 from posattn.compiler.library import Program, Rows
+from posattn.compiler.program_numbers import Range, Real
 from posattn.errors import UsageError, shown
 from posattn.errors import function as callable_
 

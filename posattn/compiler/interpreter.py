@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posattn.compiler.expressions import Array, evaluate_expressions
-from posattn.compiler.front_end import Sent, Tracing, Value
+from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC
+from posattn.compiler.program_numbers import Value
 from posattn.compiler.traces import Trace
 from posattn.errors import UsageError
 
