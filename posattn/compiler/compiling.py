@@ -156,9 +156,11 @@ class Compilation:
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
 
     def _small(self, x: Array) -> Array | None:
-        """Inputs whose real numbers are far below the bound; None if there are none, or if fitted functions are not exact."""
+        """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
         reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
-        if not reals or self.lowered.misfit:
+        assert self.source is not None
+        legal = self.source.any_scale and all(lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals))
+        if not reals or self.lowered.misfit or not legal:
             return None
         small = x.copy()
         small[..., reals] *= SMALL

@@ -43,6 +43,7 @@ class FunctionProgram(Program):
             return np.array([_as_rows(draw(random, n)) for _ in range(count)], dtype=float)
 
         object.__setattr__(self, "sample", sample)
+        object.__setattr__(self, "any_scale", False)
         return draw
 
     def _columns(self, rows: Rows) -> dict[str, list[Any]]:

@@ -29,6 +29,7 @@ class Program:
     task: the task of :mod:`posattn.tasks` that the program solves, if any.
     least: a lower bound on the machines and heads that N inputs need.
     counts: the paper's sizes for N inputs where they are not those of Theorem 5.1.
+    any_scale: whether samples stay legal if real numbers shrink.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Program:
     task: str | None = None
     least: Callable[[int], tuple[int, int]] = lambda machines: (machines, 1)
     counts: Callable[[int], dict[str, str]] = lambda machines: {}
+    any_scale: bool = True
 
     def answers(self, x: Array) -> Array:
         """The answers (..., N, outputs) to inputs (..., N, c)."""
