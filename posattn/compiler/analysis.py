@@ -6,15 +6,17 @@ temperature, at which every comparison still sees the right integer and every ou
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from posattn.compiler.expressions import (
     Array,
     Assume,
+    Bit,
     ByMachine,
     Expression,
     Fitted,
@@ -29,6 +31,8 @@ from posattn.compiler.expressions import (
     Sorted,
     applied,
     comparators,
+    each,
+    resolved,
 )
 from posattn.errors import UsageError, shown
 
@@ -109,22 +113,25 @@ class Analysis:
     ):
         self.cells, self.first, self.last, self.place = cells, first, last, place
         self.margins = Margins() if margins is None else margins
-        self.done: dict[Expression, Known] = {}
-        self.sorts: dict[Sort, list[Known]] = {}
+        self.done: dict[Expression | Sort, Any] = {}
         self.fits: dict[Fitted, Fit] = {}
 
     def known(self, node: Expression) -> Known:
-        if node not in self.done:
-            found = self._find(node)
-            if not found.size <= LARGEST:
-                raise UsageError(
-                    f"{self.place}numbers may reach {found.size:.3g}; weights can be made for {LARGEST:.3g} at most."
-                )
-            self.done[node] = found
-        return self.done[node]
+        found: Known = resolved(node, self.done, self._checked)
+        return found
 
-    def _find(self, node: Expression) -> Known:
-        known = self.known
+    def _checked(self, node: Expression | Sort) -> Generator[Any, Any, Any]:
+        """What is known of an expression, or of the fields of a sort; raises if an expression may be too large."""
+        if isinstance(node, Sort):
+            return (yield from self._sorted(node))
+        found = yield from self._find(node)
+        if not found.size <= LARGEST:
+            raise UsageError(
+                f"{self.place}numbers may reach {found.size:.3g}; weights can be made for {LARGEST:.3g} at most."
+            )
+        return found
+
+    def _find(self, node: Expression) -> Generator[Any, Any, Known]:
         match node:
             case MemoryCell(index):
                 return self.cells[index]
@@ -133,31 +140,39 @@ class Analysis:
             case Linear(terms, offset):
                 total = Known(offset, offset, float(offset).is_integer())
                 for term, weight in terms:
-                    total = total.plus(known(term).times(weight))
+                    total = total.plus((yield term).times(weight))
                 return total
             case Relu(x):
-                inner = known(x)
+                inner = yield x
                 return Known(max(inner.lo, 0.0), max(inner.hi, 0.0), inner.integer, inner.error, inner.misfit)
             case Smaller(a, b):
-                one, other = known(a), known(b)
+                one, other = (yield a), (yield b)
                 joined = one.join(other)
                 return Known(joined.lo, min(one.hi, other.hi), joined.integer, joined.error, joined.misfit)
             case Greater(a, b):
-                self._check_comparison(known(a), known(b))
+                self._check_comparison((yield a), (yield b))
                 return Known(0.0, 1.0, True)
+            case Bit(x, user):
+                bit = yield x
+                self._check_bit(bit, user)
+                return bit
             case Select(chosen, a, b):
-                self._check_bit(known(chosen))
-                self._check_gates(known(a), known(b))
-                return known(a).join(known(b))
+                bit = yield chosen
+                self._check_bit(bit, "select")
+                self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
+                one, other = (yield a), (yield b)
+                self._check_gates(one, other)
+                return one.join(other)
             case ByMachine(values):
                 return Known(min(values), max(values), all(value.is_integer() for value in values))
             case Assume(x, lo, hi, integer):
-                inner = known(x)
+                inner = yield x
                 return Known(max(lo, inner.lo), min(hi, inner.hi), integer, inner.error, inner.misfit)
             case Sorted(sort, _, place):
-                return self._sorted(sort)[place]
+                return (yield sort)[place]
             case Fitted():
-                fit, parts = self.fit(node), [known(argument) for argument in node.arguments]
+                parts = yield from each(node.arguments)
+                fit = self.fit(node)
                 spread = sum(part.error for part in parts) * fit.slope
                 return Known(fit.lo, fit.hi, False, spread, fit.error + fit.slope * sum(part.misfit for part in parts))
         raise TypeError(f"{type(node).__name__} is no expression")
@@ -176,32 +191,30 @@ class Analysis:
             )
         self.margins.need(a.error + b.error, STEP_MARGIN)
 
-    def _check_bit(self, bit: Known) -> None:
+    def _check_bit(self, bit: Known, user: str) -> None:
         if not bit.integer or bit.lo < 0 or bit.hi > 1:
+            real = "" if bit.integer else " that need not be whole"
             raise UsageError(
-                f"{self.place}select was given a number in [{bit.lo:g}, {bit.hi:g}]; it needs a bit, 0 or 1."
+                f"{self.place}{user} was given a number in [{bit.lo:g}, {bit.hi:g}]{real}; it needs a bit, 0 or 1."
             )
-        self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
 
     def _check_gates(self, *passed: Known) -> None:
         """A shut gate must stay shut whatever softmax adds to the value."""
         for known in passed:
             self.margins.need(known.error, gate_bound(known) - known.size)
 
-    def _sorted(self, sort: Sort) -> list[Known]:
+    def _sorted(self, sort: Sort) -> Generator[Any, Any, list[Known]]:
         """What is known of every field, joined over all records: any record may end in any place."""
-        if sort not in self.sorts:
-            fields = []
-            for column in zip(*sort.records, strict=True):
-                joined = self.known(column[0])
-                for part in column[1:]:
-                    joined = joined.join(self.known(part))
-                fields.append(joined)
-            if len(comparators(len(sort.records))):
-                self._check_comparison(fields[sort.key], fields[sort.key])
-                self._check_gates(*fields)
-            self.sorts[sort] = fields
-        return self.sorts[sort]
+        fields = []
+        for column in zip(*sort.records, strict=True):
+            joined, *others = yield from each(column)
+            for part in others:
+                joined = joined.join(part)
+            fields.append(joined)
+        if len(comparators(len(sort.records))):
+            self._check_comparison(fields[sort.key], fields[sort.key])
+            self._check_gates(*fields)
+        return fields
 
     def fit(self, node: Fitted) -> "Fit":
         if node not in self.fits:

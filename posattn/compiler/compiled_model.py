@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from posattn.attention import Attention, hardmax
-from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.room import attention_parameters, mlp_parameters
 from posattn.compiler.traces import Labels, Trace, trace_of
 from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer
-from posattn.network import NetworkConfig, check_input
+from posattn.network import NetworkConfig
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,7 @@ class CompiledTransformer(Transformer):
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        real = isinstance(x, Tensor) and not x.is_complex()
-        check_input(x, x.dtype if real else self.input_dtype)  # any real dtype: it is cast below
+        check_real(x, self.input_dtype)
         given = within_bounds(x, config.n, config.bounds, config.integers).to(self.P.dtype)
         positions = torch.arange(config.positions, device=given.device)
         return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions

@@ -10,11 +10,11 @@ do so between two integers.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,20 @@ from numpy.typing import NDArray
 from posattn.errors import UsageError, whole
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
+
+
+def _refused(sign: str) -> Callable[..., NoReturn]:
+    def refuse(self: "Expression", *others: object) -> NoReturn:
+        raise UsageError(
+            f"{sign} is applied to an expression; it is not piecewise linear, so use comparisons of integers, or fitted."
+        )
+
+    return refuse
 
 
 class Expression:
-    """A number that a machine computes. The usual operators add, multiply by constants and compare integers."""
+    """A number that a machine computes. The usual operators add, multiply by constants, compare integers and join bits."""
 
     def __add__(self, other: "Expression | float") -> "Expression":
         return linear((self, 1.0), (as_expression(other), 1.0))
@@ -75,6 +85,32 @@ class Expression:
     def __abs__(self) -> "Expression":
         return absolute(self)
 
+    def __pos__(self) -> "Expression":
+        return self
+
+    def __and__(self, other: "Expression | float") -> "Expression":
+        return both(self, other)
+
+    def __or__(self, other: "Expression | float") -> "Expression":
+        return either(self, other)
+
+    def __invert__(self) -> "Expression":
+        return 1 - Bit(self, "~")
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    __mod__ = __rmod__ = _refused("%")
+    __floordiv__ = __rfloordiv__ = _refused("//")
+    __divmod__ = __rdivmod__ = _refused("divmod")
+    __pow__ = __rpow__ = _refused("**")
+    __xor__ = __rxor__ = _refused("^")
+    __lshift__ = __rlshift__ = _refused("<<")
+    __rshift__ = __rrshift__ = _refused(">>")
+    __matmul__ = __rmatmul__ = _refused("@")
+    __rtruediv__ = _refused("1 / x")
+    __round__, __int__, __float__ = _refused("round"), _refused("int"), _refused("float")
+
     def __bool__(self) -> bool:
         raise UsageError("an expression has no truth value while a program is built; use select, both or either.")
 
@@ -123,6 +159,14 @@ class Greater(Expression):
 
     a: Expression
     b: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class Bit(Expression):
+    """``x``, which must be a bit for the function or operator ``user``."""
+
+    x: Expression
+    user: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,12 +280,12 @@ def equal(a: Expression | float, b: Expression | float) -> Expression:
 
 def both(*bits: Expression | float) -> Expression:
     """1 if all bits are 1."""
-    return relu(linear(*((as_expression(bit), 1.0) for bit in bits), constant=1.0 - len(bits)))
+    return relu(linear(*((Bit(as_expression(bit), "both"), 1.0) for bit in bits), constant=1.0 - len(bits)))
 
 
 def either(*bits: Expression | float) -> Expression:
     """1 if any bit is 1."""
-    return 1 - relu(linear(*((as_expression(bit), -1.0) for bit in bits), constant=1.0))
+    return 1 - relu(linear(*((Bit(as_expression(bit), "either"), -1.0) for bit in bits), constant=1.0))
 
 
 def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
@@ -339,6 +383,35 @@ def check_cells(used: Iterable[Expression], given: Iterable[Expression], place: 
         )
 
 
+def resolved(node: Any, done: dict[Any, T], find: Callable[[Any], Generator[Any, Any, T]]) -> T:
+    """``done[node]``, found if need be by ``find(node)``, a generator that yields each part whose result it wants.
+
+    This is recursion without Python's limit on its depth, which long programs exceed.
+    """
+    waiting = [] if node in done else [(node, find(node))]
+    found: T | None = None
+    while waiting:
+        current, steps = waiting[-1]
+        try:
+            part = steps.send(found)
+        except StopIteration as stop:
+            waiting.pop()
+            done[current] = found = stop.value
+        else:
+            found = done.get(part)
+            if found is None:
+                waiting.append((part, find(part)))
+    return done[node]
+
+
+def each(parts: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
+    """For the generators of :func:`resolved`: the results of several parts."""
+    found = []
+    for part in parts:
+        found.append((yield part))
+    return found
+
+
 class Memory(Sequence[Expression]):
     """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number."""
 
@@ -373,49 +446,55 @@ class _Evaluation:
         self.done: dict[object, Any] = {}
 
     def value(self, node: Expression) -> Array:
-        if node not in self.done:
-            self.done[node] = self._compute(node)
-        found: Array = self.done[node]
+        found: Array = resolved(node, self.done, self._compute)
         return found
 
-    def _compute(self, node: Expression) -> Any:
-        value = self.value
+    def _compute(self, node: Expression | Sort) -> Generator[Any, Any, Array]:
         match node:
             case MemoryCell(index):
                 return self.cells[..., index]
             case Me():
                 return self.me.astype(float)
             case Linear(terms, constant):
-                start = np.full(self.me.shape, constant)
-                return sum((weight * value(term) for term, weight in terms), start=start)
+                total = np.full(self.me.shape, constant)
+                for term, weight in terms:
+                    total = total + weight * (yield term)
+                return total
             case Relu(x):
-                return np.maximum(value(x), 0.0)
+                return np.maximum((yield x), 0.0)
             case Smaller(a, b):
-                return np.minimum(value(a), value(b))
+                return np.minimum((yield a), (yield b))
             case Greater(a, b):
-                return (value(a) > value(b)).astype(float)
+                return np.asarray((yield a) > (yield b), dtype=float)
             case Select(chosen, a, b):
-                return np.where(value(chosen) > 0.5, value(a), value(b))
+                return np.where((yield chosen) > 0.5, (yield a), (yield b))
             case ByMachine(values):
                 return np.asarray(values)[np.minimum(self.me.astype(int), len(values) - 1)]
-            case Assume(x):
-                return value(x)
+            case Assume(x) | Bit(x):
+                return (yield x)
             case Fitted(function, arguments):
-                return applied(function, *(value(argument) for argument in arguments))
+                return applied(function, *(yield from each(arguments)))
             case Sorted(sort, place, field):
-                return self._sorted(sort)[..., place, field]
+                return (yield sort)[..., place, field]
+            case Sort(records, key):
+                return _in_order((yield from _table(records)), key)
         raise TypeError(f"{type(node).__name__} is no expression")
 
-    def _sorted(self, sort: Sort) -> Array:
-        """The sorted records, (..., records, fields)."""
-        if sort not in self.done:
-            table = np.stack([np.stack([self.value(part) for part in row], axis=-1) for row in sort.records], axis=-2)
-            for low, high in comparators(len(sort.records)):
-                swap = (table[..., low, sort.key] > table[..., high, sort.key])[..., None]
-                pair = table[..., [low, high], :]
-                table[..., low, :], table[..., high, :] = (
-                    np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0)
-                )
-            self.done[sort] = table
-        found: Array = self.done[sort]
-        return found
+
+def _table(records: Sequence[Sequence[Expression]]) -> Generator[Any, Any, Array]:
+    """The values of the records, (..., records, fields)."""
+    rows = []
+    for record in records:
+        rows.append(np.stack((yield from each(record)), axis=-1))
+    return np.stack(rows, axis=-2)
+
+
+def _in_order(table: Array, key: int) -> Array:
+    """The records (..., records, fields), sorted by field ``key``."""
+    for low, high in comparators(table.shape[-2]):
+        swap = (table[..., low, key] > table[..., high, key])[..., None]
+        pair = table[..., [low, high], :]
+        table[..., low, :], table[..., high, :] = (
+            np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0)
+        )
+    return table

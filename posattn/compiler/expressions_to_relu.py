@@ -13,8 +13,9 @@ A unit belongs to the hidden layer after the last unit that it reads. Layers in 
 the number cannot be negative, else relu(x) and relu(-x).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,8 +66,7 @@ class Lowering:
         self.me = len(self.units)
         self.units.append(Unit(0, negative=analysis.first < 0))
         self._same: dict[tuple[object, float], int] = {}
-        self._done: dict[Expression, Affine] = {}
-        self._sorts: dict[ex.Sort, list[list[Affine]]] = {}
+        self._done: dict[Expression | ex.Sort, Any] = {}
 
     def relu(self, x: Affine) -> Affine:
         """relu(x) as a unit; equal units are made once."""
@@ -105,12 +105,14 @@ class Lowering:
         return max((self.units[unit].level for unit in x.terms), default=0)
 
     def affine(self, node: Expression) -> Affine:
-        if node not in self._done:
-            self._done[node] = self._lower(node)
-        return self._done[node]
+        found: Affine = ex.resolved(node, self._done, self._lower)
+        return found
 
-    def _lower(self, node: Expression) -> Affine:
-        affine, known = self.affine, self.analysis.known
+    def _lower(self, node: Expression | ex.Sort) -> Generator[Any, Any, Any]:
+        """The affine combination that an expression is, or those of the fields of a sort's records."""
+        if isinstance(node, ex.Sort):
+            return (yield from self._sorted(node))
+        known = self.analysis.known
         known(node)  # raises if the node's parts do not suit it
         match node:
             case ex.MemoryCell(index):
@@ -118,48 +120,54 @@ class Lowering:
             case ex.Me():
                 return Affine({self.me: 1.0})
             case ex.Linear(terms, constant):
-                alone = known(node).integer
-                return combined(((self._addend(term, alone), weight) for term, weight in terms), constant)
+                addends = []
+                for term, weight in terms:
+                    addends.append((self._addend(term, (yield term), known(node).integer), weight))
+                return combined(addends, constant)
             case ex.Relu(x):
                 if known(x).lo >= 0 or known(x).hi <= 0:
-                    return affine(x) if known(x).lo >= 0 else Affine({})
-                return self.relu(affine(x))
+                    return (yield x) if known(x).lo >= 0 else Affine({})
+                return self.relu((yield x))
             case ex.Smaller(a, b):
-                return self._smaller(a, b)
+                return (yield from self._smaller(a, b))
             case ex.Greater(a, b):
-                return self._greater(a, b)
+                return (yield from self._greater(a, b))
             case ex.Select(chosen, a, b):
-                bit = self._step(affine(chosen)) if known(chosen).error else affine(chosen)
-                return self._select(bit, (a, b), (affine(a), affine(b)))
+                bit = yield chosen
+                bit = self._step(bit) if known(chosen).error else bit
+                return self._select(bit, (a, b), ((yield a), (yield b)))
             case ex.ByMachine(values):
                 return self._table(values)
-            case ex.Assume(x):
-                return affine(x)
+            case ex.Assume(x) | ex.Bit(x):
+                return (yield x)
             case ex.Sorted(sort, place, field):
-                return self._sorted(sort)[place][field]
+                return (yield sort)[place][field]
             case ex.Fitted():
-                return self._fitted(node)
+                return (yield from self._fitted(node))
         raise TypeError(f"{type(node).__name__} is no expression")
 
-    def _smaller(self, a: Expression, b: Expression) -> Affine:
-        if self.analysis.known(a).hi <= self.analysis.known(b).lo:
-            return self.affine(a)
-        if self.analysis.known(b).hi <= self.analysis.known(a).lo:
-            return self.affine(b)
-        integers = self.analysis.known(a).integer and self.analysis.known(b).integer
-        one, other = self._addend(a, integers), self._addend(b, integers)
-        return one.plus(self.relu(one.plus(other, -1.0)), -1.0)
+    def _smaller(self, a: Expression, b: Expression) -> Generator[Any, Any, Any]:
+        one, other = self.analysis.known(a), self.analysis.known(b)
+        if one.hi <= other.lo:
+            return (yield a)
+        if other.hi <= one.lo:
+            return (yield b)
+        integers = one.integer and other.integer
+        mine, theirs = (yield a), (yield b)
+        mine, theirs = self._addend(a, mine, integers), self._addend(b, theirs, integers)
+        return mine.plus(self.relu(mine.plus(theirs, -1.0)), -1.0)
 
-    def _addend(self, node: Expression, among_integers: bool) -> Affine:
+    def _addend(self, node: Expression, affine: Affine, among_integers: bool) -> Affine:
         """``node`` as a part of a sum. The units of an integer cancel, which would take digits from small real numbers."""
         known = self.analysis.known(node)
-        return self.held(self.affine(node), known.lo < 0) if known.integer and not among_integers else self.affine(node)
+        return self.held(affine, known.lo < 0) if known.integer and not among_integers else affine
 
-    def _greater(self, a: Expression, b: Expression) -> Affine:
+    def _greater(self, a: Expression, b: Expression) -> Generator[Any, Any, Affine]:
         one, other = self.analysis.known(a), self.analysis.known(b)
         if one.lo > other.hi or one.hi <= other.lo:
             return Affine({}, float(one.lo > other.hi))
-        return self._step(self.affine(a).plus(self.affine(b), -1.0))
+        mine, theirs = (yield a), (yield b)
+        return self._step(mine.plus(theirs, -1.0))
 
     def _step(self, difference: Affine) -> Affine:
         """The step function: 0 at integers up to 0, and 1 at integers from 1 on."""
@@ -191,27 +199,28 @@ class Lowering:
         after = Affine({}) if or_later else self.relu(Affine({self.me: 1.0}, -float(j)))
         return self.relu(combined([(before, -1.0), (after, -1.0)], 1.0))
 
-    def _sorted(self, sort: ex.Sort) -> list[list[Affine]]:
-        if sort not in self._sorts:
-            table = [[self.affine(part) for part in record] for record in sort.records]
-            fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
-            for low, high in comparators(len(table)):
-                swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
-                for field, known in enumerate(fields):
-                    signed, bound = known.lo < 0, gate_bound(known)
-                    a, b = (self.held(table[place][field], signed) for place in (low, high))
-                    table[low][field], table[high][field] = (
-                        self.gate(swap, kept, bound, signed).plus(self.gate(_not(swap), other, bound, signed))
-                        for kept, other in ((a, b), (b, a))
-                    )
-            self._sorts[sort] = table
-        return self._sorts[sort]
+    def _sorted(self, sort: ex.Sort) -> Generator[Any, Any, list[list[Affine]]]:
+        table = []
+        for record in sort.records:
+            table.append((yield from ex.each(record)))
+        fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
+        for low, high in comparators(len(table)):
+            swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
+            for field, known in enumerate(fields):
+                signed, bound = known.lo < 0, gate_bound(known)
+                a, b = (self.held(table[place][field], signed) for place in (low, high))
+                table[low][field], table[high][field] = (
+                    self.gate(swap, kept, bound, signed).plus(self.gate(_not(swap), other, bound, signed))
+                    for kept, other in ((a, b), (b, a))
+                )
+        return table
 
-    def _fitted(self, node: ex.Fitted) -> Affine:
+    def _fitted(self, node: ex.Fitted) -> Generator[Any, Any, Affine]:
         fit = self.analysis.fit(node)
         # Every unit reads the arguments, so an argument of many parts is first made one number.
-        signed = [self.analysis.known(argument).lo < 0 for argument in node.arguments]
-        arguments = [self.held(self.affine(each), sign) for each, sign in zip(node.arguments, signed, strict=True)]
+        arguments = []
+        for argument in node.arguments:
+            arguments.append(self.held((yield argument), self.analysis.known(argument).lo < 0))
         units = zip(fit.directions.T.tolist(), fit.offsets.tolist(), fit.weights.tolist(), strict=True)
         hidden = [
             (self.relu(combined(zip(arguments, direction, strict=True), offset)), weight)

@@ -51,9 +51,11 @@ class ParallelProgram:
     def given(self, x: Array) -> Array:
         """``x`` as an array (..., length, c) of numbers; raises if the program does not take it."""
         try:
+            if np.iscomplexobj(x):
+                raise TypeError
             x = np.asarray(x, dtype=float)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"the input of {self.name} must be an array of numbers.") from error
+            raise UsageError(f"the input of {self.name} must be an array of real numbers.") from error
         c = len(self.inputs)
         if x.shape[-2:] != (self.length, c):
             raise UsageError(f"the input has shape {x.shape}; {self.name} takes (..., {self.length}, {c}).")

@@ -12,6 +12,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from posattn.errors import UsageError
+from posattn.network import check_input
+
+
+def check_real(x: object, wanted: torch.dtype) -> None:
+    """Raises unless ``x`` is a tensor of real numbers. They may be of any dtype: networks of programs convert them."""
+    check_input(x, x.dtype if isinstance(x, Tensor) and not x.is_complex() else wanted)
 
 
 def within_bounds(

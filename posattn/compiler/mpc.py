@@ -6,6 +6,7 @@ keeps a word by sending it to itself. It may send s words and receive s words pe
 machine, the round and the count. The inbox is ordered by sender, and messages of one sender as the sender lists them.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ from posattn.compiler.expressions import (
     evaluate_expressions,
 )
 from posattn.compiler.inputs import ParallelProgram
-from posattn.errors import UsageError, function, several, whole
+from posattn.errors import UsageError, function, instance, several, whole
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Message:
     to: Expression | float
     words: Sequence[Expression | float]
     when: Expression | float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(several("words", self.words)))
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class MPC(ParallelProgram):
     def _all_lengths(self) -> frozenset[int]:
         """The lengths of all messages; a length never depends on values, so any machine shows them."""
         anyone = _view(self.memory, self.longest)
-        return frozenset(len(message.words) for send in self.rounds for message in send(anyone))
+        return frozenset(len(message.words) for r in range(len(self.rounds)) for message in self._sent(r, anyone))
 
     @property
     def places(self) -> int:
@@ -132,10 +136,17 @@ class MPC(ParallelProgram):
         """A machine whose inbox is memory cells: for each place the bit, then the words."""
         return _view(self.places, self.longest)
 
+    def _sent(self, r: int, machine: Machine) -> list[Message]:
+        """The messages of round ``r`` as the program gives them."""
+        found = several(f"what round {r + 1} of {self.name} sends", self.rounds[r](machine))
+        for m, message in enumerate(found, start=1):
+            instance(f"message {m} of {self.name}, round {r + 1},", message, Message, "a Message")
+        return found
+
     def messages(self, r: int, machine: Machine) -> list[Sent]:
         """The messages of round ``r``, padded to the longest."""
         found = []
-        for message in self.rounds[r](machine):
+        for message in self._sent(r, machine):
             words = [as_expression(word) for word in message.words]
             words += [as_expression(0.0)] * (self.longest - len(words))
             to, when = as_expression(message.to), as_expression(message.when)
@@ -146,7 +157,9 @@ class MPC(ParallelProgram):
 
     def answers(self, machine: Machine) -> list[Expression]:
         """What ``finish`` gives."""
-        found = [as_expression(answer) for answer in self.finish(machine)]
+        found = [as_expression(answer) for answer in several(f"what {self.name} answers", self.finish(machine))]
+        if not found:
+            raise UsageError(f"{self.name}, finish: there are no answers; it must give at least one.")
         check_cells(found, machine.received, f"{self.name}, finish")
         return found
 
@@ -163,16 +176,17 @@ def _view(places: int, longest: int) -> Machine:
 def run(program: MPC, x: Array) -> Array:
     """The answers (..., N, outputs) to inputs (..., N, c), message by message."""
     x = program.given(x)
-    batch = x.reshape(-1, *x.shape[-2:])
+    batch = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     shape, own = (len(batch), program.machines), slice(x.shape[-2])
     me = np.arange(program.machines, dtype=float)
     inbox = np.zeros((*shape, program.places, program.longest + 1))
     inbox[:, own, 0, 0] = 1.0
     inbox[:, own, 0, 1 : 1 + x.shape[-1]] = batch
     for r in range(len(program.rounds)):
-        inbox = _deliver(program, r, inbox.reshape(*shape, -1), me)
-    answers = evaluate_expressions(program.answers(program.view()), inbox.reshape(*shape, -1), me)
-    return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], -1)
+        inbox = _deliver(program, r, inbox.reshape(*shape, math.prod(inbox.shape[2:])), me)
+    cells = inbox.reshape(*shape, math.prod(inbox.shape[2:]))
+    answers = evaluate_expressions(program.answers(program.view()), cells, me)
+    return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], len(answers))
 
 
 def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:

@@ -95,7 +95,7 @@ View = Callable[[Layout, Memory, Sequence[Known]], Machine]
 
 def layout(program: MPC) -> Layout:
     view = program.view()
-    most = max((len(send(view)) for send in program.rounds), default=1)
+    most = max((len(program.messages(r, view)) for r in range(len(program.rounds))), default=1)
     return Layout(program, size_for(program.machines), max(1, most))
 
 

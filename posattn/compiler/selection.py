@@ -13,20 +13,27 @@ from torch import Tensor
 
 from posattn.compiler.analysis import Margins
 from posattn.compiler.expressions_to_relu import Map
-from posattn.compiler.machine_memory import memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.mpc import MPC
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import analyse, compiled_config, listens_to
-from posattn.errors import instance
+from posattn.errors import UsageError, shown
 
 _SPARSE = 0.1  # a matrix with a smaller share of nonzero entries is stored sparse
 _TILE = 1 << 18  # numbers of a hidden layer computed at once, so that they stay in the processor's cache
 
 
 class SelectionNetwork:
-    """``network(x)`` maps (..., N, c), or (..., N) if c = 1, to (..., N, outputs), or (..., N), in float64."""
+    """``network(x)`` maps (..., N, c), or (..., N) if c = 1, to (..., N, outputs), or (..., N), in float64.
 
-    def __init__(self, program: PCOC):
-        self.program = instance("program", program, PCOC, "a PCOC program")
+    Of an MPC program it is the network of Lemma B.1, every round routed.
+    """
+
+    def __init__(self, program: PCOC | MPC):
+        if not isinstance(program, (PCOC, MPC)):
+            raise UsageError(f"program is {shown(program)}; it must be a PCOC or an MPC program.")
+        self.program = program = fixed_communication(program)
         maps, _ = analyse(program, Margins())
         self.config = compiled_config(program, maps, None, "lean")  # of the Transformer that computes the same
         kept = {id(mlp): [(_compact(own), torch.from_numpy(own.bias)[:, None]) for own in mlp] for mlp in maps}
@@ -44,11 +51,13 @@ class SelectionNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         program, c = self.program, len(self.program.inputs)
-        given = within_bounds(instance("x", x, Tensor, "a tensor"), program.length, program.bounds, program.integers).double()
+        check_real(x, torch.float64)
+        given = within_bounds(x, program.length, program.bounds, program.integers).double()
         words = memory_cells(given, torch.arange(program.machines + 1), c)
-        tiles = words.reshape(-1, *words.shape[-2:]).split(max(1, _TILE // (self.config.width * words.shape[-2])))
+        lists = words.reshape(math.prod(words.shape[:-2]), *words.shape[-2:])
+        tiles = lists.split(max(1, _TILE // (self.config.width * words.shape[-2])))
         answers = torch.cat([self._answers(tile) for tile in tiles])
-        answers = answers.reshape(*words.shape[:-2], program.length, -1)
+        answers = answers.reshape(*words.shape[:-2], program.length, len(program.outputs))
         return answers[..., 0] if len(program.outputs) == 1 else answers
 
     def _answers(self, words: Tensor) -> Tensor:
@@ -80,4 +89,4 @@ def _mlp(maps: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
         hidden = (weight @ hidden).add_(bias)
         if depth < len(maps):
             hidden.relu_()
-    return hidden.T.reshape(*x.shape[:-1], -1)
+    return hidden.T.reshape(*x.shape[:-1], len(hidden))

@@ -45,6 +45,7 @@ def both_ways(expressions, cells=None):
 EXACT = {
     "comparison": lambda: [I > J, I >= J, I < J, I <= J, ex.equal(I, J), I > 3],
     "bits": lambda: [ex.both(I > J, K > L), ex.either(I > J, K > L), 1 - (I > J)],
+    "operators": lambda: [(I > J) & (K > L), (I > J) | (K > L) | 0, 1 & ~(I > J), +I],
     "select": lambda: [ex.select(I > J, A, B), ex.select(ex.equal(I, J), A + B, 0), ex.select(MEMORY.me >= 4, I, C)],
     "table": lambda: [ex.by_machine([3, 1, 4, 1, 5, 9, 2]), ex.select(ex.by_machine([0, 1] * 3 + [1]), A, B)],
     "relu and abs": lambda: [ex.relu(A), ex.absolute(B), ex.relu(I - J)],
@@ -90,6 +91,29 @@ def test_integers_beside_small_numbers_leave_them_their_digits():
     cells = memories() * ([1e-12] * REALS + [1] * INTEGERS)
     direct, computed, _ = both_ways([A + table, ex.minimum(A, table), A + (I > J), ex.minimum(A, I > J)], cells)
     np.testing.assert_allclose(computed[:, [1, 3, 4, 6]], direct[:, [1, 3, 4, 6]], rtol=1e-15)
+
+
+def test_an_expression_may_be_as_deep_as_it_likes():
+    cells = memories(5)
+    select, least, total = A, A, A
+    for step in range(1500):
+        select = ex.select(MEMORY.me >= step % MACHINES, B, select)
+        least = ex.minimum(least, C + step)
+        total = ex.relu(total + I)
+    deep = [select, least, total, ex.sort_records([(ex.select(I > J, I, K), select), (J, least)])[0][1]]
+    assert [len(ex.cells_read([each])) for each in deep[:3]] == [2, 2, 2]
+    found = ex.evaluate_expressions(deep, cells, np.arange(MACHINES, dtype=float))
+    assert (found[1] == np.minimum(cells[..., 0], cells[..., 2])).all()
+    analysis = Analysis(KNOWN, MACHINES)
+    assert [analysis.known(each).size for each in deep[:2]] == [10, 10]
+
+
+def test_a_deep_expression_is_lowered():
+    deep = A
+    for step in range(400):
+        deep = ex.minimum(deep, B + step)
+    direct, computed, _ = both_ways([deep], memories(5))
+    np.testing.assert_allclose(computed, direct, atol=1e-12)
 
 
 def test_values_of_a_comparison_and_a_select():
@@ -157,7 +181,13 @@ def test_a_function_of_two_arguments_is_fitted_better_with_more_units():
     [
         (lambda: A > B, "need not be integers"),
         (lambda: ex.select(A, B, C), "it needs a bit"),
-        (lambda: ex.select(I, B, C), r"a number in \[0, 6\]"),
+        (lambda: ex.select(I, B, C), r"select was given a number in \[0, 6\]; it needs a bit"),
+        (lambda: ex.both(I > J, I), r"both was given a number in \[0, 6\]; it needs a bit"),
+        (lambda: ex.either(I > J, A), r"either was given a number in \[-10, 10\] that need not be whole; it needs a bit"),
+        (lambda: ex.both(I > J, 2), r"both was given a number in \[2, 2\]"),
+        (lambda: (I > J) & K, r"both was given a number in \[0, 6\]"),
+        (lambda: I | (I > J), r"either was given a number in \[0, 6\]"),
+        (lambda: ~I, r"~ was given a number in \[0, 6\]"),
         (lambda: ex.fitted(np.log, A, units=4), "one finite number"),
         (lambda: ex.sort_records([(A, B), (B, C)])[0][0], "need not be integers"),
     ],
@@ -268,6 +298,19 @@ def test_errors_of_fitted_functions_go_through_others_and_are_not_compared():
         (lambda: A * float("inf"), "inf is used as a constant"),
         (lambda: ex.sort_records([(I, A), (J, B)], key=2), "key is 2; .* 0 to 1"),
         (lambda: ex.sort_records([(I, A), (J, B)], key=-1), "key is -1"),
+        (lambda: I % 2, "% is applied to an expression; it is not piecewise linear"),
+        (lambda: 2 % I, "% is applied"),
+        (lambda: I // 2, "// is applied"),
+        (lambda: I**2, r"\*\* is applied"),
+        (lambda: 2**I, r"\*\* is applied"),
+        (lambda: I ^ J, r"\^ is applied"),
+        (lambda: I << 1, "<< is applied"),
+        (lambda: 1 / A, "1 / x is applied"),
+        (lambda: round(A), "round is applied"),
+        (lambda: float(A), "float is applied"),
+        (lambda: int(A), "int is applied"),
+        (lambda: divmod(I, 2), "divmod is applied"),
+        (lambda: A * 1j, "1j is no number"),
         (lambda: MEMORY[7], "memory position 7 is read; positions are 0 to 6"),
     ],
 )

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 from posattn import UsageError
 from posattn.compiler import MPC, Known, Message, compile_program, mpc, pcoc
 from posattn.compiler.mpc_to_pcoc import layout, simulate
+from posattn.compiler.selection import SelectionNetwork
 
 
 def gather(machines, memory=2):
@@ -228,3 +230,64 @@ def test_an_expression_of_an_earlier_round_is_refused_at_every_level():
         for run in (lambda p: mpc.run(p, x), compile_program, lambda p: compile_program(p, direct=True)):
             with pytest.raises(UsageError, match=f"^{where}: an expression reads the memory of another round"):
                 run(program)
+
+
+def kept_for_a_round(**changes):
+    """Every machine keeps its number for a round."""
+    fields = {
+        "machines": 2,
+        "memory": 1,
+        "longest": 1,
+        "inputs": (Known(-9, 9),),
+        "rounds": (lambda machine: [Message(machine.me, (machine.inbox[0].words[0],))],),
+        "finish": lambda machine: [machine.inbox[0].words[0]],
+    }
+    return MPC(**fields | changes)
+
+
+def test_rounds_words_and_answers_may_be_generators():
+    def send(machine):
+        yield Message(machine.me, (word * 2 for word in machine.inbox[0].words))
+
+    program, x = kept_for_a_round(rounds=(send,), finish=lambda machine: iter(machine.inbox[0].words)), [[1.0], [2.0]]
+    compiled = compile_program(program)
+    for found in (mpc.run(program, x), pcoc.run(compiled.program, x), compiled.run(x)):
+        assert found.tolist() == [[2], [4]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rounds": (lambda machine: None,)}, r"^what round 1 of program sends is None; it must be a list"),
+        ({"rounds": (lambda machine: [3],)}, r"^message 1 of program, round 1, is 3; it must be a Message\.$"),
+        ({"rounds": (lambda machine: Message(0, (1,)),)}, "^what round 1 of program sends is Message"),
+        ({"rounds": (lambda machine: [Message(0, 1)],)}, r"^words is 1; it must be a list, such as \[1\]\.$"),
+        ({"finish": lambda machine: []}, r"^program, finish: there are no answers; it must give at least one\.$"),
+        ({"finish": lambda machine: None}, "^what program answers is None; it must be a list"),
+        ({"finish": lambda machine: machine.me}, "^what program answers is Me"),
+    ],
+)
+def test_what_a_round_or_finish_may_not_give_is_told_in_a_sentence(changes, message):
+    for run in (lambda program: mpc.run(program, np.ones((2, 1))), compile_program):
+        with pytest.raises(UsageError, match=message):
+            run(kept_for_a_round(**changes))
+
+
+def test_no_inputs_have_no_answers_at_every_level():
+    program = kept_for_a_round()
+    compiled, none = compile_program(program), np.ones((3, 0, 2, 1))
+    for found in (mpc.run(program, none), pcoc.run(compiled.program, none), compiled.run(none)):
+        assert found.shape == (3, 0, 2, 1)
+    assert SelectionNetwork(program)(torch.ones(3, 0, 2)).shape == (3, 0, 2)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_complex_numbers_are_refused_at_every_level():
+    program = kept_for_a_round()
+    compiled, x = compile_program(program), np.full((2, 1), 1 + 1j)
+    for run in (lambda: mpc.run(program, x), lambda: pcoc.run(compiled.program, x), lambda: compiled.run(x)):
+        with pytest.raises(UsageError, match=r"^the input of program must be an array of real numbers\.$"):
+            run()
+    for network in (compiled.model, SelectionNetwork(program)):
+        with pytest.raises(UsageError, match=r"^the input is of torch\.complex128; this network reads torch\.float64"):
+            network(torch.from_numpy(x[:, 0]))

@@ -201,7 +201,7 @@ def test_interpreters_check_their_inputs():
                 run(np.full((1, 5, 1), x))
     with pytest.raises(UsageError, match=r"shape \(\)"):
         pcoc.run(whole, 3.0)
-    with pytest.raises(UsageError, match="must be an array of numbers"):
+    with pytest.raises(UsageError, match="must be an array of real numbers"):
         pcoc.run(whole, [["a"]])
 
 

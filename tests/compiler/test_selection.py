@@ -48,8 +48,16 @@ def test_it_takes_lists_of_one_length():
     network = SelectionNetwork(PROGRAMS["prefix-min"].build(5, 9.0))
     for x, said in (
         (torch.zeros(4), r"the list has 4 numbers; this compiled program takes 5\."),
-        (torch.tensor(1.0), r"it must be \(..., 5\)"),
+        (torch.tensor(1.0), r"the input is a single number; it must be a list of them"),
         (torch.zeros(2, 6), r"the list has 6 numbers; this compiled program takes 5\."),
     ):
         with pytest.raises(UsageError, match=said):
             network(x)
+
+
+def test_it_takes_a_program_with_messages():
+    program = PROGRAMS["list-ranking"].build(4, 1.0)
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert SelectionNetwork(program)(x).tolist() == [3, 2, 1, 0]
+    with pytest.raises(UsageError, match="it must be a PCOC or an MPC program"):
+        SelectionNetwork("list-ranking")
