@@ -280,6 +280,7 @@ class Lines:
     def page(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Any]:
         """The figure as numbers, for a page that draws it: panels of series, ours and the published ones."""
         panels = []
+        names = [view.title for view in self.views]
         for view, ours, theirs, labels in self._by_view(medians):
             columns = list(self.columns)
             keys = [frame[columns].drop_duplicates() for frame in (ours, theirs) if set(columns) <= set(frame)]
@@ -289,8 +290,11 @@ class Lines:
                     self._page_series(str(label), here, there, labels)
                     for label in dict.fromkeys([*here["series"], *there["series"]])
                 ]
-                about = {"ylabel": metric(view.metric).title, "ylog": metric(view.metric).axis == "log"}
-                panels.append({"title": self._title(view, key, None), **about, "series": lines})
+                title, scaled = metric(view.metric)
+                name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
+                about = {"title": self._title(view, key, None), "view": name, "ylabel": title}
+                ends = [0, 1] if scaled == "share" else None
+                panels.append({**about, "ylog": scaled == "log", "yends": ends, "series": lines})
         return {"bars": self.BARS, "xlabel": self._axis(rows), "xlog": self._x_is_log, "panels": panels}
 
     def _page_series(self, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> dict[str, Any]:

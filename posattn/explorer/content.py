@@ -7,6 +7,7 @@ has one network or several to choose from (the members of a run). A *program* is
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from posattn.compiler import PROGRAMS, Program, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
+from posattn.compiler.message_programs import LETTERS
+from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
-from posattn.names import BOUND
+from posattn.names import BOUND, MACHINES
 from posattn.network import can
 from posattn.pretrained import COMPARED, pretrained
 from posattn.runs import AnyRun, load
@@ -42,6 +45,15 @@ STEPPED = {
     "list-ranking": 4,
     "khop": 4,
     "self-attention": 3,
+}
+# What a card says of a network: by its kind, or by what feeds queries and keys.
+_ABOUT = {
+    "scale-exact": "Positional without biases: c times the list gives c times the answer.",
+    "compiled": "A program, written into the weights of a positional network.",
+    "position": "Attention sees positions, never the numbers.",
+    "offset": "One positional layer, again and again: takes lists of any length.",
+    "input": "Attention compares the numbers.",
+    "both": "Attention compares the numbers and their positions.",
 }
 # The program that solves a task: the last of several in the library.
 _SOLVING = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
@@ -72,19 +84,30 @@ class Content:
         self.subjects.append(made)
         return made
 
+    def model(
+        self, label: str, kind: str, detail: str, choices: list[dict[str, Any]], lengths: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        """A model as the page reads it. ``lengths`` are those of the lists that it takes; None is every length."""
+        attends = self.networks[choices[0]["network"]].described["attends"]
+        taken = None if lengths is None else list(lengths)
+        about = _ABOUT.get(kind, _ABOUT[attends])
+        return {"label": label, "kind": kind, "about": about, "detail": detail, "choices": choices, "lengths": taken}
+
     def compare(
         self, task: str, lengths: Sequence[int], label: str, kind: str, detail: str, choices: list[dict[str, Any]]
     ) -> None:
         """Adds a model to the subject of a task and its lengths."""
-        self.subject(task, lengths)["models"].append(_model(label, kind, detail, choices, list(lengths)))
+        self.subject(task, lengths)["models"].append(self.model(label, kind, detail, choices, lengths))
 
     def program(self, name: str, machines: int) -> int:
-        """Adds a program of the library to step through, unless it is there already; returns its network's number."""
+        """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""
         for found in self.programs:
             if (found["name"], found["machines"], found["label"]) == (name, machines, name):
                 return int(found["network"])
-        number = self.add(compile_program(name, machines, values="lean", direct=True).model)
-        self.programs.append(_described(name, PROGRAMS[name], machines, number, name))
+        compiled = compile_program(name, machines, values="lean", direct=True)
+        number = self.add(compiled.model)
+        own = compiled.program.name
+        self.programs.append(_described(own, compiled.source, machines, number, own, labels=compiled.model.labels))
         return number
 
     def add_compiled(self) -> None:
@@ -93,7 +116,7 @@ class Content:
             task, lengths = subject["task"], subject["lengths"]
             if task in _SOLVING and len(lengths) == 1:
                 choices = [{"network": self.program(_SOLVING[task], lengths[0]), "name": _SOLVING[task]}]
-                self.compare(task, lengths, "compiled", "compiled", f"{_SOLVING[task]}, no training", choices)
+                self.compare(task, lengths, "compiled", "compiled", f"{_SOLVING[task]}, not trained", choices)
 
     def place_every_length(self) -> None:
         """Adds models of every length to the subjects of their task, or to a new one, with the exact looped program if any."""
@@ -101,7 +124,7 @@ class Content:
             exact = []
             if task in LOOPED_PROGRAMS:
                 choices = [{"network": self.add(looped_program(task)), "name": "looped"}]
-                exact = [_model("looped, compiled", "looped", "lists of every length, no training", choices, None)]
+                exact = [self.model("looped, compiled", "looped", "exact weights, not trained", choices)]
             beside = [subject for subject in self.subjects if subject["task"] == task]
             for subject in beside or [self.subject(task, [min(LONGEST, self._longest_trained(models))])]:
                 subject["models"] += [*models, *exact]
@@ -128,16 +151,22 @@ def of_package() -> Content:
         content.subject(name, content.subjects[0]["lengths"])
         choices = [{"network": content.add(model), "name": "median of five runs"}]
         detail = f"trained on lists up to {model.config.n}, the median of five runs"
-        content.every_length[name] = [_model("looped", "looped", detail, choices, None)]
+        content.every_length[name] = [content.model("looped", "looped", detail, choices)]
     content.place_every_length()
     return content
 
 
 def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
-    """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones."""
+    """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones.
+
+    ``my.py:bfs`` is a program of one's own, for as many machines as commands have by default.
+    """
     content = Content()
     most = None if members is None else whole("members", members)
     for each in runs:
+        if not isinstance(each, AnyRun) and ".py:" in str(each):
+            content.program(str(each), MACHINES)
+            continue
         run, label = (each, each.kind) if isinstance(each, AnyRun) else (load(each), str(each))
         if isinstance(run, CompiledRun):
             _add_compiled_run(content, run, label)
@@ -164,30 +193,31 @@ def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None
             choices.append({"network": content.add(run.model(number)), "name": name})
         if model.any_length:
             detail = f"{arch}, trained on lists up to {model.n}"
-            content.every_length.setdefault(task, []).append(_model(label, arch, detail, choices, None))
+            content.every_length.setdefault(task, []).append(content.model(label, arch, detail, choices))
         else:
             content.compare(task, run.lengths, label, arch, f"{arch}, n = {model.n}", choices)
 
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     config, name = run.config, run.program
-    number = content.add(run.model())
-    content.programs.append(_described(name, run.row, config.n, number, label, config))
+    model = run.model()
+    number = content.add(model)
+    labels = getattr(model, "labels", None)
+    content.programs.append(_described(name, run.row, config.n, number, label, config, labels))
     task = None if run.row is None else run.row.task
     if task in TASKS and config.inputs == config.outputs == 1:
         choices = [{"network": number, "name": name}]
         content.compare(task, [config.n], label, "compiled", f"{name}, saved", choices)
 
 
-def _model(
-    label: str, kind: str, detail: str, choices: list[dict[str, Any]], lengths: list[int] | None
-) -> dict[str, Any]:
-    """A model as the page reads it. ``lengths`` are those of the lists that it takes; None is every length."""
-    return {"label": label, "kind": kind, "detail": detail, "choices": choices, "lengths": lengths}
-
-
 def _described(
-    name: str, row: Program | None, machines: int, network: int, label: str, config: CompiledConfig | None = None
+    name: str,
+    row: Program | None,
+    machines: int,
+    network: int,
+    label: str,
+    config: CompiledConfig | None = None,
+    labels: Labels | None = None,
 ) -> dict[str, Any]:
     """A program as the page reads it, with example inputs; programs outside the library get small random numbers."""
     random = np.random.default_rng(0)
@@ -202,6 +232,7 @@ def _described(
         ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in config.bounds]
         examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)
     examples = examples.round(1)
+    lettered = row is not None and row.task is not None and TASKS[row.task].TOKENS == "letters"
     return {
         "name": name,
         "title": "" if row is None else row.title,
@@ -209,6 +240,8 @@ def _described(
         "machines": machines,
         "network": network,
         "ranges": ranges,
+        "alphabet": ascii_lowercase[:LETTERS] if lettered else "",  # of the first input and of the answer
         "examples": examples.tolist(),
+        "columns": [] if labels is None else list(labels.columns),  # of variables, after every round
         "answers": [] if row is None else row.answers(examples).tolist(),
     }

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import posattn
 from posattn import UsageError
@@ -11,6 +12,7 @@ from posattn.compiled_run import save
 from posattn.compiler import compile_program
 from posattn.compiler.pcoc import PCOC
 from posattn.explorer import of_runs
+from posattn.explorer.content import Content
 
 SHORT = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
 TINY = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
@@ -37,6 +39,7 @@ def test_members_stand_by_their_task_with_the_program_that_solves_it(trained):
         own, compiled = by_task[task]["models"]
         assert [choice["name"] for choice in own["choices"]] == [f"member {k}, seed {k}" for k in numbers]
         assert own["label"] == str(trained)
+        assert "sees positions" in own["about"] and "A program" in compiled["about"]  # what a card says
         assert compiled["choices"][0]["name"] == program
         assert content.networks[compiled["choices"][0]["network"]].described["n"] == 3
     assert [len(subject["models"][0]["choices"]) for subject in of_runs([trained], members=1).subjects] == [1, 1]
@@ -84,6 +87,13 @@ def test_an_own_program_of_a_known_name_is_not_compared_with_the_librarys_answer
         assert content.subjects == []
 
 
+@pytest.mark.parametrize(("arch", "said"), [("no-encoding", "compares the numbers"), ("misaligned", "sees positions")])
+def test_a_card_says_what_attention_sees(lively, arch, said):
+    content = Content()
+    choices = [{"network": content.add(lively(torch.float32, n=3, arch=arch)), "name": ""}]
+    assert said in content.model("mine", arch, "", choices)["about"]
+
+
 def test_token_runs_and_graph_networks_are_refused(tmp_path):
     small = posattn.ModelConfig(n=9, layers=1, embed=4, width=4, heads=1)
     posattn.train("khop", small, out=tmp_path / "letters", **SHORT)
@@ -94,3 +104,17 @@ def test_token_runs_and_graph_networks_are_refused(tmp_path):
         of_runs([tmp_path / "graph"])
     with pytest.raises(UsageError, match="there is no folder"):
         of_runs([tmp_path / "nowhere"])
+
+
+def test_a_program_from_a_file_is_shown_with_its_variables(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import posattn\nfrom posattn.compiler import send\n\n\n@posattn.program\ndef shifted(me, n, x):\n"
+        '    """The number before."""\n    heard = yield send((me + 1) % n, x)\n    return heard.get()\n'
+    )
+    (program,) = of_runs([f"{tmp_path}/my.py:shifted"]).programs
+    assert (program["name"], program["title"], program["machines"]) == ("shifted", "The number before", 8)
+    assert program["columns"] == [{"x": 0}, {"answer": 0}]
+    assert program["answers"][0] == [program["examples"][0][-1], *program["examples"][0][:-1]]
+    save(compile_program(f"{tmp_path}/my.py:shifted", 3), tmp_path / "saved")
+    (program,) = of_runs([tmp_path / "saved"]).programs
+    assert program["columns"] == [{"x": 0}, {"answer": 0}]

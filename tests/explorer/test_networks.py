@@ -170,7 +170,7 @@ def test_compiled_with_softmax_and_as_proved(visit, settings):
 
 def test_the_page_refuses_what_pytorch_refuses(package_page, package):
     number = number_of(package, "sum", "compiled")
-    refused = {"takes 8": [1.0] * 7, "from -1000000 to 1000000": [2e6] * 8, "finite": [float("inf")] * 8}
+    refused = {"takes 8": [1.0] * 7, "from −1,000,000 to 1,000,000": [2e6] * 8, "finite": [float("inf")] * 8}
     for said, x in refused.items():
         with pytest.raises(Exception, match=said):
             package_page.evaluate("([number, x]) => posattn.answers(number, [x])", [number, x])

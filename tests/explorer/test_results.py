@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from posattn.experiments import EXPERIMENTS, Store, engine
-from posattn.experiments.figures import published
+from posattn.experiments.figures import Lines, View, published
 from posattn.experiments.styles import STYLES
 from posattn.explorer import results
 
@@ -44,3 +44,30 @@ def test_figures_hold_medians_bands_and_published_lines(one_experiment, tmp_path
     known = published("fix-scale").query("split == 'test' and task == 'sum' and arch == 'standard'").sort_values("scale")
     assert [point[:2] for point in own["published"]] == known[["scale", "median"]].to_numpy().tolist()
     assert panels[0]["ylog"] and own["colour"] == STYLES["standard"][0]
+
+
+def test_figures_of_several_views_name_them_and_the_one_they_open_with():
+    """Views of one title are told apart by what they measure; an opening view that is not there gives way to the first."""
+    for name, opens in results._OPENS.items():
+        views = [view.title for view in EXPERIMENTS[name].figure.views]
+        assert opens.split(",")[0] in views
+    drawn = {figure["name"]: figure for figure in results.figures_of(None)}
+    sample = drawn["fix-sample"]
+    assert sample["opens"] == "scale 3"
+    views = [panel["view"] for panel in sample["panels"]]
+    assert views == [view for view in ("training lists", "in distribution", "scale 3") for _ in range(5)]
+    assert drawn["fix-scale"]["opens"] == ""  # its only view has no name
+
+
+def test_shares_are_drawn_from_0_to_1_and_views_of_one_title_by_their_metric():
+    rows = pd.DataFrame(
+        [
+            {"task": "sum", "series": "positional", "scale": 1, "split": "test", "metric": metric, "value": 0.5}
+            | {"status": "ok", "arch": "positional"}
+            for metric in ("mse", "closeness")
+        ]
+    )
+    figure = Lines(views=(View(""), View("", metric="closeness")))
+    first, second = figure.page(rows, figure.medians(rows))["panels"]
+    assert (first["view"], first["ylog"], first["yends"]) == ("mean squared error", True, None)
+    assert (second["view"], second["ylog"], second["yends"]) == ("share within 5%", False, [0, 1])

@@ -35,9 +35,11 @@ function powersOfTen(low, high, most) {
   return ticks;
 }
 
-function tickText(value, log) {
-  if (log && (value < 0.001 || value >= 1e5)) return `1e${Math.round(Math.log10(value))}`.replace("-", "−");
-  return String(Number(value.toPrecision(4))).replace("-", "−");
+/** A tick in as few characters as it needs: 0.02, 1e5, 5e−4. */
+function tickText(value) {
+  const number = Number(value.toPrecision(4)), size = Math.abs(number);
+  const text = size && (size < 0.001 || size >= 1e5) ? number.toExponential() : String(number);
+  return text.replace("e+", "e").replaceAll("-", "−");
 }
 
 /** The ends of an axis that shows `values`: on a logarithmic axis at least a power of ten apart, else never so close that an error of a hundredth fills it. */
@@ -92,11 +94,12 @@ function placed(series, names, ylog) {
 
 /**
  * Series {label, colour, marker, dash, points, published, thick}; a point is [x, y] or [x, median, 10th, 90th percentile]. Published
- * medians are dotted. With `names`, x is a name: markers stand side by side, and published ones are hollow.
+ * medians are dotted. `yends` are the ends of the y axis, where the points do not decide. With `names`, x is a name: markers stand side by side, and published ones are hollow.
  */
 function chartPicture(chart) {
-  const { xlabel, ylabel, title, xlog = false, ylog = false, names = null, width = 400, height = 290 } = chart;
-  const box = { left: 54, right: width - 10, top: 10, bottom: height - (names ? 88 : 42) };
+  const { xlabel, ylabel, title, xlog = false, ylog = false, yends = null, names = null, width, height = 290 } = chart;
+  const turned = names?.some((name) => name.length > 6); // long names stand at an angle
+  const box = { left: 46, right: width - 10, top: 28, bottom: height - (turned ? 64 : 20) - (xlabel ? 22 : 0) };
   const series = placed(chart.series, names, ylog);
   const points = series.flatMap((own) => [...own.points, ...own.published]);
   const xs = names ? names.map((_, k) => k) : [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
@@ -105,30 +108,29 @@ function chartPicture(chart) {
   // Bands may reach far below medians that are all but 0; the axis ends near the lowest median.
   const floor = ylog ? Math.min(...points.map(([, y]) => y ?? Infinity)) / 3 : -Infinity;
   const ys = points.flatMap(([, ...own]) => own.filter((y) => y !== null && y >= floor));
-  const yAxis = axisOf(endsOf(ys, ylog), ylog, box.bottom, box.top);
+  const yAxis = axisOf(yends ?? endsOf(ys, ylog), ylog, box.bottom, box.top);
   const at = ([x, y]) => [xAxis.place(x), Math.min(box.bottom, yAxis.place(y))];
 
   const grid = yAxis.ticks.flatMap((tick) => {
     const y = yAxis.place(tick);
     return [
       draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y, y2: y }),
-      draw("text", { class: "tick end", x: box.left - 6, y: y + 3.5 }, tickText(tick, ylog)),
+      draw("text", { class: "tick end", x: box.left - 6, y: y + 3.5 }, tickText(tick)),
     ];
   });
   const below = xAxis.ticks.map((tick) => {
     const x = xAxis.place(tick);
-    if (!names) return draw("text", { class: "tick middle", x, y: box.bottom + 16 }, tickText(tick, xlog));
+    if (!turned) return draw("text", { class: "tick middle", x, y: box.bottom + 16 }, names?.[tick] ?? tickText(tick));
     return draw("text", { class: "tick end", transform: `translate(${x + 4} ${box.bottom + 14}) rotate(-30)` }, names[tick]);
   });
-  const middle = `translate(11 ${(box.top + box.bottom) / 2}) rotate(-90)`;
   return draw(
     "svg",
-    { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": title },
+    { viewBox: `0 0 ${width} ${height}`, width, class: "chart", role: "img", "aria-label": title },
     ...grid,
     ...below,
     draw("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
     draw("text", { class: "label middle", x: (box.left + box.right) / 2, y: height - 6 }, xlabel),
-    draw("text", { class: "label middle", transform: middle }, ylabel),
+    draw("text", { class: "label", y: 12 }, `${ylabel}${ylog ? " (logarithmic)" : ""}`),
     ...series.flatMap((own) => (names ? namedMarks(own, at) : lineMarks(own, at))),
   );
 }

@@ -33,19 +33,22 @@ function short(value, digits = 3) {
 /** A number with two decimals, for columns. */
 function decimal(value) {
   if (!Number.isFinite(value)) return "–";
-  if (Math.abs(value) >= 1e5) return short(value);
+  if (Math.abs(value) >= 1e4) return short(value);
   const text = value.toFixed(2);
   return (text === "-0.00" ? "0.00" : text).replace("-", "−");
 }
 
+/** A range in words. */
+const fromTo = (low, high) => `from ${[low, high].map((end) => end.toLocaleString("en").replace("-", "−")).join(" to ")}`;
+
 /** One of several, shown as buttons in a row: a group of radio buttons. */
-function pills(container, name, labels, onPick) {
+function pills(container, name, labels, chosen, onPick) {
   container.replaceChildren(
     ...labels.map((label, k) =>
       make(
         "label",
         { class: "pill" },
-        make("input", { type: "radio", name, value: k, checked: k === 0, onchange: () => onPick(k) }),
+        make("input", { type: "radio", name, value: k, checked: k === chosen, onchange: () => onPick(k) }),
         make("span", {}, label),
       ),
     ),

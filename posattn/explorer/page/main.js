@@ -30,6 +30,7 @@ function showTab(name, focus = false) {
 function fitPictures() {
   if (!byId("answers").hidden) answersView.update();
   if (!byId("programs").hidden && programsView.steps) programsView.go(programsView.step, true);
+  if (!byId("results").hidden && resultsView.figure) resultsView.show();
 }
 
 function tabKey(event) {
@@ -61,7 +62,7 @@ const resultsView = new ResultsView(content);
 const filled = { answers: content.subjects, programs: content.programs, results: content.results };
 for (const tab of TABS) byId(`tab-${tab}`).hidden = filled[tab].length === 0;
 const started = Promise.all([
-  content.subjects.length ? answersView.pick(0) : null,
+  content.subjects.length ? answersView.pick(answersView.opening) : null,
   content.programs.length ? programsView.pick(0) : null,
 ]).then(
   () => document.documentElement.setAttribute("data-ready", "yes"),

@@ -13,9 +13,8 @@ function viridis(weight) {
   return VIRIDIS[low].map((channel, k) => Math.round(channel + (place - low) * (VIRIDIS[low + 1][k] - channel)));
 }
 
-/** With `stretched`, weights relative to the largest of the map. */
-function paint(canvas, map, rows, stretched) {
-  const full = stretched ? Math.max(...map) : 1;
+/** Colours from 0 to the weight `full`. */
+function paint(canvas, map, rows, full) {
   canvas.width = canvas.height = rows;
   const context = canvas.getContext("2d");
   const image = context.createImageData(rows, rows);
@@ -23,25 +22,29 @@ function paint(canvas, map, rows, stretched) {
   context.putImageData(image, 0, 0);
 }
 
-/** The map's numbers in a window of their own; `last` says what the row s is. */
-function showNumbers(title, map, names, last) {
+/** The map's numbers in a window of their own, in its colours; `last` says what the row s is. */
+function showNumbers(title, map, full, names, last) {
   const rows = names.length;
   const cell = (weight) => {
-    const [red, green, blue] = viridis(weight);
-    const colour = weight > 0.55 ? "#000" : "#fff";
+    const [red, green, blue] = viridis(weight / full);
+    const colour = weight / full > 0.55 ? "#000" : "#fff";
     return make("td", { style: { "background-color": `rgb(${red},${green},${blue})`, color: colour } }, weight.toFixed(2));
   };
   const body = names.map((name, i) =>
     make("tr", {}, make("th", { scope: "row" }, name), ...Array.from(map.subarray(i * rows, (i + 1) * rows), cell)),
   );
   byId("numbers-title").textContent = title;
+  byId("numbers-about").textContent =
+    `Row: the position that attends. Column: the position it attends to.${last ? ` s is ${last}.` : ""}`;
   byId("numbers-table").replaceChildren(
-    make("caption", {}, `Row: the position that attends. Column: the position it attends to.${last ? ` s is ${last}.` : ""}`),
     make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col" }, name))),
     ...body,
   );
   byId("numbers").showModal();
 }
+
+/** The weight that is yellow: the map's largest, or 1 for all maps. */
+const fullOf = (map) => (byId("stretch").checked ? Math.max(...map) : 1);
 
 /** Mean total variation between two sets of maps: 0 if nothing moved, 1 if every row attends elsewhere. */
 function movement(maps, before, rows) {
@@ -73,14 +76,17 @@ class MapGrid {
   build(layers, heads, { pass, last }) {
     this.shape = `${layers} ${heads}`;
     this.maps = null;
-    this.canvases = [];
+    this.pictures = [];
     const layerBox = (_, l) => {
-      const own = Array.from({ length: heads }, () => make("canvas", { "aria-hidden": "true" }));
-      this.canvases.push(own);
-      const buttons = own.map((canvas, h) => {
+      const own = Array.from({ length: heads }, () => ({
+        canvas: make("canvas", { "aria-hidden": "true" }),
+        full: make("span", { class: "quiet", "aria-hidden": "true" }),
+      }));
+      this.pictures.push(own);
+      const buttons = own.map(({ canvas, full }, h) => {
         const title = `${this.label}: ${pass} ${l + 1}, head ${h + 1}`;
-        const open = () => showNumbers(title, this.maps[l][h], this.names, last);
-        return make("button", { class: "map", title: `${title} – show numbers`, "aria-label": title, onclick: open }, canvas);
+        const open = () => showNumbers(title, this.maps[l][h], fullOf(this.maps[l][h]), this.names, last);
+        return make("button", { class: "map", title: `${title} – show numbers`, "aria-label": title, onclick: open }, canvas, full);
       });
       const caption = make("figcaption", {}, `${pass} ${l + 1}`);
       return make("figure", { class: heads > 4 ? "many" : "" }, make("div", { class: "map-heads" }, ...buttons), caption);
@@ -96,7 +102,12 @@ class MapGrid {
     // Positional maps are the same arrays for every list of one length: what is painted stays.
     const painted = (layer, l) => layer === this.maps?.[l] && stretched === this.stretched;
     maps.forEach((layer, l) => {
-      if (!painted(layer, l)) layer.forEach((map, h) => paint(this.canvases[l][h], map, rows, stretched));
+      if (painted(layer, l)) return;
+      layer.forEach((map, h) => {
+        const { canvas, full } = this.pictures[l][h];
+        paint(canvas, map, rows, fullOf(map));
+        full.textContent = `0 to ${fullOf(map).toFixed(2)}`;
+      });
     });
     Object.assign(this, { maps, names, stretched });
     this.moved.textContent = constant
@@ -105,7 +116,7 @@ class MapGrid {
     this.moved.classList.toggle("moving", !constant && moved >= 0.005);
   }
 
-  clear(why = "no maps for this list") {
+  clear(why) {
     this.shape = "";
     this.body.replaceChildren(make("p", { class: "quiet" }, why));
     this.moved.textContent = "";

@@ -127,7 +127,7 @@ class Network {
     this.bounds?.forEach(([low, high], place) => {
       const own = x.filter((_, k) => k % this.inputs === place);
       if (own.some((value) => value < low || value > high)) {
-        throw new Error(`numbers must be from ${low} to ${high}: the program was compiled for these`);
+        throw new Error(`takes numbers ${fromTo(low, high)}`);
       }
     });
   }

@@ -41,61 +41,55 @@ class ProgramsView {
   example(number) {
     const { examples } = this.program;
     this.exampleNow = number % examples.length;
-    this.x = examples[this.exampleNow].flat();
     this.known = this.program.answers[this.exampleNow]?.flat(); // until a number is changed
-    this.showInputs();
+    this.showInputs(examples[this.exampleNow].flat());
     this.restart();
   }
 
-  showInputs() {
-    const { ranges, machines } = this.program;
-    const box = (machine, place) => {
-      const [low, high, integer] = ranges[place];
-      const k = machine * ranges.length + place;
-      const input = make("input", {
-        type: "number", min: low, max: high, step: integer ? 1 : 0.1, value: this.x[k],
-        "aria-label": `machine ${machine + 1}${ranges.length > 1 ? `, input ${place + 1}` : ""}`,
-      });
-      input.addEventListener("input", () => {
-        const value = input.value.trim() === "" ? NaN : Number(input.value);
-        const fits = value >= low && value <= high && (!integer || Number.isInteger(value));
-        input.setAttribute("aria-invalid", String(!fits));
-        this.x[k] = fits ? value : NaN;
-        this.known = null;
-        this.restart();
-      });
-      return input;
-    };
-    const entry = (_, machine) => {
-      const number = make("span", { class: "quiet", "aria-hidden": "true" }, machine + 1);
-      return make("div", { class: "entry" }, ...ranges.map((_, place) => box(machine, place)), number);
-    };
-    byId("program-input").replaceChildren(...Array.from({ length: machines }, entry));
-    const whole = ranges.some(([, , integer]) => integer);
-    const said = ranges.map(([low, high, integer]) => {
-      const [first, last] = [low, high].map((end) => end.toLocaleString("en"));
-      return `${integer ? "a whole number" : "a number"} from ${first} to ${last}`;
-    });
-    const count = ranges.length === 1 ? "a number" : `${ranges.length} numbers`;
-    byId("program-range").textContent = `Each machine is given ${whole ? said.join(" and ") : count}.`;
+  /** What the boxes of a machine take: an input of a program that reads letters is a letter, then numbers. */
+  kinds() {
+    const { ranges, alphabet } = this.program;
+    return ranges.map(([low, high, whole], place) => ({
+      low, high, whole, step: whole ? 1 : 0.1, letters: place === 0 ? alphabet : "",
+    }));
   }
 
+  showInputs(x) {
+    const kinds = this.kinds();
+    this.given = [...x];
+    const box = (machine, place) => {
+      const k = machine * kinds.length + place;
+      const name = `Machine ${machine + 1}${kinds.length > 1 ? `, input ${place + 1}` : ""}`;
+      const take = (value) => {
+        this.given[k] = value;
+        this.known = null;
+        this.restart();
+      };
+      const made = new NumberBox(name, kinds[place], take).set(x[k]);
+      made.input.addEventListener("input", () => made.read());
+      return made;
+    };
+    const entry = (machine) => {
+      const number = make("span", { class: "quiet", "aria-hidden": "true" }, machine + 1);
+      const boxes = kinds.map((_, place) => box(machine, place));
+      return [make("div", { class: "entry" }, ...boxes.map(({ input }) => input), number), ...boxes.map(({ problem }) => problem)];
+    };
+    showEntries(byId("program-input"), this.program.machines, entry);
+    byId("program-range").textContent = `Each machine is given ${kinds.map(wordsFor).join(" and ")}.`;
+  }
+
+  /** Runs the program on what is given. If it breaks, what is shown stays. */
   restart() {
-    this.steps = null;
-    let problem = "";
+    byId("program-problem").textContent = "";
     try {
-      if (!this.x.every(Number.isFinite)) throw new Error("every machine needs a number in its range");
-      this.steps = stepsOf(this.network, this.x);
+      this.steps = stepsOf(this.network, this.given);
     } catch (error) {
-      problem = `${error.message}.`;
-      this.stop();
+      byId("program-problem").textContent = `${error.message}. The steps are still those of the last input that worked.`;
+      return this.stop();
     }
-    byId("program-problem").textContent = problem;
-    byId("program-run").hidden = !this.steps;
-    if (this.steps) {
-      byId("step").max = this.steps.length - 1;
-      this.go(Math.min(this.step, this.steps.length - 1));
-    }
+    this.x = [...this.given];
+    byId("step").max = this.steps.length - 1;
+    this.go(Math.min(this.step, this.steps.length - 1));
   }
 
   play() {
@@ -132,12 +126,16 @@ class ProgramsView {
   showMemory(now) {
     const { embed, positions } = this.network;
     const cells = embed - 1, machines = positions - 1;
-    const ends = this.step === this.steps.length - 1 ? outputCells(this.network) : [];
+    const done = this.step === this.steps.length - 1;
+    const ends = done ? outputCells(this.network) : [];
+    // Where the letters of a program stand: in its input and in its answer. Between them machines reckon with their numbers.
+    const lettered = (c) => (done ? ends.includes(c) : this.step === 0 && c === 0);
     const answers = (i, c) => ends.includes(c) && i < this.network.n; // spare machines have none
     const before = this.steps[Math.max(0, this.step - 1)].memory;
+    const named = variablesAt(this.program.columns, now);
     const heading = (_, c) => {
       const answer = ends.includes(c);
-      return make("th", { scope: "col", class: answer ? "output" : "" }, answer ? "answer" : c + 1);
+      return make("th", { scope: "col", class: answer ? "output" : "" }, answer ? "answer" : named[c] ?? c + 1);
     };
     const cell = (i) => (_, c) => {
       const value = now.memory[i * embed + c];
@@ -145,7 +143,7 @@ class ProgramsView {
       const source = now.sources?.[c]?.[i];
       const kinds = [changed && (value === 0 ? "cleared" : "changed"), value === 0 && "blank", answers(i, c) && "output"];
       const title = source === undefined ? null : `from machine ${source + 1}`;
-      return make("td", { class: kinds.filter(Boolean).join(" "), title }, short(value, 6));
+      return make("td", { class: kinds.filter(Boolean).join(" "), title }, lettered(c) ? this.word(value) : short(value, 6));
     };
     const row = (_, i) => make("tr", {}, make("th", { scope: "row" }, i + 1), ...Array.from({ length: cells }, cell(i)));
     const head = make("tr", {}, make("th", { scope: "col" }, "machine"), ...Array.from({ length: cells }, heading));
@@ -171,6 +169,12 @@ class ProgramsView {
     box.scrollLeft = picture.dataset.across * now.round - box.clientWidth / 2;
   }
 
+  /** A number of the input or the answer as the program means it: a letter, where it reads letters. */
+  word(value) {
+    const { alphabet } = this.program;
+    return alphabet ? (alphabet[Math.round(value)] ?? "~") : short(value, 6);
+  }
+
   showAnswer() {
     const done = this.step === this.steps.length - 1;
     byId("program-answer").hidden = !done;
@@ -180,9 +184,15 @@ class ProgramsView {
     const off = truth ? Math.max(...truth.map((value, i) => Math.abs(value - answer[i]))) : null;
     const same = off ? `the same to within ${short(off, 2)}` : "exactly the same";
     byId("program-answer").textContent =
-      `Answer: ${answer.map((value) => short(value, 6)).join("  ")}. ` +
+      `Answer: ${answer.map((value) => this.word(value)).join("  ")}. ` +
       (truth ? `The obvious way gives ${same}.` : "Nothing on this page says what it should be.");
   }
+}
+
+/** The variable in every memory position, of a program that names them. A round's messages leave variables in their places. */
+function variablesAt(columns, { phase, round }) {
+  const at = columns[phase === "communicate" ? round - 1 : round];
+  return phase === "start" || !at ? {} : Object.fromEntries(Object.entries(at).map(([name, column]) => [column, name]));
 }
 
 /** The memory positions that hold the answer. */

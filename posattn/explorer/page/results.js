@@ -8,6 +8,8 @@ const THEMED = {
 };
 const themed = (series) => ({ ...series, colour: THEMED[series.colour] ?? series.colour });
 
+const MOST = 6; // panels at once; a figure with more opens with one of its views
+
 class ResultsView {
   constructor(content) {
     this.figures = content.results;
@@ -20,10 +22,19 @@ class ResultsView {
   pick(number) {
     this.hidden.clear();
     this.figure = this.figures[number];
+    const { panels, opens } = this.figure;
+    const views = panels.length > MOST ? [...new Set(panels.map(({ view }) => view))] : [];
+    this.view = views.length > 1 ? opens : null;
+    byId("views").hidden = views.length < 2;
+    const all = `all ${panels.length} panels`;
+    pills(byId("view-choice"), "view", [...views, all], views.indexOf(opens), (k) => {
+      this.view = views[k] ?? null;
+      this.show();
+    });
     const { reference, scale, runs } = this.figure;
     const alone = scale === "published";
     byId("figure-about").textContent =
-      `${reference}. ${alone ? "Published medians alone: the store has no runs of it." : `${runs}, at ${scale} scale.`}`;
+      `${reference[0].toUpperCase()}${reference.slice(1)}. ${alone ? "Published medians alone: the store has no runs of it." : `${runs}, at ${scale} scale.`}`;
     const [ours, theirs] = this.figure.bars
       ? ["Filled markers: our medians, with bars from the 10th to the 90th percentile.", "Hollow: published medians."]
       : ["Lines: our medians, with bands from the 10th to the 90th percentile.", "Dotted: published medians."];
@@ -32,14 +43,22 @@ class ResultsView {
     this.show();
   }
 
+  /** The panels of the chosen view, or all. */
+  panels() {
+    return this.figure.panels.filter(({ view }) => this.view === null || view === this.view);
+  }
+
   series() {
-    return [...new Map(this.figure.panels.flatMap(({ series }) => series).map((own) => [own.label, own])).values()];
+    return [...new Map(this.panels().flatMap(({ series }) => series).map((own) => [own.label, own])).values()];
   }
 
   show() {
     byId("legend").replaceChildren(...this.series().map((own) => this.legendKey(themed(own))));
     byId("panels").classList.toggle("wide", this.figure.bars);
-    byId("panels").replaceChildren(...this.figure.panels.map((panel) => this.panel(panel)));
+    const panels = this.panels();
+    const figures = panels.map(({ title }) => make("figure", {}, make("figcaption", {}, title)));
+    byId("panels").replaceChildren(...figures);
+    figures.forEach((figure, k) => figure.append(this.chart(panels[k], figure.clientWidth)));
     this.showTable();
   }
 
@@ -57,18 +76,18 @@ class ResultsView {
     return make("button", attributes, picture, label);
   }
 
-  panel({ title, ylabel, ylog, series }) {
+  /** As wide as there is room. */
+  chart({ title, ylabel, ylog, yends, series }, room) {
     const shown = series.filter(({ label }) => !this.hidden.has(label)).map(themed);
     const { bars, xlabel, xlog } = this.figure;
     const places = series.flatMap(({ points, published }) => [...points, ...published]).map(([x]) => x);
-    const named = bars ? { names: [...new Set(places)], width: 620, height: 340 } : {};
-    const chart = chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, title, ...named });
-    return make("figure", {}, make("figcaption", {}, title), chart);
+    const named = bars ? { names: [...new Set(places)], height: 340 } : {};
+    return chartPicture({ series: shown, xlabel, ylabel, xlog, ylog, yends, title, width: Math.max(300, room), ...named });
   }
 
   /** Ours beside the published, where both are known. */
   showTable() {
-    const rows = this.figure.panels.flatMap(({ title, series }) =>
+    const rows = this.panels().flatMap(({ title, series }) =>
       series.flatMap(({ label, points, published }) =>
         points.flatMap(([x, ours]) => {
           const theirs = published.find(([place]) => place === x);
