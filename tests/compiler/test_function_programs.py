@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from posattn import files
+from posattn.compiler import PROGRAMS as LIBRARY_PROGRAMS
 from posattn.compiler import FunctionProgram, compile_program, pcoc
 from posattn.compiler.interpreter import run, trace
 
@@ -45,3 +46,17 @@ def test_traces_of_the_network_are_those_of_the_program(name):
             np.testing.assert_allclose(ours[variable], values, rtol=0, atol=1e-12, err_msg=variable)
     np.testing.assert_allclose(found["answer" if "answer" in found.names else "answer[0]"][len(found.rounds) - 1],
                                row.answers(x)[..., 0], atol=1e-12)  # fmt: skip
+
+
+LIBRARY = files.execute(EXAMPLES.with_name("library_programs.py"), "examples")
+IN_FUNCTIONS = {row.name: row for row in LIBRARY.values() if isinstance(row, FunctionProgram)}
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARY_PROGRAMS if name != "self-attention"])
+@pytest.mark.parametrize("machines", [1, 5])
+def test_the_library_can_be_written_in_functions(name, machines):
+    own, row = IN_FUNCTIONS[name], LIBRARY_PROGRAMS[name]
+    x = row.sample(np.random.default_rng(3), 50, machines, 50.0)
+    compiled = compile_program(own, machines, bound=50.0, values="lean")
+    for found in (run(compiled.written.tracing, x), pcoc.run(compiled.program, x), compiled.run(x)):
+        np.testing.assert_allclose(found, row.answers(x), rtol=0, atol=1e-11)
