@@ -26,7 +26,9 @@ def command(
     bound: float | None = Option(
         None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
     ),
-    values: str = Option(VALUES[0], help=f"What W_V holds: {' or '.join(VALUES)}."),
+    values: str | None = Option(
+        None, help=f"What W_V holds: {' or '.join(VALUES)} (default: {VALUES[1]} for programs of your own)."
+    ),
     direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
     check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
     samples: int = Option(20, help="How many inputs --check tries."),

@@ -30,7 +30,7 @@ from posattn.compiler.traces import Trace
 from posattn.devices import require_room
 from posattn.errors import UsageError, flag, positive, seed_number, whole
 from posattn.model import Transformer
-from posattn.names import BOUND
+from posattn.names import BOUND, VALUES
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
@@ -184,7 +184,7 @@ def compile_program(
     epsilon: float | None = None,
     temperature: float | None = None,
     bound: float = BOUND,
-    values: str = "proved",
+    values: str | None = None,
     direct: bool = False,
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
@@ -195,12 +195,14 @@ def compile_program(
         epsilon: use softmax, at the temperature where no answer moves by more than this; hardmax by default.
         temperature: use softmax at this temperature.
         bound: the largest absolute value of real inputs, for a program of the library.
-        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same.
+        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same and is smaller:
+            the default for programs that are functions.
         direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
     """
     source, written = _written(program, machines, bound)
     fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
-    lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
+    held = VALUES[isinstance(written, WrittenPCOC)] if values is None else values
+    lowered = lower(fixed, epsilon, held, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 

@@ -106,12 +106,16 @@ def as_pcoc(tracing: Tracing) -> WrittenPCOC:
         layouts.insert(0, _Layout(tracing, r, [*roots, *guarded]))
         # What the round before must write, and the variables that it assigned, which a trace shows.
         kept = [*layouts[0].kept, *(value.source for value in layouts[0].heard if value.source is not None)]
-        before = tracing.parts[r - 1]
-        roots = [*kept, *(value for value in before.names if value.round == r - 1)] if r else []
+        roots = [*kept, *_assigned(tracing, r - 1)] if r else []
     for r, layout in enumerate(layouts[1:], start=1):
-        shown = (value for value in tracing.parts[r - 1].names if value.round == r - 1 and value is not tracing.me)
-        layout.kept = list(dict.fromkeys([*layout.kept, *shown]))
+        layout.kept = list(dict.fromkeys([*layout.kept, *_assigned(tracing, r - 1)]))
     return _assembled(tracing, layouts)
+
+
+def _assigned(tracing: Tracing, r: int) -> list[Value]:
+    """The values that variables were given in a round, but for lists of what depends on the machine alone."""
+    names = tracing.parts[r].names.items()
+    return [v for v, name in names if v.round == r and v is not tracing.me and (v.pure is None or "[" not in name)]
 
 
 def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:

@@ -136,15 +136,6 @@ class Value(MemoryCell):
     senders: tuple[int, ...]
     delivered: tuple[int, int, int] | None
 
-    def __and__(self, other: Any) -> Expression:
-        return both(self, other)
-
-    def __or__(self, other: Any) -> Expression:
-        return either(self, other)
-
-    def __invert__(self) -> Expression:
-        return 1 - as_bit(self)
-
     def __bool__(self) -> bool:
         known_of(self)
         raise UsageError(
@@ -152,20 +143,20 @@ class Value(MemoryCell):
             "& | ~, minimum and maximum, or when= of a message."
         )
 
-    def __floordiv__(self, divisor: int) -> Expression:
+    def __floordiv__(self, divisor: int) -> Expression:  # type: ignore[override]
         return quotient(self, divisor)
 
-    def __mod__(self, divisor: int) -> Expression:
+    def __mod__(self, divisor: int) -> Expression:  # type: ignore[override]
         known = known_of(self)
         rest = self - quotient(self, divisor) * divisor
         if known.lo // divisor == known.hi // divisor:
             return rest
         return traced(Assume)(rest, 0.0, divisor - 1.0, True)
 
-    __rand__, __ror__ = __and__, __or__
 
-
-for _name in ("add", "sub", "mul", "neg", "rsub", "radd", "rmul", "gt", "lt", "ge", "le", "eq", "ne", "truediv", "abs"):
+_ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "abs")
+_OF_BITS = ("gt", "lt", "ge", "le", "eq", "ne", "and", "rand", "or", "ror", "invert")
+for _name in (*_ARITHMETIC, *_OF_BITS):
     setattr(Value, f"__{_name}__", traced(getattr(Expression, f"__{_name}__")))
 Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 
@@ -211,24 +202,13 @@ def known_of(x: Expression | float) -> Known:
 minimum, maximum = traced(expressions.minimum), traced(expressions.maximum)
 relu, absolute, equal = traced(expressions.relu), traced(expressions.absolute), traced(expressions.equal)
 by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
+both, either = traced(expressions.both), traced(expressions.either)
 
 
 def as_bit(x: Expression | float) -> Expression:
     if TRACING.get() is not None and not ((known := known_of(x)).integer and known.lo >= 0 and known.hi <= 1):
         raise UsageError(f"a number in [{known.lo:g}, {known.hi:g}] is used as a bit; a bit is 0 or 1.")
     return as_expression(x)
-
-
-@traced
-def both(*bits: Expression | float) -> Expression:
-    """1 if all bits are 1."""
-    return expressions.both(*map(as_bit, bits))
-
-
-@traced
-def either(*bits: Expression | float) -> Expression:
-    """1 if any bit is 1."""
-    return expressions.either(*map(as_bit, bits))
 
 
 @traced
