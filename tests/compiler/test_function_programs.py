@@ -48,6 +48,13 @@ def test_traces_of_the_network_are_those_of_the_program(name):
                                row.answers(x)[..., 0], atol=1e-12)  # fmt: skip
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_networks_are_small_without_being_asked(name):
+    compiled = compile_program(PROGRAMS[name], 9 if name == "life" else 8)
+    assert sum(each.numel() for each in compiled.model.parameters()) < 600_000
+    assert compiled.model.config.layers == len(compiled.written.tracing.parts)
+
+
 LIBRARY = files.execute(EXAMPLES.with_name("library_programs.py"), "examples")
 IN_FUNCTIONS = {row.name: row for row in LIBRARY.values() if isinstance(row, FunctionProgram)}
 
