@@ -6,11 +6,11 @@ addressed to it. So a round takes one layer, and memory grows with N; routing ov
 2 log2 N - 1 layers, and its padding makes memory grow with N too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posattn.compiler.expressions import Expression, Memory, Sort, as_expression, both, either, linear, relu
+from posattn.compiler.expressions import Expression, Memory, Sort, as_expression, both, either, linear, relu, resolved
 from posattn.compiler.front_end import Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
@@ -131,8 +131,12 @@ def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
     for r, layout in enumerate(layouts):
         written = layouts[r + 1].written() if r + 1 < len(layouts) else answers
         compute, guard = _compute(layout, written, size), _guard(tracing, r, layout)
-        computes.append(same.setdefault(_shape(tuple(compute(Memory(size)))), compute))
-        guards.append(None if guard is None else same.setdefault(_shape(tuple(guard(Memory(size)))), guard))
+        computes.append(same.setdefault(_shape(map(as_expression, compute(Memory(size)))), compute))
+        if guard is not None:
+            excesses = guard(Memory(size))
+            shape = _shape(each.count for each in excesses)
+            guard = same.setdefault((shape, tuple(each.kind for each in excesses)), guard)
+        guards.append(guard)
     rounds = [
         Round(layout.receive, compute, guard)
         for layout, compute, guard in zip(layouts[1:], computes[1:], guards[1:], strict=True)
@@ -188,19 +192,21 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     return guard
 
 
-def _shape(made: tuple[Any, ...]) -> tuple[Any, ...]:
+def _shape(made: Iterable[Expression]) -> tuple[Any, ...]:
     """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
     parts: dict[Any, int] = {}
-    done: dict[int, int] = {}
+    done: dict[Any, int] = {}
 
-    def described(node: Any) -> Any:
-        if isinstance(node, tuple):
-            return tuple(map(described, node))
-        if not isinstance(node, (Expression, Sort, Excess)):
-            return node
-        if id(node) not in done:
-            key = (type(node), *map(described, vars(node).values()))
-            done[id(node)] = parts.setdefault(key, len(parts))
-        return "part", done[id(node)]
+    def described(part: Any) -> Generator[Any, Any, Any]:
+        if isinstance(part, tuple):
+            found = []
+            for each in part:
+                found.append((yield from described(each)))
+            return tuple(found)
+        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
 
-    return described(made), *parts
+    def find(node: Any) -> Generator[Any, Any, int]:
+        key = (type(node), (yield from described(tuple(vars(node).values()))))
+        return parts.setdefault(key, len(parts))
+
+    return tuple(resolved(node, done, find) for node in made), *parts

@@ -23,6 +23,7 @@ from posattn.compiler import (
     greater,
     lookup,
     maximum,
+    minimum,
     pcoc,
     relu,
     select,
@@ -295,3 +296,21 @@ def test_ranges_can_depend_on_the_number_of_machines():
         return k
 
     assert tried.build(5, 1.0).bounds == ((-4, 11),)
+
+
+def test_long_computations_compile():
+    @posattn.program(x=Whole(0, 9))
+    def tried(me, n, x):
+        y = x
+        for k in range(300):
+            y = select(x > k % 9, minimum(y + 1, 50), y)
+        return (yield send(me, y)).get()
+
+    @tried.truth
+    def _(x):
+        return [min(each + sum(each > k % 9 for k in range(300)), 50) if each else each for each in x]
+
+    compiled = compile_program(tried, 2)
+    x = np.array([[[0.0], [1.0]], [[5.0], [9.0]]])
+    assert (run(compiled.written.tracing, x) == tried.answers(x)).all()
+    assert (compiled.run(x) == tried.answers(x)).all()
