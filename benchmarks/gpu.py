@@ -20,9 +20,10 @@ from torch.profiler import ProfilerActivity, profile
 import posattn
 from posattn.folding import fold, folded_forward, input_encoding, stack_layers
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
-from posattn.training import Member
+from posattn.training import Member, network_for
 from posattn.training.cuda import CudaTrainer
 from posattn.training.recipe import recipe
+from posattn.training.ways import Precision
 from posattn.training.workers import Workers
 
 BATCH, STEPS, N, W, LAYERS = 1000, 30, 9, 64, 4
@@ -64,23 +65,30 @@ def check() -> None:
             )
 
 
+# Task, architecture, layers, members, batch, precision and, for prompts, layout.
 TOKENS = (
-    ("khop", "standard", 4, 3),
-    ("khop", "positional", 8, 3),
-    ("mixed-min", "standard", 3, 12),
-    ("mixed-min", "positional", 3, 12),
+    ("khop", "standard", 4, 3, 1000, "fp16", None),
+    ("khop", "positional", 8, 3, 1000, "fp16", None),
+    ("mixed-min", "standard", 3, 12, 1000, "fp16", "elements"),
+    ("mixed-min", "positional", 3, 12, 1000, "fp16", "elements"),
+    *(
+        ("mixed-min", arch, 3, 10, 1000, precision, "characters")
+        for arch in ("positional", "standard")
+        for precision in ("fp16", "tf32")
+    ),
 )
 
 
 def tokens() -> None:
     """The step of all members of networks of tokens, and the kernels that take most of it."""
-    for name, arch, layers, members in TOKENS:
-        config = posattn.TokenConfig(**posattn.task(name).NETWORK | {"arch": arch, "layers": layers})
-        team, plan = [Member(name, seed, 5e-4) for seed in range(members)], recipe("paper", samples=10_000, epochs=14)
-        with Workers(1) as workers:
-            own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision="fp16")
+    for name, arch, layers, members, batch, precision, layout in TOKENS:
+        config = network_for(name, arch=arch, layers=layers, layout=layout)
+        team = [Member(name, seed, 5e-4) for seed in range(members)]
+        plan = recipe("paper", samples=10_000, epochs=14, batch=batch)
+        with Workers(1) as workers, Precision(precision, torch.device("cuda")):
+            own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision=precision)
             times = []
-            for _ in own.steps():
+            for _ in itertools.islice(own.steps(), plan.epochs - 1):  # one epoch is left for the profiler
                 torch.cuda.synchronize()
                 times.append(time.perf_counter())
             with profile(activities=[ProfilerActivity.CUDA]) as recorded:
@@ -90,9 +98,9 @@ def tokens() -> None:
         rows = sorted(recorded.key_averages(), key=lambda row: -row.self_device_time_total)
         launches = sum(row.count for row in rows) / steps
         step = statistics.median(epochs) / steps
-        print(
-            f"{name}, {arch}, {layers} layers, {members} members: {step * 1e3:.2f} ms a step of {launches:.0f} kernels"
-        )
+        what = f"{name}{f' ({layout})' if layout else ''}, {arch}, {layers} layers, {members} members, {precision}"
+        own_share = f"{step * 1e3 / members:.3f} ms per member"
+        print(f"{what}: {step * 1e3:.2f} ms a step ({own_share}) of {launches:.0f} kernels", flush=True)
         for row in rows[:6]:
             print(f"    {row.self_device_time_total / steps:7.1f} µs  {row.key[:80]}")
 

@@ -7,14 +7,17 @@ results/NAME/*.md                  results/NAME/README.md with its figures and t
 results/index.md                   the experiments of the catalogue, figure by figure
 tutorials/NAME.md                  docs/tutorials/NAME.py, a percent script
 
-Texts stay where they are: nothing is copied, and every page is written for the repository first.
+Texts stay where they are: nothing is copied, and every page is written for the repository first. Equations, $...$ and blocks of
+math, become MathML, which browsers set without any script.
 """
 
+import html
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 from posattn.experiments import EXPERIMENTS
@@ -28,14 +31,19 @@ SECTIONS = {
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 IMAGES = (".png", ".svg")
+EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+TITLES: dict[str, str] = {}  # of pages, by their place on the site: what the navigation calls them
 
 
 def on_config(config: Any) -> Any:
-    """Fills in the results of the navigation."""
+    """Fills in the results of the navigation, and learns the titles of all pages."""
     for entry in config.nav:
         if "Results" in entry:
-            pages = ({name: f"results/{name}/README.md"} for name in result_names())
-            entry["Results"] = ["results/index.md", {"The paper's claims": "claims.md"}, *pages]
+            pages = ({result_title(name): f"results/{name}/README.md"} for name in result_names())
+            entry["Results"] = [{"All figures": "results/index.md"}, {"The paper's claims": "claims.md"}, *pages]
+        for part in entry.values():
+            for page in part if isinstance(part, list) else [entry]:
+                TITLES.update({place: title for title, place in page.items()})
     return config
 
 
@@ -55,6 +63,26 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if source == f"docs/{here}":
             markdown = markdown.replace(section(markdown, heading), f"## {heading}\n\n[{heading}]({own})\n\n")
     return relinked(markdown, source_of(here), here)
+
+
+def on_page_content(html_text: str, **_: Any) -> str:
+    """Equations as MathML. The page has them as arithmatex leaves them: \\(...\\) in a line, \\[...\\] on their own."""
+
+    def mathml(found: re.Match[str]) -> str:
+        # The converter knows the lines of align*, which in LaTeX has no place inside an equation, and not those of aligned.
+        tex = html.unescape(found[2]).replace("{aligned}", "{align*}")
+        block = found[1] == "div"
+        text = re.sub(r"<mo>(\w\w+)</mo>", r"<mi>\1</mi>", convert(tex, display="block" if block else "inline"))
+        # Functions stand apart from letters and numbers (n log n), not from brackets; |x| and ‖x‖ close on what is inside.
+        name = r"((?<!<msub>)(?<!<munder>)<mi>\w\w+</mi>|<msub><mi>\w\w+</mi><m\w>[^<]*</m\w></msub>)"
+        text = re.sub(name + "(?=<m(?!o))", r'\1<mspace width="0.17em"/>', text)
+        before = r"((?<=</mi>)|(?<=</mn>)|(?<=</msub>)|(?<=</msup>))(<mi>\w\w+</mi>)"
+        text = re.sub(before, r'<mspace width="0.17em"/>\2', text)
+        text = re.sub(r"<mo>(?=(&#x0007C;|&#x02016;)<)", '<mo stretchy="false">', text)
+        text = re.sub(r"<mo( [^>]*)>(?=(&#x0007C;|&#x02016;)<)", r'<mo\1 lspace="0" rspace="0">', text)
+        return f'<div class="equation">{text}</div>' if block else text
+
+    return EQUATION.sub(mathml, html_text)
 
 
 def generated_pages() -> dict[str, str]:
@@ -78,6 +106,14 @@ def result_names() -> list[str]:
     return [*(name for name in EXPERIMENTS if name in found), *(name for name in found if name not in EXPERIMENTS)]
 
 
+def result_title(name: str) -> str:
+    """What the navigation calls a result: its place in the paper and its title, or the heading of its page."""
+    known = EXPERIMENTS.get(name)
+    if known is None:
+        return (ROOT / "results" / name / "README.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    return f"{known.reference[:1].upper()}{known.reference[1:]}: {known.title}"
+
+
 def results_page() -> str:
     parts = [
         "# Results",
@@ -85,10 +121,10 @@ def results_page() -> str:
     ]
     for name in result_names():
         folder = ROOT / "results" / name
-        known = EXPERIMENTS.get(name)
-        title = f"{known.reference}: {known.title}" if known else (folder / "README.md").read_text().splitlines()[0][2:]
-        parts.append(f"## {name}\n\n{title}. [More]({name}/README.md)")
-        parts += [f"![{name}]({name}/{image.name})" for image in sorted(folder.iterdir()) if image.suffix in IMAGES]
+        title = result_title(name)
+        images = (path for path in sorted(folder.iterdir()) if path.suffix in IMAGES and not path.stem.endswith("-more"))
+        parts.append(f"## {title}\n\n[What was asked, and what came out]({name}/README.md)")
+        parts += [f"![{title}]({name}/{image.name})" for image in images]
     missing = [row for row in EXPERIMENTS.values() if row.name not in result_names()]
     if missing:
         lines = [f"- `posattn reproduce {row.name}`: {row.reference}, {row.title}" for row in missing]
@@ -163,6 +199,8 @@ def relinked(markdown: str, source: str, page: str) -> str:
         there = path if path in SECTIONS else moved(place, anchor) or page_of(place)
         if there is None:
             return text
+        if text == os.path.basename(path) or text == path:  # a file's name, which is no title
+            text = TITLES.get(there, text)
         if there == page and not mark:
             return f"[{text}](#{anchor})" if anchor else text
         return f"{mark}[{text}]({os.path.relpath(there, os.path.dirname(page) or '.')}{hash_mark}{anchor})"

@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posattn.attention import PositionalAttention
     from posattn.baselines import GraphConfig
     from posattn.compiled_run import CompiledRun
     from posattn.compiler import compile, program
     from posattn.errors import UsageError
     from posattn.folding import Frozen
     from posattn.guarantees import generalization_bound
+    from posattn.layers import LoopedAttention, PositionalAttention
     from posattn.looped import LoopedConfig
     from posattn.model import ARCHITECTURES, ModelConfig, Transformer
     from posattn.pretrained import pretrained
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ARCHITECTURES", "CompiledRun", "Frozen", "GraphConfig", "LoopedConfig", "ModelConfig", "PositionalAttention", "Recipe",
-    "Run", "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound", "load", "ood_probability",
-    "pretrained", "program", "task", "train",
+    "ARCHITECTURES", "CompiledRun", "Frozen", "GraphConfig", "LoopedAttention", "LoopedConfig", "ModelConfig",
+    "PositionalAttention", "Recipe", "Run", "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound",
+    "load", "ood_probability", "pretrained", "program", "task", "train",
 ]  # fmt: skip
 
 # Where each of them is defined. They are imported when the first is asked for: help needs neither them nor torch.
 _HOMES = {
-    "attention": ("PositionalAttention",),
     "baselines": ("GraphConfig",),
     "compiled_run": ("CompiledRun",),
     "compiler": ("compile", "program"),
     "errors": ("UsageError",),
     "folding": ("Frozen",),
     "guarantees": ("generalization_bound",),
+    "layers": ("LoopedAttention", "PositionalAttention"),
     "looped": ("LoopedConfig",),
     "model": ("ARCHITECTURES", "ModelConfig", "Transformer"),
     "pretrained": ("pretrained",),

@@ -69,6 +69,11 @@ def closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead 
     return _share(torch.isclose(out.to(y.dtype), y, rtol=0.05, atol=0.05))
 
 
+def strict_closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+    """Share of lists whose every output is within 0.05 of the truth and also within 5%."""
+    return _share((out.to(y.dtype) - y).abs() <= 0.05 * y.abs().clamp_max(1))
+
+
 def _share(right: Bool[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
     return right.all(dim=-1).double().mean(dim=-1)
 
@@ -81,6 +86,7 @@ def cross_entropies(out: Float[Tensor, "*lead V"], y: Int64[Tensor, "*lead"]) ->
     return out.logsumexp(dim=-1) - out.gather(-1, y[..., None])[..., 0]
 
 
+OF_SCALES = ("mse", "mse/c²", "rounding", "closeness", "strict_closeness")
 OF_SHIFTS = {"mse": mean_squared_error, "relative": relative_error, "closeness": closeness_accuracy}
 OF_LENGTHS = {"mse": mean_squared_error, "relative_square": relative_square, "closeness": closeness_accuracy}
 
@@ -98,12 +104,12 @@ class Evaluation:
     def by_scale(self, lengths: Sequence[int], scales: Iterable[float]) -> pd.DataFrame:
         """One row per member and scale: means over the lengths, each of which has equally many lists.
 
-        ``mse``, ``mse/c²`` and ``closeness`` are measured on lists of reals, ``rounding`` on lists of integers.
+        ``rounding`` is measured on lists of integers, all else on lists of reals.
         """
         each, rows = self._samples(lengths, 32), []
         for scale in _factors(scales):
-            mse, rounding, closeness = torch.stack([each._errors(n, scale) for n in lengths]).mean(dim=0)
-            found = {"mse": mse, "mse/c²": mse / scale**2, "rounding": rounding, "closeness": closeness}
+            mse, *accuracies = torch.stack([each._errors(n, scale) for n in lengths]).mean(dim=0)
+            found = dict(zip(OF_SCALES, (mse, mse / scale**2, *accuracies), strict=True))
             rows += self._rows({"scale": scale}, found)
         return _table(rows, "member", "scale")
 
@@ -189,13 +195,14 @@ class Evaluation:
         check_room(len(self.members), share, lengths[-1], self.device, held)
         return replace(self, samples=share)
 
-    def _errors(self, n: int, scale: float) -> Float[Tensor, "3 M"]:
-        """Squared error, rounding and closeness accuracy of every member on lists of one length."""
+    def _errors(self, n: int, scale: float) -> Float[Tensor, "4 M"]:
+        """Squared error and the accuracies of every member on lists of one length, in the order of ``OF_SCALES``."""
         x, integers = self.draw(n, scale), self.draw(n, scale, integers=True)
         out, y = self.predict(x), self._truth(x)
         answers = zip(self.predict(integers), self._truth(integers), self.members, strict=True)
         rounding = [rounding_accuracy(said, right, task(name).rounding_step) for said, right, (name, _) in answers]
-        return torch.stack([mean_squared_error(out, y), torch.stack(rounding), closeness_accuracy(out, y)])
+        closeness = [closeness_accuracy(out, y), strict_closeness_accuracy(out, y)]
+        return torch.stack([mean_squared_error(out, y), torch.stack(rounding), *closeness])
 
     def _rows(self, condition: Row, found: dict[str, Float[Tensor, " M"]]) -> list[Row]:
         """A row per member: who it is, the condition, and its value of every metric."""
@@ -257,7 +264,7 @@ class Scores(NamedTuple):
 
 
 SCORES: dict[str, Scores] = {
-    "none": Scores(Evaluation.by_scale, ("mse", "mse/c²", "rounding", "closeness")),
+    "none": Scores(Evaluation.by_scale, OF_SCALES),
     "letters": Scores(
         partial(Evaluation.of_tokens, measure=letters),
         ("cross_entropy", "accuracy", "cross_entropy_found", "accuracy_found"),

@@ -9,11 +9,12 @@ TASKS = (
 )
 ARCHITECTURES = (
     *("positional", "scale-exact", "standard", "positional-input", "misaligned", "input-regularized"),
-    *("no-encoding", "rope-only", "standard-rope", "looped", "alibi", "randomized"),
+    *("no-encoding", "rope-only", "standard-rope", "looped", "table", "alibi", "randomized"),
 )
 ENCODINGS = ("one-hot", "binary", "sinusoidal")
+LAYOUTS = ("elements", "elements-shared", "characters")
 FAMILIES = ("dilated", "butterfly", "selector")
-RECIPES = ("paper", "tuned", "looped", "sorter", "selector")
+RECIPES = ("paper", "tuned", "looped", "table", "sorter", "selector")
 PRECISIONS = ("fp32", "tf32", "fp16")
 
 BOUND = 1e6  # the largest absolute value of a number that a compiled program takes

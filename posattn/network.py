@@ -5,6 +5,7 @@ numbers, the paper's architectures), ``posattn.tokens``, ``posattn.looped``, ``p
 The table ``ABILITIES`` alone decides whether a network can be folded, frozen, exported and so on.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,7 @@ class NetworkConfig:
 
     kind: ClassVar[str]  # what a run's folder calls it
     any_length: ClassVar[bool] = False  # whether it takes lists longer than n
+    sharpened: ClassVar[str | None] = None  # the attention logits that a factor multiplies, which training may let grow
     columns: ClassVar[tuple[str, ...]] = ()  # fields that result rows have beside the usual ones
 
     if TYPE_CHECKING:  # fields, or class variables where a kind has one value only
@@ -58,6 +60,14 @@ class NetworkConfig:
 
     def build(self) -> nn.Module:
         raise NotImplementedError
+
+    def sharpening(self, done: Tensor, start: float, stop: float) -> Tensor:
+        """The factor on the ``sharpened`` logits after a share ``done`` of training, in units of its final value S.
+
+        It grows geometrically from 1/S to 1 between the shares ``start`` and ``stop``.
+        """
+        grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
+        return torch.exp((grown - 1) * math.log(self.sharpness))  # type: ignore[attr-defined]
 
     @property
     def least_numbers(self) -> int:
@@ -151,8 +161,8 @@ def _kind_of(given: dict[str, Any]) -> str:
     """The kind of a network whose dictionary does not name it: the kinds of ``posattn`` are told from their fields."""
     if "tokens" in given:
         return "tokens"
-    if isinstance(given.get("arch"), str) and given["arch"] == "looped":
-        return "looped"
+    if given.get("arch") in ("looped", "table"):
+        return str(given["arch"])
     if "any_length" in given or "looped" in given:
         return "any-length"
     return "compiled" if "bounds" in given else "model"
@@ -201,13 +211,17 @@ _READS_PLAIN: Question = (
     lambda c: not (c.design.encoded_input or c.design.diagonal_input),
     "reads more than the numbers at each position",
 )
+_READS_LINEARLY: Question = (
+    lambda c: c.kind != "tokens" or not c.vocabulary.shared,
+    "reads digits through an embedding that places share",
+)
 _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of random places")
 
 # Per ability the end of the error, which says who has it, and the questions that a network must pass, in order.
 ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "fold": (
         "only Transformers trained on lists or sequences of up to n can be folded",
-        (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
+        (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES, _READS_LINEARLY),
     ),
     "freeze": (
         "only networks trained on lists of up to n numbers can be frozen",

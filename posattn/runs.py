@@ -156,9 +156,10 @@ class AnyRun(ABC):
         return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
-        """One row per member and scale: ``mse``, ``mse/c²``, ``rounding`` and ``closeness`` accuracy, and ``status``.
+        """One row per member and scale: squared errors ``mse`` and ``mse/c²``, accuracies, and ``status``.
 
-        Tasks of tokens have metrics of their own (``posattn.metrics``). Scales are 1 to 10 by default, or the task's.
+        The accuracies are ``rounding``, ``closeness`` and ``strict_closeness``; tasks of tokens have metrics of their own
+        (``posattn.metrics``). Scales are 1 to 10 by default, or the task's.
         """
         test = self._test(samples, split)
         factors = self.task.SCALES if scales is None else several("scales", scales)
@@ -253,7 +254,7 @@ def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     asked = run.task_of(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
-    x = asked.encode(text)
+    x = asked.laid_out(asked.encode(text), run.config.n)
     truth, out = asked.target(x), run.answer(x, member).cpu()
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()

@@ -1,6 +1,7 @@
 """What all tests share: one thread, a seed of their own, and shapes in types checked while they run (:mod:`shapes`)."""
 
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -9,6 +10,7 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from playwright.sync_api import sync_playwright
 from shapes import check_shapes
 
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
@@ -126,3 +128,16 @@ def lively():
         return model
 
     return build
+
+
+# Not for the session: while Playwright is open it holds the event loop that other tests' libraries want.
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("there is no Chromium; `make test` installs it where apt-get can: apt-get install chromium")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()

@@ -9,6 +9,7 @@ from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES
 from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
 from posattn.tasks import TASKS
+from posattn.tasks.layouts import LAYOUTS
 from posattn.training import RECIPES
 
 HELP = """
@@ -38,6 +39,7 @@ def test_help_imports_neither_torch_nor_anything_else_that_is_slow():
 def test_the_names_that_help_lists_are_those_of_the_tables():
     assert tuple(TASKS)[: len(names.TASKS)] == names.TASKS  # tests may have registered more
     assert (*ARCHITECTURES, *KINDS_BY_ARCH) == names.ARCHITECTURES
-    assert tuple(map(tuple, (ENCODINGS, FAMILIES, RECIPES))) == (names.ENCODINGS, names.FAMILIES, names.RECIPES)
+    assert tuple(map(tuple, (ENCODINGS, FAMILIES, LAYOUTS))) == (names.ENCODINGS, names.FAMILIES, names.LAYOUTS)
+    assert tuple(RECIPES) == names.RECIPES
     done = python("from posattn import names; from posattn.tasks import TASKS; assert names.TASKS == tuple(TASKS)")
     assert done.stderr == ""

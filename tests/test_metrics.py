@@ -48,6 +48,13 @@ def test_closeness_needs_every_entry_within_both_tolerances_together():
     assert metrics.closeness_accuracy(out, y) == 2 / 5
 
 
+def test_strict_closeness_needs_every_entry_within_each_tolerance():
+    y = lists([10.0, 0.5], [10.0, 0.5], [10.0, 0.5], [-10.0, 0.0], [-10.0, 0.0], [10.0, 0.5])
+    # 0.05 binds at 10, where 5% is 0.5, and 5% at 0.5, where it is 0.025; only 0 is near 0
+    out = lists([10.049, 0.524], [10.051, 0.5], [10.0, 0.526], [-9.951, 0.0], [-10.0, 1e-6], [math.nan, 0.5])
+    assert metrics.strict_closeness_accuracy(out, y) == 2 / 6
+
+
 def test_the_truth_is_in_float64_so_that_exact_answers_have_no_error():
     """Seven additions in float32 are off by some 1e-7 of a sum; evaluate has to find none of that, nor evaluate_lengths."""
     test = Evaluation(lambda x: x.double().cumsum(dim=-1), [("sum", 3)], 50)
@@ -78,11 +85,12 @@ def test_the_table_has_a_row_for_each_member_and_scale_and_a_perfect_answer_scor
         return torch.stack([task(name).target(own.double()) for (name, _), own in zip(members, x, strict=True)])
 
     table = table_of(perfect, members, scales=(1, 2.5))
-    assert list(table) == ["member", "task", "seed", "scale", "mse", "mse/c²", "rounding", "closeness"]
+    assert list(table) == ["member", "task", "seed", "scale", "mse", "mse/c²", "rounding", "closeness", "strict_closeness"]
     assert table[["member", "task", "seed", "scale"]].values.tolist() == [
         [k, name, seed, c] for k, (name, seed) in enumerate(members) for c in (1, 2.5)
     ]
-    assert (table[["mse", "mse/c²"]] == 0).all(axis=None) and (table[["rounding", "closeness"]] == 1).all(axis=None)
+    assert (table[["mse", "mse/c²"]] == 0).all(axis=None)
+    assert (table[["rounding", "closeness", "strict_closeness"]] == 1).all(axis=None)
     assert len(calls) == 4 and all(x.shape == (3, 64, 3) for x in calls)
     assert all(torch.equal(x[0], x[2]) and not torch.equal(x[0], x[1]) for x in calls)  # lists are the seed's
     assert sum(bool((x == x.round()).all()) for x in calls) == 2  # integers for the rounding accuracy
@@ -91,13 +99,15 @@ def test_the_table_has_a_row_for_each_member_and_scale_and_a_perfect_answer_scor
 def test_the_numbers_are_those_of_the_test_lists():
     table = table_of(lambda x: torch.zeros_like(x), (("min", 7),), scales=(3, 1), samples=100)
     assert table["scale"].tolist() == [1, 3]
-    for c, mse, relative, rounding, close in table[["scale", "mse", "mse/c²", "rounding", "closeness"]].values:
+    columns = ["scale", "mse", "mse/c²", "rounding", "closeness", "strict_closeness"]
+    for c, mse, relative, rounding, close, strict in table[columns].values:
         y = task("min").sample(100, n=3, scale=c, seed=7, split="test")[1]
         whole = task("min").sample(100, n=3, scale=c, seed=7, split="test", integers=True)[1]
         assert mse == pytest.approx(y.double().square().mean().item(), rel=1e-6)
         assert relative == pytest.approx(mse / c**2)
         assert rounding == pytest.approx((whole == 0).all(dim=-1).double().mean().item())
         assert close == pytest.approx((y.abs() <= 0.05 * (1 + y.abs())).all(dim=-1).double().mean().item())
+        assert strict == 0  # 0 is never within 5% of another number
 
 
 @pytest.mark.parametrize("scales", [[0], [-1], [1, 0], [], [math.nan], [math.inf], ["1"]])

@@ -50,32 +50,35 @@ TRAIN = """if True:
     import sys, torch, posattn
     torch.set_num_threads(1)
     config = posattn.ModelConfig(3, embed=8, width=8)
+    settings = {"samples": 20, "epochs": 150, "batch": 10, "device": "cpu", "save_every": 0.2}
     print("ready", flush=True)
-    sys.stdin.readline()
-    try:
-        settings = {"samples": 20, "epochs": 150, "batch": 10, "device": "cpu", "save_every": 0.2}
-        posattn.train("sum", config, seed=int(sys.argv[2]), out=sys.argv[1], **settings)
-        print("trained")
-    except posattn.UsageError as error:
-        print(error)
+    for line in sys.stdin:
+        seed, out = line.rstrip().split(" ", 1)
+        try:
+            posattn.train("sum", config, seed=int(seed), out=out, **settings)
+            print("trained", flush=True)
+        except posattn.UsageError as error:
+            print(error, flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def two_processes():
+    command = [sys.executable, "-c", TRAIN]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.stdout.readline() for process in both] == ["ready\n"] * 2
+    yield both
+    for process in both:
+        process.communicate(timeout=60)
+
+
 @pytest.mark.parametrize("seeds", [(0, 0), (0, 1)], ids=["the same run", "two runs"])
-def test_of_two_processes_that_begin_in_a_new_folder_at_once_one_trains(tmp_path, seeds):
+def test_of_two_processes_that_begin_in_a_new_folder_at_once_one_trains(two_processes, tmp_path, seeds):
     out = tmp_path / "new" / "run"
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAIN, str(out), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for seed in seeds
-    ]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        process.stdin.write("go\n")
+    for process, seed in zip(two_processes, seeds, strict=True):
+        process.stdin.write(f"{seed} {out}\n")
         process.stdin.flush()
-    said = [process.communicate(timeout=120)[0] for process in both]
+    said = [process.stdout.readline() for process in two_processes]
     first = said.index("trained\n")
     refused = [f"another process is using {out}; wait for it or give another folder.\n"]
     if seeds[0] != seeds[1]:  # or the description was there already

@@ -119,7 +119,8 @@ def test_rows_carry_the_settings_beside_every_number(run):
     table = run.evaluate([0.5, 1, 3], samples=50)
     rows = run.rows(table, "trial")
     assert set(rows) >= CONTRACT and list(rows) == list(ROW_COLUMNS)
-    assert len(rows) == len(table) * 4 and set(rows["metric"]) == {"mse", "mse_over_c2", "rounding", "closeness"}
+    metrics = {"mse", "mse_over_c2", "rounding", "closeness", "strict_closeness"}
+    assert len(rows) == len(table) * 5 and set(rows["metric"]) == metrics
     same = {"experiment": "trial", "arch": "positional", "n": 3, "samples": 60, "layers": 2, "width": 8}
     same |= {"encoding": "one-hot", "recipe": "paper", "precision": "fp32", "split": "test", "status": "ok"}
     same |= {"epochs": 2, "batch": 25, "lr": 5e-4}
@@ -179,7 +180,7 @@ def test_what_needs_training_refuses_a_compiled_program(compiled, measure):
 
 def test_measures_that_need_no_training_take_a_compiled_program(compiled):
     assert list(Shifts(samples=10).rows(compiled)) == [*ROW_COLUMNS, "distribution"]
-    assert len(Scales((1, 2), 10).rows(compiled)) == 2 * 4
+    assert len(Scales((1, 2), 10).rows(compiled)) == 2 * 5
     assert set(AttentionStudy(factors=(1,), samples=10).rows(compiled)["arch"]) == {"compiled"}
 
 

@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.names import ARCHITECTURES, ENCODINGS, FAMILIES, RECIPES, TASKS
+from posattn.names import ARCHITECTURES, ENCODINGS, FAMILIES, LAYOUTS, RECIPES, TASKS
 
 if TYPE_CHECKING:
     from posattn.training import Run
@@ -38,6 +38,7 @@ def command(
     relative: bool = Option(
         False, "--relative", help="Read the numbers of a prompt relative to their mean (mixed tasks)."
     ),
+    layout: str | None = Option(None, help=f"Positions of a prompt: {', '.join(LAYOUTS)} (mixed tasks; default elements)."),
     family: str | None = Option(
         None, help=f"Where looped networks look: {', '.join(FAMILIES)} (default: as the task needs)."
     ),
@@ -80,7 +81,7 @@ def command(
         before = pretrained_run(pretrained, arch or "positional")
     network = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
     network |= {"encoding": encoding, "encoding_dim": encoding_dim, "bias": False if no_bias else None}
-    network |= {"tied": tied or None, "relative": relative or None}
+    network |= {"tied": tied or None, "relative": relative or None, "layout": layout}
     config = network_for(name, None if before is None else before.spec.model, **network)
     folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
     known = RunFolder(folder).finished

@@ -70,7 +70,7 @@ PROMPTS = _of_task("mixed-min", "relative")  # relative: answers scale with the 
 FOUR_MIXED = ("mixed-min", "mixed-sum", "mixed-multitask", "mixed-max")
 _SIZES = (5_000, 10_000, 20_000, 50_000)  # of training sets of tokens; the paper says no more than how large they get
 _HOPS = tuple(
-    View(title, {"split": split, "hops": hops}, metric)
+    View(title, {"split": split, "hops": hops}, metric, more=split == "train" or hops != "all")
     for title, split, hops, metric in (
         ("training", "train", "all", "cross_entropy"),
         ("test", "test", "all", "cross_entropy"),
@@ -265,7 +265,7 @@ _LIST = (
         "mixed-samples", "Figures 31-33", "mixed-type prompts against training prompts",
         _mixed(samples=_SIZES, measure=Scales((1, 10), train=True)),
         Lines("samples", tuple(
-            View(title, where, metric)
+            View(title, where, metric, more=metric == "mape" or where.get("scale") != 10)
             for metric in ("mse", "mape")
             for title, where in (
                 ("training prompts", {"split": "train"}),

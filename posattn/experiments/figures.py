@@ -6,7 +6,7 @@ markers where x is a name.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files as resources
 from io import BytesIO
@@ -65,13 +65,15 @@ def published(name: str) -> pd.DataFrame:
 class View:
     """One row of a figure's panels: its title and which result rows it shows, by default all of split test.
 
-    ``published``, if given, selects the published medians in place of ``where``: they may have another split.
+    ``published``, if given, selects the published medians in place of ``where``: they may have another split. ``more`` puts the
+    view into a second picture, so that the first stays readable on a page.
     """
 
     title: str
     where: Mapping[str, Any] = field(default_factory=lambda: {"split": "test"})
     metric: str = "mse"
     published: Mapping[str, Any] | None = None
+    more: bool = False
 
     def of(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows that the view shows."""
@@ -184,7 +186,13 @@ class Lines:
         return f"Dotted lines are the published medians, which took the full recipe{shapes}. "
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
-        """The pictures by the ending of their file names, which is empty for the picture of the panels."""
+        """The pictures by the ending of their file names: none for the panels, ``-more`` for those of views with ``more``."""
+        first = [view for view in self.views if not view.more]
+        more = [view for view in self.views if view.more and len(view.of_medians(medians))]
+        views = {"": first, "-more": more} if more else {"": first}
+        return {end: replace(self, views=tuple(own))._draw_views(rows, medians) for end, own in views.items()}
+
+    def _draw_views(self, rows: pd.DataFrame, medians: pd.DataFrame) -> Figure:
         keys = list(medians[list(self.columns)].drop_duplicates().itertuples(index=False, name=None))
         if not any(isinstance(value, str) for key in keys for value in key):
             keys.sort()
@@ -202,7 +210,7 @@ class Lines:
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
         _add_legend(figure, panels.flat)
-        return {"": figure}
+        return figure
 
     def _panels(self, columns: int) -> tuple[Figure, Any]:
         """The figure, and its axes by view and column."""

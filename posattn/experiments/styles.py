@@ -34,6 +34,7 @@ _METRICS = {
     "self-attention power": Metric("growth when W_Q, W_K grow by t"),
     "rounding": Metric("share right after rounding", "share"),
     "closeness": Metric("share within 5%", "share"),
+    "strict_closeness": Metric("share within 0.05 and 5%", "share"),
     "accuracy": Metric("share of letters right", "share"),
     "accuracy_found": Metric("share of letters right", "share"),
     "movement": Metric("total variation from c = 1"),

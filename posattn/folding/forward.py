@@ -15,7 +15,7 @@ from posattn.folding.queries_and_keys import Logits, keeps_queries_apart, logits
 from posattn.model import ModelConfig
 
 
-def _by_layer(folded: Tensors, name: str) -> list[tuple[Tensor, ...]]:
+def by_layer(folded: Tensors, name: str) -> list[tuple[Tensor, ...]]:
     """The matrices (M, in, out) of ``name`` for every layer and head."""
     return [layer.unbind(dim=-2) for layer in (folded[f"{name}.first"], *folded[name].unbind())]
 
@@ -33,7 +33,7 @@ def _positional_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], 
     s = features.transpose(1, 2)  # positions first, so that mixing them is one matrix product
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     weights = [layer.unbind(dim=1) for layer in folded["A"].unbind()]
-    for u, a, c in zip(_by_layer(folded, "U"), weights, constants, strict=True):
+    for u, a, c in zip(by_layer(folded, "U"), weights, constants, strict=True):
         d = s.shape[-1]
         by_position, by_entry = s.reshape(members, n, b * d), s.reshape(members, n * b, d)
         z = _affine(by_entry, u[0], c)
@@ -50,7 +50,7 @@ def _self_attention_forward(folded: Tensors, features: Float[Tensor, "M b N d_in
     s = features
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     logits = logits_by_layer(folded, config) if keeps_queries_apart(config) else _bilinear_by_layer(folded, config)
-    for u, logits_of, c in zip(_by_layer(folded, "U"), logits, constants, strict=True):
+    for u, logits_of, c in zip(by_layer(folded, "U"), logits, constants, strict=True):
         by_entry = s.reshape(members, b * n, s.shape[-1])
         z = _affine(by_entry, u[0], c).view(members * b, n, config.width)
         for logits_h, u_h in zip(logits_of(s), u[1:], strict=True):
@@ -65,7 +65,7 @@ def _bilinear_by_layer(folded: Tensors, config: ModelConfig) -> list[Logits]:
     rows: list[tuple[Tensor | None, ...]] = [(None,) * config.heads] * config.layers
     if config.bias:
         rows = [layer.split(1, dim=1) for layer in (folded["m.first"], *folded["m"].unbind())]
-    return [partial(_bilinear, m, row) for m, row in zip(_by_layer(folded, "M"), rows, strict=True)]
+    return [partial(_bilinear, m, row) for m, row in zip(by_layer(folded, "M"), rows, strict=True)]
 
 
 def _bilinear(m: tuple[Tensor, ...], rows: tuple[Tensor | None, ...], s: Float[Tensor, "M b N d"]) -> list[Tensor]:

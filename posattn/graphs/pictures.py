@@ -1,7 +1,8 @@
 """Communication as a picture: machines from top to bottom, rounds from left to right, one arrow per message (Figures 7 and 8).
 
 Arrows from a machine to itself are thin, those between machines thick. In scans, orange arrows are those that the last
-machine's answer needs; they are all the arrows of the program that is not cumulative.
+machine's answer needs; they are all the arrows of the program that is not cumulative. A network that was trained has positions
+for machines, and layers or loops for rounds.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,9 @@ from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
 
 _LARGEST = 64  # the most machines that a picture can show
-_ACROSS, _DOWN, _RADIUS, _MARGIN = 110, 46, 15, 40
+_ACROSS, _DOWN, _RADIUS, _MARGIN, _HEAD = 110, 46, 15, 40, 16
+_LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the width of a letter
+_OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
 
 Arrow = tuple[int, int, int]
 _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
@@ -29,13 +32,18 @@ _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative prog
 
 @dataclass(frozen=True)
 class Graph:
-    """Arrows (r, j, i): in round r machine i receives from machine j. ``orange`` are those drawn in that colour."""
+    """Arrows (r, j, i): in round r machine i receives from machine j. ``orange`` are those drawn in that colour.
+
+    ``step`` is what a round is called, and ``least`` says which edges of a trained network are arrows.
+    """
 
     title: str
     names: tuple[str, ...]
     rounds: int
     arrows: frozenset[Arrow]
     orange: frozenset[Arrow] = frozenset()
+    step: str = "round"
+    least: str = ""
 
 
 def graph_of(name: str, machines: int) -> Graph:
@@ -93,14 +101,20 @@ def network_graph(model: Transformer, title: str) -> Graph:
     return Graph(title, numbered(model.config.positions - 1), len(model.layers) - 1, arrows)
 
 
-def attention_graph(strength: Float[Tensor, "L H N N"], title: str, least: float) -> Graph:
+def attention_graph(strength: Float[Tensor, "L H N N"], title: str, least: float, by: str = "attention") -> Graph:
     """The graph of a trained positional network: an arrow where the strength of any head is at least ``least``.
 
     Layers take the place of rounds, and the scratchpad is the last machine.
     """
     strong = (strength >= least).any(dim=1)
     arrows = frozenset((r, j, i) for r, i, j in strong.nonzero().tolist())
-    return Graph(title, (*numbered(strength.shape[-1] - 1), "s"), len(strength), arrows)
+    names = (*numbered(strength.shape[-1] - 1), "s")
+    return Graph(title, names, len(strength), arrows, step="layer", least=least_strength(least, by))
+
+
+def least_strength(least: float, by: str = "attention") -> str:
+    """What an edge of a trained network needs to be an arrow, in words."""
+    return f"attention of at least {least:g}" if by == "attention" else f"at least {least:g} of the largest effect"
 
 
 def benes_graph(machines: int) -> Graph:
@@ -123,24 +137,54 @@ def check_size(machines: int) -> None:
 
 
 def svg(graph: Graph) -> str:
-    """The picture of a graph as SVG."""
+    """The picture of a graph as SVG, with its title above and a legend below."""
     count = len(graph.names)
     check_size(count)
-    width, height = 2 * _MARGIN + _ACROSS * graph.rounds, 2 * _MARGIN + _DOWN * (count - 1) + 30
+    places = "machines" if graph.step == "round" else "positions"
+    title = f"{graph.title}: {count} {places}, {graph.rounds} {graph.step}{'s' * (graph.rounds != 1)}"
+    legend = _legend(graph)
+    letters = max(len(title), *(len(said) + 6 for _, said in legend))  # with the mark before the words
+    width = max(2 * _MARGIN + _ACROSS * graph.rounds, 2 * _RADIUS + _LETTER * letters)
+    below = _y(count - 1) + _MARGIN
+    height = below + _LINE * (len(legend) + 1)
+    steps = (f"{graph.step} {r}" if r else "input" for r in range(graph.rounds + 1))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11" text-anchor="middle">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
         'markerUnits="userSpaceOnUse" orient="auto">'
         '<path d="M0 0 8 4 0 8z"/></marker></defs>',
-        f"<title>{escape(graph.title)}: {count} machines, {graph.rounds} rounds</title>",
+        f"<title>{escape(title)}</title>",
         '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{_RADIUS}" y="{_LINE}" font-size="13" font-weight="bold" text-anchor="start">{escape(title)}</text>',
         *(_arrow(*arrow, arrow in graph.orange) for arrow in sorted(graph.arrows)),
         *_machines(graph),
-        *(f'<text x="{_x(r)}" y="{height - 12}" fill="#555">round {r}</text>' for r in range(graph.rounds + 1)),
+        *(f'<text x="{_x(r)}" y="{below - 5}" fill="#555">{name}</text>' for r, name in enumerate(steps)),
+        *(_explained(mark, said, below + _LINE * row) for row, (mark, said) in enumerate(legend, start=1)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _legend(graph: Graph) -> list[tuple[str, str]]:
+    """Lines of the legend: the colour of an arrow, or a letter, and what it stands for."""
+    place, hears = ("machine", "receives from") if graph.step == "round" else ("position", "hears")
+    lines = [(_OTHER, f"{hears} another {place}" + (f" ({graph.least})" if graph.least else ""))]
+    if any(j == i for _, j, i in graph.arrows):
+        lines.append((_OWN, "keeps its own" if graph.step == "round" else "hears itself"))
+    if graph.orange:
+        lines.append((_ORANGE, "needed for the answer of the last machine"))
+    if "s" in graph.names:
+        lines.append(("s", "the scratchpad"))
+    return lines
+
+
+def _explained(mark: str, said: str, y: int) -> str:
+    words = f'<text x="{3 * _RADIUS}" y="{y}" text-anchor="start">{escape(said)}</text>'
+    if not mark.startswith("#"):
+        return f'<text x="{2 * _RADIUS}" y="{y}">{escape(mark)}</text>{words}'
+    width = 1 if mark == _OWN else 1.8
+    return f'<path d="M{_RADIUS} {y - 4}h{_RADIUS + 8}" stroke="{mark}" stroke-width="{width}"/>{words}'
 
 
 def _machines(graph: Graph) -> Iterable[str]:
@@ -155,14 +199,14 @@ def _x(r: int) -> int:
 
 
 def _y(i: int) -> int:
-    return _MARGIN + _DOWN * i
+    return _HEAD + _MARGIN + _DOWN * i
 
 
 def _arrow(r: int, sender: int, receiver: int, orange: bool) -> str:
     across, down = _x(r + 1) - _x(r), _y(receiver) - _y(sender)
     length = (across**2 + down**2) ** 0.5
     dx, dy = _RADIUS * across / length, _RADIUS * down / length
-    colour = "#D55E00" if orange else "#999" if sender == receiver else "#0072B2"
+    colour = _ORANGE if orange else _OWN if sender == receiver else _OTHER
     look = f'stroke="{colour}" stroke-width="{1 if sender == receiver else 1.8}"'
     return (
         f'<line x1="{_x(r) + dx:.1f}" y1="{_y(sender) + dy:.1f}" x2="{_x(r + 1) - dx:.1f}" '

@@ -17,7 +17,16 @@ from posattn.compiler.library import PROGRAMS
 from posattn.devices import require_room
 from posattn.errors import UsageError, choice, meant, path_of, positive, whole
 from posattn.graphs.communication import Cut, Likeness, cuts, effects, graph_weights, likeness
-from posattn.graphs.pictures import Graph, attention_graph, check_size, graph_of, network_edges, network_graph, numbered
+from posattn.graphs.pictures import (
+    Graph,
+    attention_graph,
+    check_size,
+    graph_of,
+    least_strength,
+    network_edges,
+    network_graph,
+    numbered,
+)
 from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
@@ -186,7 +195,7 @@ def trained_report(
     if not bool(effect.isfinite().all()):
         raise UsageError("the network's answers are not finite; what it communicates has no effect to measure.")
     strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
-    graph = attention_graph(strength, title, least)
+    graph = attention_graph(strength, title, least, by)
     return Report(
         graph,
         _listed(graph, strength, weights, effect, least),
@@ -203,7 +212,7 @@ def looped_report(model: LoopedTransformer, title: str, least: float, machines: 
     loops = edges_of(model.layer.attention, machines, least)
     found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
     arrows = frozenset((r, j, i) for r, _, j, i, _ in found)
-    graph = Graph(title, numbered(machines), len(loops), arrows)
+    graph = Graph(title, numbered(machines), len(loops), arrows, step="loop", least=least_strength(least))
     return _message_report(graph, found, {"arch": "looped", "n": machines, "least": least}, step="loop")
 
 

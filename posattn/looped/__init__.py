@@ -3,5 +3,9 @@
 from posattn.looped.any_length import AnyLengthConfig, AnyLengthTransformer
 from posattn.looped.families import FAMILIES, Family, Loop
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
+from posattn.looped.table_model import TableConfig, TableNetwork
 
-__all__ = ["FAMILIES", "AnyLengthConfig", "AnyLengthTransformer", "Family", "Loop", "LoopedConfig", "LoopedTransformer"]
+__all__ = [
+    "FAMILIES", "AnyLengthConfig", "AnyLengthTransformer", "Family", "Loop", "LoopedConfig", "LoopedTransformer", "TableConfig",
+    "TableNetwork",
+]  # fmt: skip

@@ -5,7 +5,6 @@ A list of n has ⌈log2 n⌉ loops in a scan, and about half the square of that 
 f(c x) = c f(x) for c > 0. See docs/any-length.md.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -60,6 +59,7 @@ class LoopedConfig(NetworkConfig):
     kind: ClassVar[str] = "looped"
     any_length: ClassVar[bool] = True
     attends: ClassVar[str] = "offset"
+    sharpened: ClassVar[str] = "layers.0.attention.logits"
     layers: ClassVar[int] = 1
     bias: ClassVar[bool] = False
     encoding: ClassVar[str] = "one-hot"  # what result rows say
@@ -112,14 +112,6 @@ class LoopedConfig(NetworkConfig):
         return (
             values * (values + hidden[0]) + self.embed * (values + hidden[-1]) + sum(a * b for a, b in pairwise(hidden))
         )
-
-    def sharpening(self, done: Float[Tensor, "*steps"], start: float, stop: float) -> Float[Tensor, "*steps"]:
-        """The factor on the attention logits after a share ``done`` of training, in units of S: from 1/S to 1.
-
-        It grows geometrically between the shares ``start`` and ``stop``.
-        """
-        grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
-        return torch.exp((grown - 1) * math.log(self.sharpness))
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
         """How many numbers a position of a list of n takes in memory, about: four states, and its rows of A.

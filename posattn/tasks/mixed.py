@@ -10,7 +10,7 @@ c > 1) all three differ: identifiers are 21..40, signs _ or *, and values lie in
 Section 7.2. Categories, in the list and in the query, are in ascending order, as in the paper's two examples. Values are
 multiples of 0.01, so that a prompt's text is exact.
 
-``posattn/tasks/prompts.py`` lays a prompt out as numbers, prints it and parses it.
+``posattn/tasks/prompts.py`` prints and parses prompts, and ``posattn/tasks/layouts.py`` says which position reads what.
 Letters: c scale, u, v, w uniform on [0, 1).
 """
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, instance
 from posattn.tasks import prompts
+from posattn.tasks.layouts import LAYOUTS, elements_of, layout_named, layout_of
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
 from posattn.tasks.sampling import two_bounds
 from posattn.tasks.token_task import TokenTask
@@ -46,7 +47,7 @@ _PARTS = {
 
 def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
     """The answer to each prompt; every number is the value of the last category before it."""
-    prompts.check_layout(x)
+    x = elements_of(x)
     columns, index = x.movedim(-1, 0), word_index(x).movedim(-1, 0)
     values = x.new_zeros((len(IDENTIFIERS), *x.shape[:-1]))
     current = torch.zeros_like(index[0])
@@ -73,8 +74,9 @@ class MixedTask(TokenTask):
 
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         """What names the stream; the task is no part of it, so the prompts of two tasks differ only in their queries."""
-        if n != POSITIONS:
-            raise UsageError(f"n is {n!r}; a prompt of {self.name} has {POSITIONS} positions.")
+        if layout_of(n) is None:
+            known = " or ".join(str(own) for own in dict.fromkeys(layout.positions for layout in LAYOUTS.values()))
+            raise UsageError(f"n is {n!r}; a prompt of {self.name} has {known} positions, as its layout has it.")
         return "mixed", split, where, repr(c)
 
     def _uniforms(self, n: int) -> int:
@@ -92,19 +94,24 @@ class MixedTask(TokenTask):
         asked = _identifiers(parts, where).gather(-1, _some(parts["asked"], QUERIED))
         return word_code(torch.cat([kind, asked], dim=-1))
 
+    def laid_out(self, x: Float[Tensor, "*batch e"], n: int) -> Float[Tensor, "*batch n"]:
+        layout = layout_of(n)
+        return x if layout is None else layout.lay_out(x)
+
     def spell(self, tokens: Float[Tensor, " n"]) -> str:
         """The prompt in the paper's notation."""
-        return prompts.write(tokens)
+        return prompts.write(elements_of(tokens))
 
-    def encode(self, text: str) -> Float[Tensor, " n"]:
-        """The numbers that a network reads for a prompt in the paper's notation."""
+    def encode(self, text: str, layout: str = "elements") -> Float[Tensor, " n"]:
+        """The numbers that a network of a layout reads for a prompt in the paper's notation."""
+        laid_out = layout_named(layout).lay_out
         x = prompts.parse(instance("the prompt", text, str, "a text such as ['Cat2', 3.45, ...]").strip())
         kind = WORDS.words[int(word_index(x)[ELEMENTS])].strip()
         if kind not in self.kinds:
             raise UsageError(
                 f"the prompt's query asks for {kind!r}; the task {self.name} answers {' and '.join(self.kinds)}."
             )
-        return x
+        return laid_out(x)
 
 
 def _list(parts: dict[str, Tensor], where: str, c: float) -> Float[Tensor, "*members count e"]:

@@ -1,9 +1,9 @@
 """Prompts of mixed type in the paper's notation, ``['Cat2', 3.45, 'Cat+7', ..., 'Find min of Cat5, Cat8, Cat11 and Cat20']``.
 
-The paper leaves open how a network reads a prompt. Here every element of the list is one position. The query at its end has
-one position for the operation and one per category; 'Find', 'of' and 'and', which never change, are left out. So n = 2 · 8 + 2
-+ 1 + 4 = 23 for all identifiers. Positions keep their meaning as far as the prompt allows, so attention by position alone can
-work. Each character of an element has its own place in the embedding (``posattn/tokens/vocabulary.py``).
+Here every element of the list is one position. The query at its end has one position for the operation and one per category;
+'Find', 'of' and 'and', which never change, are left out. So n = 2 · 8 + 2 + 1 + 4 = 23 for all identifiers. Each character of
+an element has its own place in the embedding (``posattn/tokens/vocabulary.py``). This is the layout ``elements``, one of those
+in ``posattn/tasks/layouts.py``.
 
 ``parse`` is strict: for any other text it raises an error that names the place.
 """
@@ -17,13 +17,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.errors import UsageError, shown
-from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, category, word_code, word_index
+from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, Vocabulary, category, word_code, word_index
 
 CATEGORIES, QUERIED, IRRELEVANT = 8, 4, 2  # n, k and m of Appendix D.3
 ELEMENTS = 2 * CATEGORIES + IRRELEVANT  # before the query
 POSITIONS = ELEMENTS + 1 + QUERIED
 WORDS = VOCABULARIES["prompts"]
 
+_FIRST_TYPE = WORDS.index[TYPES[0].ljust(6)]
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _TEXT = re.compile(r"'([^']*)'")
 _CATEGORY = re.compile(r"Cat([+\-_*]?)([1-9]\d*)")
@@ -32,12 +33,27 @@ _QUERY = re.compile(f"Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {
 
 
 def check_layout(x: object) -> None:
-    """Raises unless ``x`` holds prompts: numbers, and words where a query has them."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.shape[-1:] != (POSITIONS,):
+    """Raises unless ``x`` holds prompts as elements: numbers and words, and a query at the end."""
+    check_words(x, WORDS, POSITIONS)
+    assert isinstance(x, Tensor)
+    if x.is_meta or not x.numel():
+        return
+    words = word_index(x)
+    for place in range(ELEMENTS, POSITIONS):
+        own = words[..., place]
+        right = own >= _FIRST_TYPE if place == ELEMENTS else own < len(IDENTIFIERS)
+        if not bool((right & (x[..., place] < 0)).all()):
+            what = "ask for min, max or sum" if place == ELEMENTS else "name a category such as Cat5"
+            raise UsageError(f"position {place + 1} of the prompt is in the query; it must {what}.")
+
+
+def check_words(x: object, words: Vocabulary, positions: int) -> None:
+    """Raises unless ``x`` holds numbers and words on so many positions."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.shape[-1:] != (positions,):
         found = f"a tensor of {x.dtype}, {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
-        raise UsageError(f"the prompt is {found}; it must be a tensor of floats, (..., {POSITIONS}).")
-    if not x.is_meta and not bool((word_index(x) < len(WORDS.words)).all() and (x == x).all()):
-        raise UsageError(f"the prompt has {x[~((-1 - x) < len(WORDS.words))][0].item():g}, which is no word.")
+        raise UsageError(f"the prompt is {found}; it must be a tensor of floats, (..., {positions}).")
+    if not x.is_meta and not bool((word_index(x) < len(words.words)).all() and (x == x).all()):
+        raise UsageError(f"the prompt has {x[~((-1 - x) < len(words.words))][0].item():g}, which is no word.")
 
 
 def write(x: Float[Tensor, " n"], digits: int = 1) -> str:

@@ -42,7 +42,11 @@ class TokenTask(Task):
         require_room_for_lists(whole("count", count), self._uniforms(length), keys)
         u = streams.uniform(keys, count * self._uniforms(length)).unflatten(-1, (count, -1))
         x = self._sequences(u, where, c)
-        return x, self.target(x)
+        return self.laid_out(x, length), self.target(x)
+
+    def laid_out(self, x: Tensor, n: int) -> Tensor:
+        """Sequences as networks of n positions read them."""
+        return x
 
     @abstractmethod
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:

@@ -5,11 +5,12 @@ letters is one logit per word at every position, the answer to a prompt is one n
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, Transformer
@@ -48,7 +49,7 @@ class TokenConfig(ModelConfig):
 
     @property
     def reads(self) -> str:
-        return self.tokens
+        return self.vocabulary.text
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -62,13 +63,49 @@ class TokenConfig(ModelConfig):
     def output_dim(self) -> int:
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
+    @property
+    def answers_at_end(self) -> bool:
+        return self.vocabulary.numbers
+
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
         """The number at the scratchpad, or one logit per word at every other position."""
-        return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
+        return out[..., -1, :] if self.answers_at_end else out[..., :-1, :]
 
     @property
     def network(self) -> "type[TokenTransformer]":
         return TokenTransformer
+
+
+class SharedEncoder(nn.Module):
+    """An encoder whose columns for the characters at shared places are M_p e_c: a vector per character, a matrix per place."""
+
+    place: Tensor
+    character: Tensor
+
+    def __init__(self, encoder: nn.Linear, words: Vocabulary):
+        super().__init__()
+        d, pairs = encoder.out_features, words.characters
+        own = [(words.shared.index(place), character) for place, character in pairs if place in words.shared]
+        known = sorted({character for _, character in own})
+        first = min(index for index, (place, _) in enumerate(pairs) if place in words.shared)
+        if [place in words.shared for place, _ in pairs[first:]] != [True] * len(own):
+            raise UsageError(f"shared is {words.shared}; it must be the last places of a word.")
+        self.first = first
+        self.register_buffer("place", torch.tensor([place for place, _ in own]), persistent=False)
+        self.register_buffer("character", torch.tensor([known.index(each) for _, each in own]), persistent=False)
+        self.others = nn.Parameter(torch.cat([encoder.weight[:, :first], encoder.weight[:, first + len(own) :]], dim=1))
+        self.vectors = nn.Parameter(torch.randn(len(known), d))
+        self.places = nn.Parameter(torch.randn(len(words.shared), d, d) / d**0.5)
+        self.bias = encoder.bias
+
+    @property
+    def weight(self) -> Float[Tensor, "d F"]:
+        """The columns as those of a linear layer."""
+        shared = torch.einsum("sij,sj->is", self.places[self.place], self.vectors[self.character])
+        return torch.cat([self.others[:, : self.first], shared, self.others[:, self.first :]], dim=1)
+
+    def forward(self, features: Float[Tensor, "*batch F"]) -> Float[Tensor, "*batch d"]:
+        return F.linear(features, self.weight, self.bias)
 
 
 class TokenTransformer(Transformer):
@@ -81,6 +118,8 @@ class TokenTransformer(Transformer):
         super().__init__(config)
         self.register_buffer("table", config.vocabulary.table(), persistent=False)
         reset_embedding(self.encoder, config.vocabulary)
+        if config.vocabulary.shared:
+            self.encoder: Any = SharedEncoder(self.encoder, config.vocabulary)
 
     def forward(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*out"]:
         if not self.config.relative:

@@ -23,10 +23,22 @@ from posattn.errors import UsageError, shown
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """``words`` have equally many characters each, padded with spaces. ``numbers``: whether numbers stand among them."""
+    """The words of texts of one kind, which have equally many characters each, padded with spaces.
+
+    Args:
+        words: each is read by its index.
+        text: what they spell: ``letters``, or ``prompts`` with numbers among the words.
+        shared: places whose characters have one embedding, which a matrix per place takes into the state.
+    """
 
     words: tuple[str, ...]
-    numbers: bool = False
+    text: str = "letters"
+    shared: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> bool:
+        """Whether numbers stand among the words."""
+        return self.text == "prompts"
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -110,6 +122,7 @@ NONE, BLANK = "~", " "
 IDENTIFIERS = range(1, 41)
 SIGNS = {"id": "+-", "ood": "_*"}
 TYPES = ("min", "max", "sum")
+PAD = "#"  # after the last character of a prompt
 
 
 def category(identifier: int, sign: str = " ") -> str:
@@ -121,9 +134,12 @@ def _categories(signs: Sequence[str]) -> list[str]:
     return [category(identifier, sign) for sign in signs for identifier in IDENTIFIERS]
 
 
+_ELEMENTS = (*_categories((" ", *SIGNS["id"], *SIGNS["ood"])), *(name.ljust(6) for name in TYPES))
+_SPELLED = PAD + "0123456789" + "".join(SIGNS.values()) + "".join(sorted(set("Cat, Find of and" + "".join(TYPES))))
+
 VOCABULARIES: dict[str, Vocabulary] = {
     "letters": Vocabulary((*HOPS, *ALPHABETS["id"], *ALPHABETS["ood"], NONE, BLANK)),
-    "prompts": Vocabulary(
-        (*_categories((" ", *SIGNS["id"], *SIGNS["ood"])), *(name.ljust(6) for name in TYPES)), numbers=True
-    ),
+    "prompts": Vocabulary(_ELEMENTS, "prompts"),
+    "elements-shared": Vocabulary(_ELEMENTS, "prompts", shared=(4, 5)),  # tens and units
+    "characters": Vocabulary(tuple(_SPELLED), "prompts"),
 }

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from posattn.errors import UsageError
 from posattn.looped.families import FAMILIES
+from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig
 from posattn.training.parameters import Parameters
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
 from posattn.training.trainer import Trainer
-from posattn.training.ways import LOGITS
 
 
 def with_begin(spec: RunSpec, run: Run) -> RunSpec:
@@ -52,7 +52,7 @@ def initial_parameters(trainer: Trainer, run: Run, starts: int) -> Parameters:
     factor = 1.0 if trainer.sharpness is None else trainer.sharpness[1]
     for name, value in run.parameters.named(slice(count)).items():
         old = value.to(flat.device).repeat_interleave(starts, dim=0)
-        if name == LOGITS:
+        if name == LoopedConfig.sharpened:
             own[name][:, :, : old.shape[2]] = old / factor
         else:
             own[name].copy_(old)

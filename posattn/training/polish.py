@@ -34,7 +34,6 @@ from posattn.tasks import Task
 from posattn.training.list_variations import vary_lists
 from posattn.training.parameters import Parameters
 from posattn.training.scan_orders import Order, OrderedScan, random_order
-from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 _LISTS = 200  # per move: with 16 numbers each, more equations than there are weights
@@ -128,7 +127,7 @@ class _Fit:
         """
         row = row.clone()
         named = self.parameters.by_name(row[None])  # views
-        logits, values = named[LOGITS], named[_VALUES]
+        logits, values = named[LoopedConfig.sharpened], named[_VALUES]
         a = (self.sharpness * logits).softmax(dim=-1)
         for head, by_head in enumerate(values.unflatten(1, (self.heads, -1)).unbind(1)):
             if faithful[head]:
@@ -144,7 +143,7 @@ class _Fit:
         """
         if not self.scans:
             return False
-        looks = self.parameters.by_name(row[None])[LOGITS].argmax(dim=-1)
+        looks = self.parameters.by_name(row[None])[LoopedConfig.sharpened].argmax(dim=-1)
         far = [place for place, r in enumerate(FAMILIES["dilated"].candidates) if r < -1]
         return not torch.isin(looks, torch.tensor(far, device=row.device)).any()
 

@@ -99,6 +99,10 @@ RECIPES: dict[str, Recipe] = {
         name="looped", schedule="cosine", lr=3e-3, epochs=80, batch=200, samples=20_000, warmup=0.02, clip=1.0,
         sharpen_from=0.2, sharpen_to=0.6, polish=100,
     ),
+    "table": Recipe(
+        name="table", schedule="cosine", lr=3e-3, epochs=15, batch=256, samples=51_200, warmup=0.02, clip=1.0,
+        sharpen_from=0.2, sharpen_to=0.6,
+    ),
     "sorter": Recipe(
         name="sorter", schedule="cosine", lr=3e-2, epochs=25, batch=50, samples=4000, warmup=0.02, clip=0.1,
         sharpen_to=0.8, starts=8,

@@ -8,9 +8,10 @@ from typing import Any
 from posattn.errors import UsageError, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
-from posattn.model import ModelConfig
+from posattn.model import KINDS_BY_ARCH, ModelConfig
 from posattn.network import NetworkConfig, from_dict
-from posattn.tasks import task
+from posattn.tasks import MixedTask, task
+from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
 from posattn.tokens.token_model import TokenConfig
 
 
@@ -24,6 +25,11 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     if begin is not None:
         return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     own, arch = task(name), settings.get("arch")
+    if (layout := settings.pop("layout", None)) is not None:
+        if not isinstance(own, MixedTask):
+            raise UsageError(f"layout is {layout!r}; {name} has no prompts to lay out.")
+        chosen = layout_named(layout)
+        settings = {"tokens": chosen.tokens, "n": chosen.positions} | settings
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":
@@ -31,7 +37,8 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
             f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
             "bias=False (--no-bias) leaves out the biases of a positional one."
         )
-    return suited(from_dict(own.NETWORK | settings), name)
+    usual = {"n": own.NETWORK["n"]} if arch in KINDS_BY_ARCH and "n" in own.NETWORK else own.NETWORK
+    return suited(from_dict(usual | settings), name)
 
 
 def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
@@ -62,6 +69,8 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
         config = config.for_task(name)
     elif own.TOKENS != "none" and isinstance(config, ModelConfig) and config.kind == ModelConfig.kind:
         needed = {field: value for field, value in own.NETWORK.items() if field in ("tokens", "causal")}
+        if isinstance(own, MixedTask) and (layout := layout_of(config.n)) is not None:
+            needed["tokens"] = layout.tokens
         config = TokenConfig(**asdict(config) | needed)
     check_reads(config, name)
     return config
@@ -71,6 +80,7 @@ def check_reads(config: NetworkConfig, name: str) -> None:
     """Raises unless a network reads what the task of that name gives."""
     own = task(name)
     if config.reads == own.TOKENS:
+        check_prompts(config)
         return
     found = "numbers" if config.reads == "none" else f"the tokens {config.reads!r}"
     if own.TOKENS == "none":
@@ -79,6 +89,14 @@ def check_reads(config: NetworkConfig, name: str) -> None:
         causal = " and causal=True" if own.NETWORK.get("causal") else ""
         wanted = f"sequences, for a TokenConfig with tokens={own.TOKENS!r}{causal}"
     raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
+
+
+def check_prompts(config: NetworkConfig) -> None:
+    """Raises if a network of prompts has other positions than the layout of its tokens."""
+    if isinstance(config, TokenConfig) and config.reads == "prompts":
+        wanted = next(layout.positions for layout in LAYOUTS.values() if layout.tokens == config.tokens)
+        if config.n != wanted:
+            raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {wanted} positions.")
 
 
 def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from posattn.errors import positive, seed_number
 from posattn.folding import Tensors
-from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig, stored_fields
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
@@ -109,7 +108,7 @@ class Trainer:
         self.rates = (self._schedule(steps) / (1 - recipe.beta_1**steps)).float().to(device)
         self.spreads = (1 - recipe.beta_2**steps).sqrt().float().to(device)
         self.sharpness = None
-        if recipe.sharpen_to and isinstance(config, LoopedConfig):
+        if recipe.sharpen_to and config.sharpened is not None:
             done = steps / (recipe.epochs * len(self.batches()))
             self.sharpness = config.sharpening(done, recipe.sharpen_from, recipe.sharpen_to).float().to(device)
         self.groups = units(count, device)

@@ -5,8 +5,8 @@
     way.gradient(prepared.tensors, x, y, lists)           the loss of a part of a batch, and its gradient for those tensors
     prepared.adjoint(gradients)                           that gradient for the parameters, one row per member
 
-``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding), and
-``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
+``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding),
+``Half`` does so in half precision, and ``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
 
 Letters: M members, m some of them, P parameters of one, b lists, k numbers per list.
 """
@@ -23,7 +23,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from posattn.folding import Fold, Tensors, folded_forward, input_encoding, looped_forward
+from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels.limits import folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
@@ -33,7 +34,6 @@ from posattn.tokens.vocabulary import relative_numbers
 from posattn.training.losses import Loss, cross_entropy, squared_error
 from posattn.training.parameters import Layered, Parameters, initial_model
 
-LOGITS = "layers.0.attention.logits"  # of a looped network
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
 
 
@@ -74,7 +74,16 @@ class Plain:
         """``length`` is that of the lists; ``factor`` multiplies the attention logits of a looped network."""
         # Copies: products of matrices that lie elsewhere in memory may differ in the last bit.
         named = {name: value.clone() for name, value in parameters.named(members).items()}
-        return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+        sharpened = self.config.sharpened
+        if factor is None or sharpened is None:
+            return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+        grown = factor
+
+        def adjoint(found: list[Tensor]) -> Tensor:
+            own = [value * grown if name == sharpened else value for name, value in zip(named, found, strict=True)]
+            return parameters.flatten(own, stacked=False)
+
+        return Prepared(named | {sharpened: named[sharpened] * factor}, adjoint)
 
     def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if len(x) == 1:  # vmap costs time and gains nothing for one member
@@ -105,21 +114,6 @@ class Looped(Plain):
     """A looped network, folded; for very long lists the network itself."""
 
     config: LoopedConfig
-
-    def prepare(
-        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
-    ) -> Prepared:
-        prepared = super().prepare(parameters, members, length)
-        if factor is None:
-            return prepared
-        names, own = list(prepared.tensors), prepared.tensors | {LOGITS: prepared.tensors[LOGITS] * factor}
-
-        def adjoint(found: list[Tensor]) -> Tensor:
-            return prepared.adjoint(
-                [value * factor if name == LOGITS else value for name, value in zip(names, found, strict=True)]
-            )
-
-        return Prepared(own, adjoint)
 
     def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
         if x.shape[-1] > _LONG:
@@ -172,6 +166,31 @@ class Folded(Plain):
 
     def _positions(self, length: int) -> Tensor:
         return positions_of(length, self.config, self.device)
+
+
+class Half(Folded):
+    """A network that folds, in half precision: for lists that the fused kernels do not hold."""
+
+    def gradient(
+        self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
+    ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
+        """As for all ways; what flows back starts at size one in every member, because float16 has few exponents."""
+        leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
+        x, mean = self.relative(x)
+        out = half_forward(leaves, self.features(x), self.config)
+        said = out.detach().requires_grad_()
+        loss = self.loss(said if mean is None else said * mean, y) / (lists * y.shape[-1])
+        (slope,) = torch.autograd.grad(loss.sum(), said)
+        unit = slope.flatten(1).square().mean(dim=1).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+        start = slope / unit.view(-1, *[1] * (slope.ndim - 1))
+        found = torch.autograd.grad(out, list(leaves.values()), start, materialize_grads=True)
+        return loss.detach(), [_scaled(name, value, unit) for name, value in zip(leaves, found, strict=True)]
+
+
+def _scaled(name: str, value: Tensor, unit: Float[Tensor, " M"]) -> Tensor:
+    """A gradient times every member's unit. Tensors of one layer lead with the members, others with layers and members."""
+    lead = 0 if name.endswith(".first") or name in ("w", "b") else 1
+    return value * unit.view(*[1] * lead, -1, *[1] * (value.ndim - lead - 1))
 
 
 class Fused(Folded):
@@ -274,6 +293,8 @@ def way_for(
         return Plain(config, device, loss)
     if precision is not None and has_kernels(config, device, precision):
         return Fused(config, device, loss, precision)
+    if precision == "fp16" and trains_in_half(config):
+        return Half(config, device, loss)
     return Folded(config, device, loss)
 
 
@@ -281,3 +302,8 @@ def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> 
     """Whether the fused kernels serve a network here: there must be a GPU and Triton, and they must have its shape."""
     there = device.type == "cuda" and importlib.util.find_spec("triton") is not None
     return there and can(config, "fold") and isinstance(config, ModelConfig) and serves(config, precision)
+
+
+def trains_in_half(config: NetworkConfig) -> bool:
+    """Whether a network trains in half precision without kernels of its own: those of prompts, which may be long."""
+    return can(config, "fold") and isinstance(config, TokenConfig) and config.answers_at_end and not keeps_queries_apart(config)

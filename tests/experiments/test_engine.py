@@ -61,7 +61,7 @@ def test_it_leaves_rows_figures_tables_and_a_page(smoke, store):
 def test_there_is_a_row_for_every_run_scale_and_metric(smoke):
     out, outcome, _ = smoke
     cells, rows = FIX_SCALE.cells("smoke"), outcome.rows
-    assert len(rows) == len(cells) * 2 * 4
+    assert len(rows) == len(cells) * 2 * 5
     assert not rows.duplicated(["task", "arch", "seed", "scale", "metric"]).any() and rows["value"].notna().all()
     assert set(rows["series"]) == {"positional", "scale-exact", "standard"} and set(rows["experiment"]) == {"fix-scale"}
     assert rows["run"].nunique() == len(cells)

@@ -232,3 +232,21 @@ def test_a_figure_is_no_wider_than_a_page_where_its_panels_can_be_laid_out_so(vi
     assert panels.shape == (views, columns) and len(figure.axes) == views * columns
     assert panels[0, 0].get_subplotspec().get_gridspec().get_geometry() == grid
     plt.close(figure)
+
+
+def test_views_with_more_are_a_second_picture_if_they_have_rows():
+    figure = Lines(views=(View("first"), View("second", {"split": "train"}, more=True)))
+    made = rows([1.0, 2.0]).assign(arch="positional")
+    for given, ends in ((made, [""]), (pd.concat([made, made.assign(split="train")]), ["", "-more"])):
+        pictures = figure.draw(given, figure.medians(given))
+        titles = [axes.get_title() for picture in pictures.values() for axes in picture.axes]
+        assert list(pictures) == ends
+        assert [title.split(": ")[1] for title in titles] == ["first", "second"][: len(ends)]
+        for picture in pictures.values():
+            plt.close(picture)
+
+
+@pytest.mark.parametrize("name", ["khop-layers", "khop-samples", "mixed-samples"])
+def test_figures_of_many_panels_begin_with_a_few(name):
+    views = EXPERIMENTS[name].figure.views
+    assert sum(view.more for view in views) >= 4 and 1 <= sum(not view.more for view in views) <= 2

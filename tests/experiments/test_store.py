@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 RESULTS = Store(Path(__file__).parents[2] / "results" / "store")
 # Runs of every experiment whose rows are there, at paper scale unless it says another.
 STORED = {
-    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 555, "length": 470,
-    "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 48,
+    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 800, "length": 470,
+    "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 160,
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
     "mixed-samples": 96,
@@ -187,7 +187,7 @@ def test_a_run_of_someone_elses_network_is_no_obstacle(tmp_path, engine):
     store, trial = Store(tmp_path / "store"), small()
     foreign = trial.cells("paper")[0].spec().to_dict() | {"model": {"kind": "own", "n": 2, "arch": "x", "settings": {}}}
     files.write_json(store.root / "runs" / "x-1" / "run.json", foreign)
-    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 4
+    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 5
     files.write_json(store.root / "runs" / "y-1" / "run.json", {"format": 1})
     with pytest.raises(files.Damaged, match=r"run\.json does not describe a run"):
         reproduce(small(seeds=3), "paper", tmp_path / "more", store, engine)

@@ -78,6 +78,13 @@ def test_saved_programs_are_shown_and_stepped_through(tmp_path):
     assert content.networks[nothing["network"]].described["compiled"]
 
 
+@pytest.mark.parametrize(("arch", "said"), [("no-encoding", "compares the numbers"), ("misaligned", "sees positions")])
+def test_a_card_says_what_attention_sees(lively, arch, said):
+    content = Content()
+    choices = [{"network": content.add(lively(torch.float32, n=3, arch=arch)), "name": ""}]
+    assert said in content.model("mine", arch, "", choices)["about"]
+
+
 def test_an_own_program_of_a_known_name_is_not_compared_with_the_librarys_answers(tmp_path):
     for name in ("prefix-sum", "sum"):
         own = PCOC(2, 1, (posattn.compiler.Known(-3, 3),), (), name=name)
@@ -85,13 +92,6 @@ def test_an_own_program_of_a_known_name_is_not_compared_with_the_librarys_answer
         content = of_runs([tmp_path / name])
         assert (content.programs[0]["name"], content.programs[0]["answers"]) == (name, [])
         assert content.subjects == []
-
-
-@pytest.mark.parametrize(("arch", "said"), [("no-encoding", "compares the numbers"), ("misaligned", "sees positions")])
-def test_a_card_says_what_attention_sees(lively, arch, said):
-    content = Content()
-    choices = [{"network": content.add(lively(torch.float32, n=3, arch=arch)), "name": ""}]
-    assert said in content.model("mine", arch, "", choices)["about"]
 
 
 def test_token_runs_and_graph_networks_are_refused(tmp_path):

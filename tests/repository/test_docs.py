@@ -28,6 +28,9 @@ from posattn.training.suitability import network_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = [  # by hand, of the pages of results: the others are tables that commands write
+    path for path in sorted((ROOT / "results").rglob("*.md")) if path.name in ("README.md", "tried.md")
+]
 SKIP = re.compile(r"<!-- skip: \S.* -->")
 
 
@@ -229,6 +232,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
             assert anchor in map(slug, headings), f"{page.name}: {target} names no heading"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *WRITTEN], ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_prose_fits_a_terminal(page: Path) -> None:
+    """A line has at most 120 columns, unless it is of a table or has a link or name that cannot be broken."""
+    wide = [line for line in prose(page).splitlines() if len(line) > 120 and not line.lstrip().startswith(("|", "!["))]
+    assert [line for line in wide if " " in line.strip().removeprefix("- ")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

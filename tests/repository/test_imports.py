@@ -20,6 +20,7 @@ ROWS = (
     ("runs",),
     ("compiled_run", "folding"),
     ("kernels",),
+    ("layers",),
     ("training",),
     ("baselines", "pretrained", "guarantees", "export", "graphs"),
     ("experiments",),

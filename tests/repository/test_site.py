@@ -1,5 +1,5 @@
 """The site: mkdocs builds it strictly, it has every page, result and tutorial, all its links lead somewhere, and it asks
-nothing of any other server."""
+nothing of any other server. It works from a folder: search, equations, and code on screens of every width."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from playwright.sync_api import Browser
 
 import posattn
 
@@ -113,3 +114,60 @@ def test_sections_with_a_page_of_their_own_are_moved_not_copied(site: Path) -> N
     assert "fused kernel" in (site / "gpu.html").read_text(encoding="utf-8").lower()
     training = (site / "training.html").read_text(encoding="utf-8")
     assert "fused kernel" not in training.lower() and 'id="on-a-gpu"' in training and 'href="gpu.html"' in training
+
+
+def test_the_landing_page_has_the_picture_and_three_doors(site: Path, pages: dict[Path, Page]) -> None:
+    assert "images/quick.png" in pages[site / "index.html"].loads
+    text = (site / "index.html").read_text(encoding="utf-8")
+    doors = re.findall(r"<p><strong>([^<]+)</strong></p>", text[text.index('class="grid cards"') :])
+    assert doors == ["Use the layer", "Train and reproduce", "Compile programs"]
+    assert {"layer.html", "quickstart.html", "compiler.html"} <= set(pages[site / "index.html"].links)
+
+
+def test_pages_are_called_by_their_titles(site: Path) -> None:
+    text = (site / "training.html").read_text(encoding="utf-8")
+    called = re.findall(r'<a href="[^"]*" class="md-nav__link">\s*<span class="md-ellipsis">\s*([^<]+?)\s*<', text)
+    assert "Figure 4: error against the scale of the numbers" in called and "Lists of every length" in called
+    assert [name for name in called if re.fullmatch(r"[\w-]+\.(md|py)|[a-z]+-[a-z-]+", name)] == []
+    assert re.findall(r">[\w-]+\.md<", text) == []
+
+
+def test_equations_are_mathml(site: Path, pages: dict[Path, Page]) -> None:
+    count = 0
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert "arithmatex" not in text, path
+        equations = re.findall(r"<math.*?</math>", text, re.DOTALL)
+        count += len(equations)
+        for found in equations:  # what the converter does not know it leaves as it was
+            words = re.sub(r"<[^>]+>", " ", found)
+            assert not re.search(r"\\|merror|\$|&amp;", words), (path.name, words)
+    assert count > 300
+
+
+def test_search_works_from_a_folder(browser: Browser, site: Path) -> None:
+    page, asked = browser.new_page(), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "results" / "fix-scale" / "index.html").as_uri())
+    page.fill(".md-search__input", "certificate")
+    page.wait_for_selector(".md-search-result__link")
+    found = [link.get_attribute("href") or "" for link in page.query_selector_all(".md-search-result__link")]
+    assert any("scale-law.html" in link for link in found)
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1400, 768, 390])
+def test_nothing_is_cropped(browser: Browser, site: Path, width: int) -> None:
+    """Commands and Python wrap; tables, equations and what commands print scroll where they are wider than the page."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    for name in ("index", "commands", "training", "bound", "architecture", "paper-map", "results/mixed-samples/index"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        cropped = page.evaluate("""[...document.querySelectorAll(".md-typeset pre > code, .equation")].filter(
+            box => box.scrollWidth > box.clientWidth + 1
+                && (box.closest(".language-bash, .language-python") || getComputedStyle(box).overflowX != "auto")
+        ).map(box => box.innerText)""")
+        assert cropped == [], name
+        assert page.locator(".language-bash, .language-python").count() or name not in ("commands", "training")
+    page.close()

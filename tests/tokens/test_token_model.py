@@ -141,7 +141,7 @@ def test_configurations_of_numbers_say_nothing_of_tokens():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"tokens": "words"}, "tokens is 'words'; it must be one of letters, prompts."),
+        ({"tokens": "words"}, "tokens is 'words'; it must be one of letters, prompts, elements-shared, characters."),
         ({"tied": True, "tokens": "prompts"}, "tied is True; a network whose tokens are 'prompts' answers no words."),
         ({"tied": "yes"}, "tied is 'yes'; it must be True or False."),
         ({"relative": True}, "relative is True; a network whose tokens are 'letters' reads no numbers among words."),

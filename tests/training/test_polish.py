@@ -14,11 +14,11 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.compiler.looped_programs import looped_program
+from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import relative_square
 from posattn.training import Recipe
 from posattn.training.parameters import Parameters
 from posattn.training.polish import _Fit, _ways, polish
-from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
 
 
@@ -112,7 +112,7 @@ def test_a_move_does_not_undo_what_earlier_lists_taught(monkeypatch):
 
 def test_attention_becomes_the_hardmax_of_what_it_was():
     parameters = _near("sum", 0.0)
-    logits = parameters.named()[LOGITS]
+    logits = parameters.named()[LoopedConfig.sharpened]
     logits.copy_(torch.tensor([0.1, 3.0, 0.2, -1.0, 2.9]))  # half of the weight is on r = -1
     after, better = _polish(parameters, "sum", steps=0)
     assert better == [True]
@@ -123,7 +123,7 @@ def test_a_head_with_most_of_its_weight_on_the_sink_is_not_lost():
     """A third of its weight on r = -1 and values three times as large bring what the exact head does; only m is wrong."""
     parameters = _near("min", 0.0)
     named = parameters.named()
-    named[LOGITS].copy_(torch.tensor([-50.0, 0.0, -50.0, -50.0, math.log(2)]))
+    named[LoopedConfig.sharpened].copy_(torch.tensor([-50.0, 0.0, -50.0, -50.0, math.log(2)]))
     named["layers.0.attention.W_V.weight"].mul_(3)
     after, better = _polish(parameters, "min", steps=0)
     assert better == [True]
@@ -136,7 +136,7 @@ def test_only_a_head_that_brings_nothing_stays_at_the_sink(share, looks, values)
     """Two hundredths of its weight on r = -1 are something; five thousandths are what softmax leaves of nothing."""
     parameters = _near("min", 0.0)
     logits = torch.tensor([-50.0, math.log(1 - share), -50.0, -50.0, math.log(share)])
-    parameters.named()[LOGITS].copy_(logits / parameters.config.sharpness)
+    parameters.named()[LoopedConfig.sharpened].copy_(logits / parameters.config.sharpness)
     row = _Fit(parameters, posattn.task("min")).hardened(parameters.flat[0].double(), faithful=[True])
     after = Parameters(parameters.config, row[None].float())
     assert after.model(0).layers[0].attention.table().detach().flatten().tolist() == looks
@@ -148,7 +148,7 @@ def test_every_head_is_fixed_in_the_way_that_is_best_for_it(monkeypatch):
     """One shares with the sink what it should not bring, the other what it should: neither way is right for both."""
     parameters = Parameters.initial(ModelConfig(n=8, arch="looped"), [0], torch.device("cpu"))
     shares = torch.tensor([[[1e-9, 1e-9, 1e-9, 0.05, 0.95]], [[1e-9, 0.3, 1e-9, 1e-9, 0.7]]])
-    parameters.named()[LOGITS].copy_(shares.log() / parameters.config.sharpness)
+    parameters.named()[LoopedConfig.sharpened].copy_(shares.log() / parameters.config.sharpness)
     fit, row = _Fit(parameters, posattn.task("sum")), parameters.flat[0].double()
     fixed = Parameters(parameters.config, fit.hardened(row, faithful=[False, True])[None].float())
     assert fixed.model(0).layer.attention.table().argmax(dim=-1).flatten().tolist() == [4, 1]
@@ -177,7 +177,7 @@ def test_damping_falls_to_its_least_value_and_no_further(monkeypatch):
 def test_what_it_would_spoil_stays_as_it_is():
     """A head with half of its weight on r = -1 and the larger half on r = -2 would forget every other number."""
     parameters = _near("sum", 0.0)
-    logits = parameters.named()[LOGITS]
+    logits = parameters.named()[LoopedConfig.sharpened]
     logits.copy_(torch.tensor([-50.0, 1.0, 1.1, -50.0, -50.0]))
     after, better = _polish(parameters, "sum", steps=0)
     assert better == [False] and torch.equal(after.flat, parameters.flat)
@@ -258,7 +258,7 @@ def test_steps_that_are_not_taken_count_as_done():
 def _fit_of(looks=None, **settings):
     parameters = Parameters.initial(ModelConfig(n=8, arch="looped", width=8, **settings), [0], torch.device("cpu"))
     if looks is not None:
-        parameters.named()[LOGITS].copy_(torch.nn.functional.one_hot(torch.tensor(looks), 5)[:, None])
+        parameters.named()[LoopedConfig.sharpened].copy_(torch.nn.functional.one_hot(torch.tensor(looks), 5)[:, None])
     fit = _Fit(parameters, posattn.task("sum"))
     return fit, fit.hardened(parameters.flat[0].double(), faithful=[False, False])
 

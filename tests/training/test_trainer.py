@@ -148,20 +148,20 @@ def test_the_plateau_schedule_is_torchs_for_any_losses():
 
 
 TEAM = [Member(("sum", "min", "sort", "median", "maxsub")[k % 5], 20 + k, 1e-3 / (1 + k)) for k in range(10)]
-STEPS_200 = Recipe(samples=60, batch=12, epochs=40, patience=2, threshold=0.05)  # five steps an epoch
+STEPS_40 = Recipe(samples=60, batch=12, epochs=8, patience=2, threshold=0.05)  # five steps an epoch
 
 
 @pytest.fixture(scope="module")
 def company():
     plain = AnyLengthConfig(3, "rope-only", embed=8, width=8)  # does not fold
-    return {"folded": ensemble(TINY, STEPS_200, TEAM), "plain": ensemble(plain, STEPS_200, TEAM[:3])}
+    return {"folded": ensemble(TINY, STEPS_40, TEAM), "plain": ensemble(plain, STEPS_40, TEAM[:3])}
 
 
 @pytest.mark.parametrize(("kind", "k"), [("folded", 0), ("folded", 4), ("folded", 9), ("plain", 1)])
 def test_a_member_alone_is_the_member_among_others(company, kind, k):
     beside = company[kind]
-    alone = ensemble(beside.config, STEPS_200, [TEAM[k]])
-    assert alone.steps_done == beside.steps_done == 200
+    alone = ensemble(beside.config, STEPS_40, [TEAM[k]])
+    assert alone.steps_done == beside.steps_done == 40
     assert torch.equal(alone.blocks[0].x[0], beside.blocks[0].x[k])
     assert torch.equal(alone.blocks[0].y[0], beside.blocks[0].y[k])
     assert torch.equal(alone.blocks[0].order(7)[0], beside.blocks[0].order(7)[k])
@@ -184,7 +184,7 @@ def test_members_differ_in_data_shuffle_rate_and_weights(company):
 def test_two_threads_give_the_bits_of_one(arch):
     # Batches of 1100 are cut into tiles, of which two threads may take any.
     config = posattn.ModelConfig(3, arch, embed=8, width=8)
-    recipe = Recipe(samples=1200, batch=1100, epochs=8, clip=1.0)
+    recipe = Recipe(samples=1200, batch=1100, epochs=4, clip=1.0)
     one, two = (ensemble(config, recipe, TEAM[:3], threads) for threads in (1, 2))
     for name, value in one.state_dict().items():
         assert torch.equal(value, two.state_dict()[name]), name

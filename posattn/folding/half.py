@@ -1,0 +1,133 @@
+"""The folded network in half precision, for lists that the fused kernels do not hold: states are float16, sums float32.
+
+Positional attention does not depend on the input, so A_h times the states of all lists is one product per member and head.
+Self-attention goes through PyTorch's fused attention. Where the answer is read off the scratchpad alone, the last layer
+computes no other position.
+
+Float16 has few exponents. Gradients therefore start at size one (posattn.training.ways), and those of weights, which are sums
+over all lists, are float32.
+
+Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H heads, s the state.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn.folding.fold import Tensors
+from posattn.folding.forward import by_layer
+from posattn.model import ModelConfig
+
+HALF = torch.float16
+
+
+def half_forward(
+    folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
+) -> Float[Tensor, "M b *out"]:
+    """The network's outputs from the encoder's input, for every member on lists of its own."""
+    positional = config.design.attends == "position"
+    # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
+    s = (features.transpose(1, 2) if positional else features).to(HALF)
+    attend = _positional if positional else _self_attention
+    constants = folded["c"].unbind() if config.bias else [None] * config.layers
+    for layer, (u, c) in enumerate(zip(by_layer(folded, "U"), constants, strict=True)):
+        only = layer == config.layers - 1 and config.answers_at_end
+        own = (s[:, -1:] if positional else s[:, :, -1:]) if only else s
+        z = _mapped(own, u[0])
+        if c is not None:
+            z = z + c[:, :, None].to(HALF)
+        s = torch.relu(z + attend(folded, s, layer, u[1:], only, config))
+    out = _product(s.flatten(1, 2), folded["w"], torch.float32)
+    out = out if folded.get("b") is None else out + folded["b"]
+    out = out.view(*s.shape[:-1], -1)
+    out = out.transpose(1, 2) if positional else out
+    return out[..., 0, :] if config.answers_at_end else config.answers(out)
+
+
+def _positional(
+    folded: Tensors, s: Float[Tensor, "M N b d"], layer: int, u: tuple[Tensor, ...], only: bool, config: ModelConfig
+) -> Tensor:
+    """Σ_h A_h s U_h."""
+    a = folded["A"][layer][..., -1:, :] if only else folded["A"][layer]
+    parts = [
+        _mapped(_mix(own, s.flatten(2)).unflatten(2, s.shape[2:]), u_h)
+        for own, u_h in zip(a.unbind(dim=1), u, strict=True)
+    ]
+    return sum(parts[1:], parts[0])
+
+
+def _self_attention(
+    folded: Tensors, s: Float[Tensor, "M b N d"], layer: int, u: tuple[Tensor, ...], only: bool, config: ModelConfig
+) -> Tensor:
+    """Σ_h softmax((s M_h + m_h) s^T) s U_h."""
+    m = by_layer(folded, "M")[layer]
+    rows: Any = (folded["m.first"], *folded["m"].unbind())[layer].unbind(dim=1) if config.bias else [None] * len(m)
+    asking = s[:, :, -1:] if only else s
+    parts = []
+    for m_h, row, u_h in zip(m, rows, u, strict=True):
+        queries = _mapped(asking, m_h)
+        if row is not None:
+            queries = queries + row[:, None, None].to(HALF)
+        causal = config.causal and not only
+        parts.append(_attention(queries, s, _mapped(s, u_h), causal))
+    return sum(parts[1:], parts[0])
+
+
+def _attention(
+    q: Float[Tensor, "M b k d"], keys: Float[Tensor, "M b N d"], values: Float[Tensor, "M b N w"], causal: bool
+) -> Float[Tensor, "M b k w"]:
+    """Fused attention wants features in multiples of eight, and as many in values as in keys."""
+    width = values.shape[-1]
+    wide = -(-max(q.shape[-1], width) // 8) * 8
+    q, keys, values = (F.pad(x, (0, wide - x.shape[-1])) for x in (q, keys, values))
+    return F.scaled_dot_product_attention(q, keys, values, is_causal=causal, scale=1.0)[..., :width]
+
+
+def _mapped(x: Float[Tensor, "M p q d"], matrix: Float[Tensor, "M d e"]) -> Float[Tensor, "M p q e"]:
+    return _product(x.flatten(1, 2), matrix, HALF).unflatten(1, x.shape[1:3])
+
+
+def _sum(x: Tensor, y: Tensor) -> Tensor:
+    """x y in float32, from factors in half precision."""
+    if x.is_cuda:
+        return torch.bmm(x, y, out_dtype=torch.float32)
+    return torch.bmm(x.float(), y.float())
+
+
+class _Mapped(torch.autograd.Function):
+    """States times weights. The gradient of the weights, a sum over all states, is float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
+        w = w.to(HALF)
+        ctx.save_for_backward(x, w)
+        return torch.bmm(x, w) if dtype == HALF else _sum(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, w = ctx.saved_tensors
+        gradient = gradient.to(HALF)
+        return torch.bmm(gradient, w.mT), _sum(x.mT, gradient), None
+
+
+class _Mixed(torch.autograd.Function):
+    """Attention weights times states, with a float32 gradient of the former."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, s: Tensor) -> Tensor:
+        a = a.to(HALF)
+        ctx.save_for_backward(a, s)
+        return torch.bmm(a, s)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        a, s = ctx.saved_tensors
+        return _sum(gradient, s.mT), torch.bmm(a.mT, gradient)
+
+
+_product: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Mapped.apply
+_mix: Callable[[Tensor, Tensor], Tensor] = _Mixed.apply

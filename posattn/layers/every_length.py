@@ -1,0 +1,94 @@
+"""Positional attention for sequences of every length in O(n log n), without a table of positions.
+
+It attends over offsets, as looped networks do (posattn.looped.offsets), in ⌈log2 n⌉ loops of strides s = 1, 2, 4, ...:
+
+    V_h(i) ← Σ_r A_h(i)_r V_h(i + r s),        A_h(i) = softmax of T_h over the candidates r with i + r s in the sequence.
+
+All loops share the learned logits T, so the weights exist for every n. Here the softmax leaves out what lies outside the
+sequence, where looped networks hear a blank: every loop then averages, and loops of strides beyond the sequence change nothing.
+
+Letters: n positions, H heads, C candidates, e value width of a head, T logits (H, C), s stride.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from posattn.errors import UsageError, flag, whole
+from posattn.layers.mixing_layer import MixingLayer
+from posattn.looped.families import FAMILIES
+from posattn.looped.offsets import rows
+
+
+class LoopedAttention(MixingLayer):
+    """Multi-head attention over offsets, whose weights depend on positions alone, for sequences of every length.
+
+    ``forward`` maps (..., n, d_model) to (..., n, d_model) for any n and any leading shape::
+
+        layer = LoopedAttention(d_model=256, n_heads=8, causal=True)
+        y = layer(x)                   # x: (batch, 100, 256), or (batch, 100_000, 256)
+
+    Args:
+        d_model: width of input and output, a multiple of ``n_heads``.
+        n_heads: number of attention patterns.
+        causal: position i attends to positions up to i.
+        bias: biases in the two projections; without them the layer is linear in x.
+    """
+
+    def __init__(self, d_model: int, n_heads: int = 8, *, causal: bool = False, bias: bool = True):
+        super().__init__(whole("n_heads", n_heads), flag("causal", causal), None)
+        if whole("d_model", d_model) % n_heads:
+            raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {n_heads}.")
+        self.candidates = FAMILIES["dilated" if causal else "butterfly"].candidates
+        self.logits = nn.Parameter(torch.empty(n_heads, len(self.candidates)))
+        self.W_V, self.W_O = (nn.Linear(d_model, d_model, bias=flag("bias", bias)) for _ in range(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Logits near 0, and different from head to head; values and outputs as in ``Attention``."""
+        nn.init.normal_(self.logits, std=1 / math.sqrt(self.logits.shape[-1]))
+        for linear in (self.W_V, self.W_O):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def mix(
+        self,
+        v: Float[Tensor, "*batch n H e"],
+        padding: Bool[Tensor, "*#batch n"] | None,
+        causal: bool,
+        seen: Bool[Tensor, "n n"] | None,
+    ) -> Float[Tensor, "*batch n H e"]:
+        """The values after all loops: numerators and denominators of the softmax are sums of shifted rows."""
+        if seen is not None or causal != self.causal:
+            raise UsageError(f"attn_mask is given; this layer takes none, as it was built with causal={self.causal}.")
+        n = v.shape[-3]
+        real = v.new_ones(n, 1) if padding is None else (~padding).to(v.dtype)[..., None]
+        table = self.logits.softmax(dim=-1).to(v.dtype).mT  # (C, H)
+        for loop in FAMILIES["dilated"].loops(n):
+            v = v if padding is None else v * real[..., None]
+            total, kept = torch.zeros_like(v), v.new_zeros(*real.shape[:-1], self.heads)
+            for weight, r in zip(table, self.candidates, strict=True):
+                ahead = r * loop.stride
+                if abs(ahead) < n:
+                    total = total + weight[:, None] * rows(v.flatten(-2), ahead, ahead + n).view(v.shape)
+                    kept = kept + weight * rows(real, ahead, ahead + n)
+            v = total / kept.where(kept > 0, 1)[..., None]
+        return v
+
+    def pattern(
+        self,
+        n: int,
+        padding: Bool[Tensor, "*batch {n}"] | None,
+        causal: bool,
+        seen: Bool[Tensor, "{n} {n}"] | None,
+    ) -> Float[Tensor, "*batch H {n} {n}"]:
+        """What the loops make of the identity, O(n² log n): for pictures and tests."""
+        one = torch.eye(n, dtype=self.logits.dtype, device=self.logits.device)[:, None].expand(n, self.heads, n)
+        lead = () if padding is None else padding.shape[:-1]
+        return self.mix(one.expand(*lead, *one.shape), padding, causal, seen).transpose(-3, -2)
+
+    def extra_repr(self) -> str:
+        return f"causal={self.causal}, candidates={self.candidates}"

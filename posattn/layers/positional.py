@@ -1,0 +1,201 @@
+"""Multi-head attention whose weights depend on positions alone, Eq. 3, as a layer for anyone's network.
+
+    A_h = softmax((P W_Q,h)(P W_K,h)^T / sqrt(d_k)),        Y = (⊕_h A_h X W_V,h) W_O.
+
+Letters: n positions, H heads, d width of X, e = d / H value width of a head, d_k query and key width.
+"""
+
+from copy import deepcopy
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from posattn.attention import Attention, attention_weights, causal_mask, split_heads
+from posattn.devices import require_room
+from posattn.encodings import ENCODINGS
+from posattn.errors import UsageError, choice, flag, share, whole
+from posattn.layers.mixing_layer import DecodingLayer
+from posattn.layers.products import over_padding, product, product_of
+
+
+def _mask_of(
+    n: int,
+    causal: bool,
+    seen: Bool[Tensor, "n n"] | None,
+    padding: Bool[Tensor, "*batch n"] | None,
+    device: torch.device,
+) -> Bool[Tensor, "*mask n n"] | None:
+    """Where a row may attend: (n, n), or (..., 1, n, n) with padding; None if everywhere."""
+    mask = causal_mask(torch.arange(n, device=device)) if causal else None
+    if seen is not None:
+        mask = seen if mask is None else mask & seen
+    if padding is None:
+        return mask
+    real = ~padding[..., None, None, :]
+    return real.expand(*real.shape[:-2], n, n) if mask is None else real & mask
+
+
+class PositionalAttention(DecodingLayer):
+    """Multi-head attention whose weights depend on positions alone: Eq. 3 as a layer for your own network.
+
+    ``forward`` maps (..., n, d_model) to (..., n, d_model) for any n up to ``n_positions`` and any leading shape::
+
+        layer = PositionalAttention(n_positions=128, d_model=256, n_heads=8, causal=True)
+        y = layer(x)                   # x: (batch, 100, 256)
+        layer.weights(100)             # (8, 100, 100): no input needed
+
+    Args:
+        n_positions: the longest sequence.
+        d_model: width of input and output, a multiple of ``n_heads``.
+        n_heads: number of attention patterns.
+        causal: position i attends to positions up to i.
+        dropout: probability of dropping an attention weight while training.
+        encoding: ``one-hot`` (any pattern can be learned), ``binary`` or ``sinusoidal``.
+        d_k: query and key width of a head. The default is the smaller of the encoding's dimension, which is the
+            paper's choice, and d_model / n_heads, which keeps long sequences affordable.
+        bias: biases in the four projections; without them the layer is linear in x.
+    """
+
+    P: Tensor | None
+
+    def __init__(
+        self,
+        n_positions: int,
+        d_model: int,
+        n_heads: int = 8,
+        *,
+        causal: bool = False,
+        dropout: int | float = 0.0,
+        encoding: str = "one-hot",
+        d_k: int | None = None,
+        bias: bool = True,
+    ):
+        super().__init__(whole("n_heads", n_heads), flag("causal", causal), whole("n_positions", n_positions))
+        if whole("d_model", d_model) % n_heads:
+            raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {n_heads}.")
+        share("dropout", dropout)
+        flag("bias", bias)
+        row = ENCODINGS[choice("encoding", encoding, ENCODINGS)]
+        d_p = row.dim(n_positions, n_positions)
+        self.dropout, self.encoding = dropout, encoding
+        d_k = min(d_p, d_model // n_heads) if d_k is None else whole("d_k", d_k)
+        numbers = 2 * d_p * n_heads * d_k + 2 * d_model**2 + (0 if encoding == "one-hot" else n_positions * d_p)
+        what = f"the weights of n_positions = {n_positions}, d_model = {d_model} and d_k = {d_k}"
+        require_room(what, 4 * numbers, torch.get_default_device())
+        self.attention = Attention(d_model, d_p, d_k, n_heads, bias)
+        # One-hot encodings are the identity: P W is W, and neither P nor the product need exist.
+        self.register_buffer("P", None if encoding == "one-hot" else row.matrix(n_positions, d_p), persistent=False)
+
+    @property
+    def W_V(self) -> nn.Linear:  # type: ignore[override]
+        return self.attention.W_V
+
+    @property
+    def W_O(self) -> nn.Linear:  # type: ignore[override]
+        return self.attention.W_O
+
+    def pattern(
+        self,
+        n: int,
+        padding: Bool[Tensor, "*batch {n}"] | None,
+        causal: bool,
+        seen: Bool[Tensor, "{n} {n}"] | None,
+    ) -> Float[Tensor, "*batch H {n} {n}"]:
+        """Eq. 3."""
+        queries, keys = self._queries_and_keys(n)
+        return attention_weights(queries, keys, _mask_of(n, causal, seen, padding, queries.device))
+
+    def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
+        """The weights of positions start..stop - 1, which attend to those before ``stop``."""
+        queries, keys = self._queries_and_keys(stop)
+        mask = causal_mask(torch.arange(stop, device=keys.device))[start:] if self.causal else None
+        return attention_weights(queries[:, start:], keys, mask)
+
+    def _queries_and_keys(self, n: int) -> tuple[Float[Tensor, "H {n} d_k"], Float[Tensor, "H {n} d_k"]]:
+        """P W_Q and P W_K for the first n positions, in heads."""
+        queries, keys = (self._encode(linear, n) for linear in (self.attention.W_Q, self.attention.W_K))
+        return split_heads(queries, self.heads), split_heads(keys, self.heads)
+
+    def _encode(self, linear: nn.Linear, n: int) -> Float[Tensor, "{n} Hd_k"]:
+        """P W + b for the first n positions."""
+        if self.P is not None:
+            return linear(self.P[:n])
+        rows = (
+            linear.weight.mT if n == self.n_positions else linear.weight.mT[:n]
+        )  # a slice has a gradient to be filled up
+        return rows if linear.bias is None else rows + linear.bias
+
+    def mix(
+        self,
+        v: Float[Tensor, "*batch n H e"],
+        padding: Bool[Tensor, "*#batch n"] | None,
+        causal: bool,
+        seen: Bool[Tensor, "n n"] | None,
+    ) -> Float[Tensor, "*batch n H e"]:
+        """A V. Without dropout of weights it is one product per head for the whole batch."""
+        n = v.shape[-3]
+        if self.dropout and self.training:
+            # Each sequence drops other weights, although all sequences share A.
+            a = self.pattern(n, padding, causal, seen).to(v.dtype)
+            a = F.dropout(a.expand(*v.shape[:-3], *a.shape[-3:]), self.dropout)
+            return (a @ v.transpose(-3, -2)).transpose(-3, -2)
+        if seen is None:
+            return over_padding(product_of(*self._queries_and_keys(n), causal, v), v, padding)
+        return over_padding(partial(product, self.pattern(n, None, causal, seen)), v, padding)
+
+    def freeze(self, n: int | None = None) -> "FrozenAttention":
+        """The layer for inference on up to ``n`` positions (all by default): no queries, keys or softmax are left."""
+        return FrozenAttention(self, n)
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_positions={self.n_positions}, encoding={self.encoding!r}, causal={self.causal}, dropout={self.dropout}"
+        )
+
+
+class FrozenAttention(DecodingLayer):
+    """A ``PositionalAttention`` with its weights A computed once. It owns copies of what it needs and has no dropout."""
+
+    A: Tensor
+
+    def __init__(self, layer: PositionalAttention, n: int | None = None):
+        with torch.no_grad():
+            a = layer.weights(n)
+        super().__init__(layer.heads, layer.causal, a.shape[-1])
+        self.register_buffer("A", a.clone())
+        self.W_V, self.W_O = (deepcopy(linear).requires_grad_(False) for linear in (layer.W_V, layer.W_O))
+
+    def pattern(
+        self,
+        n: int,
+        padding: Bool[Tensor, "*batch {n}"] | None,
+        causal: bool,
+        seen: Bool[Tensor, "{n} {n}"] | None,
+    ) -> Float[Tensor, "*batch H {n} {n}"]:
+        """A, renormalised where a mask or a shorter sequence leaves out some of it."""
+        a, mask = self.A[:, :n, :n], _mask_of(n, causal and not self.causal, seen, padding, self.A.device)
+        if mask is None and (self.causal or n == self.n_positions):
+            return a
+        a = a if mask is None else a * mask
+        total = a.sum(dim=-1, keepdim=True)
+        return a / total.where(total > 0, 1)
+
+    def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
+        """The weights of positions start..stop - 1, which attend to those before ``stop``."""
+        return self.A[:, start:stop, :stop]
+
+    def mix(
+        self,
+        v: Float[Tensor, "*batch n H e"],
+        padding: Bool[Tensor, "*#batch n"] | None,
+        causal: bool,
+        seen: Bool[Tensor, "n n"] | None,
+    ) -> Float[Tensor, "*batch n H e"]:
+        """A V, one product per head for the whole batch."""
+        return over_padding(partial(product, self.pattern(v.shape[-3], None, causal, seen)), v, padding)
+
+    def extra_repr(self) -> str:
+        return f"n_positions={self.n_positions}, causal={self.causal}"

@@ -1,0 +1,64 @@
+"""Y = A V for a whole batch. A depends on no sequence, so that the values of all sequences are columns of one product per head.
+
+A GPU computes it in ``posattn.kernels.mixing`` where that is faster. Letters: H heads, n positions, k rows of A, e value width.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from posattn.attention import softmax
+
+Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e)
+
+
+def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Float[Tensor, "*batch k H e"]:
+    """Y = A V as one product per head, of V with n rows and a column for each sequence and entry."""
+    lead, (n, heads, e) = v.shape[:-3], v.shape[-3:]
+    columns = v.reshape(-1, n, heads, e).permute(2, 1, 0, 3).reshape(heads, n, -1)
+    return (a.to(v.dtype) @ columns).unflatten(-1, (-1, e)).permute(2, 1, 0, 3).reshape(*lead, a.shape[1], heads, e)
+
+
+def product_of(
+    q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], causal: bool, v: Float[Tensor, "*batch n H e"]
+) -> Product:
+    """The function V → softmax(Q K^T / sqrt(d_k)) V, for values of the kind of ``v``."""
+    if served(q, v):
+        from posattn.kernels.mixing import mixed
+
+        short = (q.to(v.dtype), k.to(v.dtype))
+        return lambda v: mixed(*short, v.reshape(-1, *v.shape[-3:]), causal)[0].reshape(v.shape)
+    a = softmax(q / math.sqrt(q.shape[-1]) @ k.mT, causal)
+    return lambda v: product(a, v)
+
+
+def over_padding(
+    apply: Product, v: Float[Tensor, "*batch n H e"], padding: Bool[Tensor, "*#batch n"] | None
+) -> Float[Tensor, "*batch n H e"]:
+    """Y of weights renormalised over what is not padding: (A V)_i / (A m)_i with V and m zero at padding, m one elsewhere.
+
+    A row that attends to padding alone is zero. So is one whose other weights round to zero.
+    """
+    if padding is None:
+        return apply(v)
+    n, heads = v.shape[-3:-1]
+    y = apply(v.masked_fill(padding[..., None, None], 0))
+    real = (~padding).reshape(-1, n).mT.to(v.dtype)  # a column for each sequence
+    kept = apply(real[:, None].expand(n, heads, -1)).permute(2, 0, 1).reshape(*padding.shape, heads, 1)
+    return y / kept.where(kept > 0, 1)
+
+
+def served(q: Float[Tensor, "H n d_k"], v: Float[Tensor, "*batch n H e"]) -> bool:
+    """Whether the kernels are there and faster: in half precision on a GPU, with narrow queries and values in whole words."""
+    half = v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)
+    return half and q.shape[-1] <= 128 and v.shape[-1] % 8 == 0 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

@@ -1,0 +1,115 @@
+"""The kernels of positional attention, run by Triton's interpreter on the CPU, against autograd in float64."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
+pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+
+import posattn
+from posattn.attention import attention_weights, causal_mask
+from posattn.kernels import mixing
+from posattn.layers import products
+
+
+def plain(q, k, v, causal):
+    mask = causal_mask(torch.arange(q.shape[1])) if causal else None
+    return torch.einsum("hij,bjhe->bihe", attention_weights(q, k, mask), v)
+
+
+def drawn(heads, n, d_k, batch, e):
+    q, k = 2 * torch.randn(2, heads, n, d_k)
+    return q, k, torch.randn(batch, n, heads, e)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Tiles of 16 by 32, so that small sizes have several of them, whole and not."""
+    monkeypatch.setattr(mixing, "FILL", 32)
+    monkeypatch.setattr(mixing, "columns_of", lambda width: max(16, 2 ** (width - 1).bit_length()))
+    tilings = {name: mixing.Tiling(16, 32, 16, 4, 1) for name in mixing.TILINGS}
+    monkeypatch.setattr(mixing, "TILINGS", tilings | {"narrow": mixing.Tiling(16, 16, 32, 4, 1)})
+
+
+SIZES = [
+    (2, 64, 16, 2, 32),  # even, stored
+    (1, 128, 16, 1, 32),  # even, not stored: dS in two parts of rows
+    (2, 37, 5, 3, 7),  # odd, not stored
+    (2, 23, 5, 11, 3),  # odd, stored
+    (1, 103, 3, 2, 5),  # odd: dS in two parts, the last one shorter
+    (2, 1, 1, 1, 1),
+]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_kernels_equal_autograd(sizes, causal):
+    leaves = [x.requires_grad_() for x in drawn(*sizes)]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    y, expected = mixing.mixed(*leaves, causal)[0], plain(*exact, causal)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)
+    dy = torch.randn_like(y)
+    found, wanted = torch.autograd.grad(y, leaves, dy), torch.autograd.grad(expected, exact, dy.double())
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5 * max(float(other.abs().max()), 1))
+
+
+@pytest.fixture
+def everywhere(small, monkeypatch):
+    """Layers on a CPU compute with the kernels."""
+    monkeypatch.setattr(products, "served", lambda q, v: True)
+
+
+@pytest.mark.parametrize(("encoding", "causal"), [("one-hot", True), ("binary", False)])
+def test_the_layer_is_the_same_with_kernels(encoding, causal, everywhere, monkeypatch):
+    """With padding and without; a whole batch of padding too, and fewer positions than the layer has."""
+    layer = posattn.PositionalAttention(29, 12, 3, causal=causal, encoding=encoding)
+    with torch.no_grad():
+        layer.attention.W_Q.weight.mul_(4)
+    for n, lengths in ((29, None), (23, (23, 7, 0))):
+        x = torch.randn(3, n, 12, requires_grad=True)
+        mask = None if lengths is None else torch.arange(n) >= torch.tensor(lengths)[:, None]
+        wanted = [x, *layer.parameters()]
+        y = layer(x, mask)
+        found = [y, *torch.autograd.grad(y.square().sum(), wanted)]
+        with monkeypatch.context() as plainly:
+            plainly.setattr(products, "served", lambda q, v: False)
+            y = layer(x, mask)
+            expected = [y, *torch.autograd.grad(y.square().sum(), wanted)]
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_operators_keep_the_rules_of_operators():
+    """Fake tensors have the shapes and layouts of real ones, autograd is registered, nothing is written to an input."""
+    q, k, v = (x.requires_grad_() for x in drawn(2, 7, 3, 2, 5))
+    torch.library.opcheck(mixing.mixed, (q, k, v, True))
+    turned = torch.randn(2, 3, 7).mT.requires_grad_()  # queries laid out as one-hot parameters are
+    torch.library.opcheck(mixing.mixed, (turned, torch.randn(2, 3, 7).mT, v, False))
+
+
+@pytest.mark.usefixtures("everywhere", "unchecked")
+def test_compile_and_export_see_the_operator():
+    torch.compiler.reset()  # other tests compile layers, too, and few forms of a function are kept
+    layer, x = posattn.PositionalAttention(7, 6, 3, causal=True), torch.randn(2, 7, 6)
+    y = layer(x)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    expected = torch.autograd.grad(y.sum(), list(layer.parameters()))
+    for one, other in zip(torch.autograd.grad(compiled(x).sum(), list(layer.parameters())), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    program = torch.export.export(layer, (x,))
+    assert any("posattn.mix" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(x), y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_autocast_chooses_the_precision_of_the_operator(monkeypatch):
+    seen = []
+    monkeypatch.setattr(mixing, "mixed", lambda q, k, v, causal: (seen.extend(x.dtype for x in (q, k, v)), (v, None))[1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        posattn.PositionalAttention(7, 6, 3)(torch.randn(2, 7, 6))
+    assert seen == [torch.bfloat16] * 3

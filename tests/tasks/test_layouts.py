@@ -1,0 +1,99 @@
+"""Layouts of prompts: each goes both ways, keeps the answer, and names the place of what is no prompt."""
+
+import re
+
+import pytest
+import torch
+
+import posattn
+from posattn.errors import UsageError
+from posattn.tasks.layouts import LAYOUTS, elements_of
+from posattn.tokens.vocabulary import VOCABULARIES, word_index
+from posattn.training import network_for
+
+TASK = posattn.task("mixed-multitask")
+CHARACTERS = VOCABULARIES["characters"]
+
+
+def spelled(x):
+    """What the positions of a prompt of characters read, numbers as N."""
+    words = (CHARACTERS.words[index] for index in word_index(x).tolist())
+    return "".join("N" if value >= 0 else word for value, word in zip(x.tolist(), words, strict=True))
+
+
+def test_every_character_of_text_and_every_number_is_a_position():
+    for scale in (1, 4):
+        x, _ = TASK.sample(50, n=101, scale=scale, seed=5)
+        for row, text in zip(x, TASK.decode(x), strict=True):
+            words = re.sub(r"\d+\.\d+", "N", text).replace("', ", "").replace("N, ", "N").strip("[]'").replace("'", "")
+            assert spelled(row) == words.ljust(101, "#")
+            numbers = [float(number) for number in re.findall(r"\d+\.\d+", text)]
+            assert row[row >= 0].tolist() == pytest.approx(numbers)
+    assert not spelled(x[0]).endswith("#")  # two digits everywhere make the longest prompt
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("scale", [0.5, 1, 7])
+def test_layouts_go_both_ways_and_keep_prompt_and_answer(name, scale):
+    layout = LAYOUTS[name]
+    elements, y = TASK.sample(300, scale=scale, seed=[0, 3])
+    x, same = TASK.sample(300, n=layout.positions, scale=scale, seed=[0, 3])
+    assert x.shape == (2, 300, layout.positions) and torch.equal(y, same)
+    assert torch.equal(layout.elements(x), elements) and torch.equal(elements_of(x), elements)
+    assert torch.equal(TASK.target(x), y)
+    text = TASK.decode(x[1, 0])
+    assert torch.equal(TASK.encode(text, name), x[1, 0]) and text == TASK.decode(elements[1, 0])
+
+
+def test_numbers_that_no_training_prompt_has_are_kept():
+    x, _ = TASK.sample(1, n=101, seed=2)
+    far = torch.where(x < 0, x, 1e30 * x + 0.125).double()
+    assert torch.equal(far[far >= 0], elements_of(far)[elements_of(far) >= 0])
+
+
+def test_a_wrong_character_is_named_unless_it_makes_another_prompt():
+    x, refused = TASK.sample(1, n=101, scale=2, seed=1)[0][0], 0
+    for position in range(101):
+        wrong = x.clone()
+        wrong[position] = -1.0 - CHARACTERS.index["*" if spelled(x)[position] != "*" else "n"]
+        try:
+            TASK.target(wrong)
+        except UsageError as error:
+            assert re.match(r"position \d+ of the prompt is ", str(error))
+            refused += 1
+        else:
+            assert spelled(x)[position] in "0123456789_" and TASK.decode(wrong) != TASK.decode(x)
+    assert refused > 80
+
+
+def test_what_is_no_prompt_of_a_layout_is_refused():
+    with pytest.raises(UsageError, match=r"must be a tensor of floats, \(\.\.\., 23\)"):
+        TASK.target(torch.zeros(50))
+    with pytest.raises(UsageError, match="which is no word"):
+        TASK.target(torch.full((101,), -200.0))
+    with pytest.raises(UsageError, match="layout is 'letters'"):
+        TASK.encode("[]", "letters")
+    with pytest.raises(UsageError, match="n is 50; a prompt of mixed-multitask has 23 or 101 positions"):
+        TASK.sample(1, n=50)
+    with pytest.raises(UsageError, match="layout is 'characters'; sort has no prompts"):
+        network_for("sort", layout="characters")
+    with pytest.raises(UsageError, match="n is 23; prompts whose tokens are 'characters' have 101 positions"):
+        network_for("mixed-min", layout="characters", n=23)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_networks_of_every_layout_train_save_and_answer(name, tmp_path):
+    config = network_for("mixed-min", layout=name, layers=1, embed=8, width=8)
+    settings = {"samples": 60, "epochs": 2, "batch": 30, "members": 2, "device": "cpu"}
+    run = posattn.train("mixed-min", config, **settings, out=tmp_path / "run")
+    again = posattn.load(tmp_path / "run")
+    text = posattn.task("mixed-min").decode(posattn.task("mixed-min").sample(1, seed=9)[0][0])
+    x = posattn.task("mixed-min").encode(text, name)
+    assert torch.equal(run.predict(x), again.predict(x)) and run.predict(x).shape == (2, 1)
+    assert f"model  {run.predict(x)[1].item():.4f}" in posattn.runs.answer_tokens(again, 1, text)
+    assert not torch.equal(*run.predict(x))
+
+
+def test_a_plain_configuration_reads_what_its_positions_say():
+    model = posattn.train("mixed-min", posattn.ModelConfig(101, layers=1, embed=4, width=4), samples=8, epochs=1, batch=8)
+    assert model.config.tokens == "characters"
