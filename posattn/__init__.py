@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from posattn.baselines import GraphConfig
     from posattn.compiled_run import CompiledRun
-    from posattn.compiler import compile
+    from posattn.compiler import compile, program
     from posattn.errors import UsageError
     from posattn.folding import Frozen
     from posattn.guarantees import generalization_bound
@@ -31,14 +31,14 @@ __version__ = "0.1.0"
 __all__ = [
     "ARCHITECTURES", "CompiledRun", "Frozen", "GraphConfig", "LoopedAttention", "LoopedConfig", "ModelConfig",
     "PositionalAttention", "Recipe", "Run", "TokenConfig", "Transformer", "UsageError", "compile", "generalization_bound",
-    "load", "ood_probability", "pretrained", "task", "train",
+    "load", "ood_probability", "pretrained", "program", "task", "train",
 ]  # fmt: skip
 
 # Where each of them is defined. They are imported when the first is asked for: help needs neither them nor torch.
 _HOMES = {
     "baselines": ("GraphConfig",),
     "compiled_run": ("CompiledRun",),
-    "compiler": ("compile",),
+    "compiler": ("compile", "program"),
     "errors": ("UsageError",),
     "folding": ("Frozen",),
     "guarantees": ("generalization_bound",),

@@ -1,21 +1,26 @@
 """A compiled program as a run: it can be asked, tested, saved and loaded like a trained one."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from posattn import files
-from posattn.compiler.compiled_model import CompiledConfig
+from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC
+from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
 from posattn.compiler.letters import answer_letters
-from posattn.compiler.library import PROGRAMS
+from posattn.compiler.library import PROGRAMS, Program
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
-from posattn.errors import UsageError, instance, shown
-from posattn.metrics import Tested
+from posattn.compiler.traces import Labels, Trace
+from posattn.errors import UsageError, instance, shown, whole
+from posattn.metrics import OF_SHIFTS, Tested
 from posattn.model import Transformer
 from posattn.network import from_dict
 from posattn.run_folder import RunFolder
@@ -30,14 +35,16 @@ class CompiledRun(AnyRun):
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
         network: a Transformer, or a SelectionNetwork that computes the same.
-        own: whether it is a program of one's own, which a name of the library does not make one of the library.
+        own: whether it is a program of one's own, which a name of the library does not make one of the library. What a
+            function of that name (``@posattn.program``) states is the truth about it.
     """
 
     def __init__(self, program: str, network: Transformer | SelectionNetwork, own: bool = False):
         instance("program", program, str, "a program's name")
         if not isinstance(getattr(network, "config", None), CompiledConfig):
             raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
-        self.program, self.network, self.row = program, network, None if own else PROGRAMS.get(program)
+        self.program, self.network = program, network
+        self.row = _own_row(program, network) if own else PROGRAMS.get(program)
         self._task = None if self.row is None else self.row.task
         # A sequence of tokens begins with the hop count, which every machine is given.
         length = network.config.n + self.reads_tokens
@@ -77,24 +84,47 @@ class CompiledRun(AnyRun):
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
         return answer_letters(self.network, x)
 
+    def trace(self, x: Tensor) -> Trace:
+        """Every variable of the program at every machine and round, from the states of the network."""
+        network = self.model()
+        assert isinstance(network, CompiledTransformer)
+        return network.trace(self._given(x), self.program)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(OF_SHIFTS) if isinstance(self.row, FunctionProgram) else super().metrics
+
+    def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
+        """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
+        if not isinstance(self.row, FunctionProgram):
+            return super().evaluate(scales, samples, split)
+        if scales is not None and list(scales) != [1.0]:
+            raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
+        x = self._examples(self.row, whole("samples", samples))
+        out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
+        found = {name: measure(out, y).item() for name, measure in OF_SHIFTS.items()}
+        return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
+
     def _tested(self, split: str) -> list[Tested]:
         if self._task is None:
             tasks = ", ".join(name for name, row in PROGRAMS.items() if row.task)
-            raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}.")
+            own = "; one of your own is evaluated with the file that defines it (--task-file)" if self.row is None else ""
+            raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}.")
         return self.members
 
     def examples(self) -> Tensor | None:
-        """Inputs that a program of the library accepts; random ones may break its rules."""
-        if self.row is None:
-            return None
-        reals = [max(map(abs, ends)) for k, ends in enumerate(self.config.bounds) if k not in self.config.integers]
-        x = torch.from_numpy(self.row.sample(np.random.default_rng(0), 100, self.config.n, max(reals, default=1.0)))
+        """Inputs that the program accepts, where they are known; random ones may break its rules."""
+        return None if self.row is None else self._examples(self.row, 100)
+
+    def _examples(self, row: Program, count: int) -> Tensor:
+        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, self.config.n, _bound(self.config)))
         return x if self.config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
-        """The direct answer, for a program of the library."""
+        """The direct answer, for a program of the library or one that a function here describes."""
         if self.row is None:
-            raise UsageError(f"{self.program} is not in the library, so nothing says what its answers should be.")
+            why = "so nothing says what its answers should be; a file that defines it does (--task-file)"
+            raise UsageError(f"{self.program} is not in the library, {why}.")
         rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
         wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
         if tuple(rows.shape[-len(wanted) :]) != wanted:
@@ -108,6 +138,22 @@ class CompiledRun(AnyRun):
 
     def __repr__(self) -> str:
         return f"CompiledRun({self.program}, n={self.config.n})"
+
+
+def _own_row(name: str, network: Transformer | SelectionNetwork) -> Program | None:
+    """The function here that describes an own program: one of that name, with the network's inputs and variables."""
+    labels, row, config = getattr(network, "labels", None), OWN_PROGRAMS.get(name), network.config
+    if labels is None or row is None:
+        return None
+    built = row.build(config.n, _bound(config))
+    same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
+    return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
+
+
+def _bound(config: CompiledConfig) -> float:
+    """The largest absolute value of the real inputs."""
+    reals = [max(map(abs, ends)) for k, ends in enumerate(config.bounds) if k not in config.integers]
+    return max(reals, default=1.0)
 
 
 def save(compilation: Compilation, path: str | Path) -> None:
@@ -124,8 +170,10 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
-    if compilation.source is None:
+    if compilation.source is None or isinstance(compilation.source, FunctionProgram):
         described["own"] = True
+    if (labels := compilation.program.labels) is not None:
+        described["labels"] = labels.as_json()
     weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
     RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
@@ -151,6 +199,8 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
         raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
     for key, value in tensors.items():
         own[key].copy_(value)
+    if "labels" in described and isinstance(network, CompiledTransformer):
+        network.labels = Labels.from_json(described["labels"])
     run = CompiledRun(name, network.eval().to(device), own=described.get("own", False))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):
         raise files.Damaged(f"{folder.weights} belongs to another program than {folder.program}.")

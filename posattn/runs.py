@@ -83,6 +83,11 @@ class AnyRun(ABC):
         return task(name)
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns of numbers that ``evaluate`` gives."""
+        return scores_of(self.task.name).metrics
+
+    @property
     def reads_tokens(self) -> bool:
         return self.config.reads != "none"
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import posattn
-from posattn.compiler import PCOC, Known, Round, compile_program, maximum, pcoc, select
+from posattn.compiler import Real, compile_program, maximum, send
 from posattn.graphs.pictures import network_graph, program_graph, svg
 from posattn.graphs.reports import compiled_report
 
@@ -22,44 +22,30 @@ N = 8
 # Eight machines hold one number each. A window of four is two windows of two side by side, and that is two windows of
 # one: so in round 1 machine i hears machine i - 1, in round 2 machine i - 2, and each time keeps the larger number.
 #
-# A round says who is heard, which may depend on the machine's number and never on a value, and what is computed then.
-# What is received keeps its memory position, so a machine has its number twice: position 0 to keep, position 1 to send.
-# Machines at the beginning hear nobody; what they then find is 0, and `select` ignores it.
+# The program is a function that says what one machine does. `me` is its number and `n` how many there are. `yield` ends
+# a round: it sends, and gives what arrived. Machines at the beginning hear nobody, and keep their own number. `Real`
+# says what may come in; the network will refuse anything else.
 
 
 # %%
-def listening_back(reach: int) -> Round:
-    def receive(i: int) -> list[tuple[int, tuple[int, ...]]]:
-        return [(i, (0,)), *([(i - reach, (1,))] if i >= reach else [])]
+@posattn.program(x=Real(-1000, 1000))
+def moving_maximum(me, n, x):
+    """The largest of a number and the three before it."""
+    for reach in (1, 2):
+        heard = yield send(me + reach, x, when=me < n - reach)
+        x = maximum(x, heard.get(empty=x))
+    return x
 
-    def compute(memory):
-        larger = select(memory.me >= reach, maximum(memory[0], memory[1]), memory[0])
-        return [larger, larger]
-
-    return Round(receive, compute)
-
-
-moving_maximum = PCOC(
-    machines=N,
-    memory=2,
-    inputs=(Known(-1000, 1000),),  # what may come in; the network will refuse anything else
-    start=lambda memory: [memory[0], memory[0]],
-    rounds=(listening_back(1), listening_back(2)),
-    name="moving-maximum",
-)
 
 # %% [markdown]
-# ## Watch
-#
-# `pcoc.states` interprets the program without any network: the memory of all machines after every round.
+# Beside it goes the answer in plain Python, to check against:
+
 
 # %%
-x = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, -6.0])
-for r, memory in enumerate(pcoc.states(moving_maximum, x[:, None])):
-    print(f"round {r}:", *(f"{kept:4g}" for kept in memory[:, 0]))
+@moving_maximum.truth
+def windows(x):
+    return [max(x[max(0, i - 3) : i + 1]) for i in range(len(x))]
 
-expected = [max(x[max(0, i - 3) : i + 1]) for i in range(N)]
-assert pcoc.run(moving_maximum, x[:, None])[:, 0].tolist() == expected
 
 # %% [markdown]
 # ## Compile
@@ -68,15 +54,31 @@ assert pcoc.run(moving_maximum, x[:, None])[:, 0].tolist() == expected
 # like a trained one. It answers in float64, without error on these integers, at any scale up to its bound.
 
 # %%
-compiled = compile_program(moving_maximum)
+compiled = compile_program(moving_maximum, N)
 print(compiled.sizes().to_string(index=False))
 model = compiled.model
-assert model(torch.tensor(x)).tolist() == expected
-assert model(torch.tensor(100 * x)).tolist() == [100 * value for value in expected]
+x = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, -6.0])
+assert model(torch.tensor(x)).tolist() == windows(x)
+assert model(torch.tensor(100 * x)).tolist() == [100 * value for value in windows(x)]
 
-random = np.random.default_rng(0).uniform(-1000, 1000, (500, N))
-slow = np.array([[max(row[max(0, i - 3) : i + 1]) for i in range(N)] for row in random])
-assert np.abs(model(torch.from_numpy(random)).numpy() - slow).max() < 1e-9
+# %% [markdown]
+# `check` runs it at every level on random inputs: as it is written, in the model of computation of the proof (PCOC), and
+# as networks with hardmax and with softmax.
+
+# %%
+table = compiled.check(samples=100)
+print(table.to_string(index=False))
+assert table["agrees"].all()
+
+# %% [markdown]
+# ## Watch
+#
+# Every variable has a column in the network's states. `trace` reads them: the numbers at all machines when a round ends.
+
+# %%
+trace = compiled.trace(x[:, None])
+print(trace.table().to_string(index=False))
+assert trace["x"][1].tolist() == [3, 3, 4, 4, 1, 9, 9, 2]
 
 # %% [markdown]
 # Beyond the bound it says so instead of answering wrongly:
@@ -102,7 +104,7 @@ print("layer 2, head 2: machine 1 to 8 hears", (attention[1, 1].argmax(dim=-1)[:
 assert attention[1, 1].argmax(dim=-1)[:N].tolist() == [N, 0, 1, 2, 3, 4, 5, 6]
 
 graph = network_graph(model, "moving-maximum")
-assert graph.arrows == program_graph(moving_maximum).arrows
+assert graph.arrows == program_graph(compiled.program).arrows
 picture = svg(graph)  # text, to be written to a file and opened in a browser
 report = compiled_report(model, "moving-maximum")
 print(report.patterns().to_string(index=False))
@@ -115,7 +117,9 @@ assert [layer.patterns["scan"] for layer in report.layers] == [(1.0, 1), (1.0, 2
 # B.3); it is a guarantee, so real errors are smaller.
 
 # %%
-soft = compile_program(moving_maximum, epsilon=0.01)
+soft = compile_program(moving_maximum, N, epsilon=0.01)
+random = np.random.default_rng(0).uniform(-1000, 1000, (500, N))
+slow = np.array([windows(row) for row in random])
 with torch.no_grad():
     moved = (soft.model(torch.from_numpy(random)) - torch.from_numpy(slow)).abs().max()
 print(f"temperature {soft.lowered.temperature:.1f}: answers move by {moved:.1e}, at most {soft.lowered.error:.1e}")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: str | None = Argument(None, metavar="PROGRAM", help="A program of the library (see --list)."),
+    name: str | None = Argument(
+        None, metavar="PROGRAM", help="A program of the library (see --list), or one of your own: FILE.py:NAME."
+    ),
     machines: int = Option(
         MACHINES, help="How many machines: one for each number of a list (of self-attention, tokens)."
     ),
@@ -24,7 +26,9 @@ def command(
     bound: float | None = Option(
         None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
     ),
-    values: str = Option(VALUES[0], help=f"What W_V holds: {' or '.join(VALUES)}."),
+    values: str | None = Option(
+        None, help=f"What W_V holds: {' or '.join(VALUES)} (default: {VALUES[1]} for programs of your own)."
+    ),
     direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
     check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
     samples: int = Option(20, help="How many inputs --check tries."),
@@ -37,7 +41,7 @@ def command(
     Example: posattn compile prefix-sum --machines 8 --check
     """
     from posattn.compiled_run import save
-    from posattn.compiler import PROGRAMS, compile_program
+    from posattn.compiler import PROGRAMS, FunctionProgram, compile_program
 
     if show_list or name is None:
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
@@ -52,7 +56,9 @@ def command(
         table = compilation.check(samples)
         console.print_frame(f"against the direct answer, {samples} random inputs", table)
         if not table["agrees"].all():
-            raise UsageError(f"the levels of {name} do not agree; this is a bug in the compiler.")
+            own = isinstance(compilation.source, FunctionProgram) and not table["agrees"][0]
+            reason = "the program does not give the answers that its truth states" if own else "this is a bug in the compiler"
+            raise UsageError(f"the levels of {name} do not agree; {reason}.")
     if out is not None:
         save(compilation, out)
         print(f"Saved in {out}. Next: posattn predict {out} LIST")

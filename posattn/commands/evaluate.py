@@ -27,22 +27,23 @@ def command(
     Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
     """
     from posattn import files
-    from posattn.metrics import LENGTH_SCORES, scores_of
+    from posattn.metrics import LENGTH_SCORES
 
     factors = None if scales is None else console.parse_scales(scales)
     trained, title = console.networks(run, pretrained, arch, device)
     if lengths is None:
-        table, score = trained.evaluate(factors, samples), scores_of(trained.task.name)
+        table, metrics = trained.evaluate(factors, samples), trained.metrics
     else:
         of_these = console.parse_lengths(lengths)
-        table, score = trained.evaluate_lengths(of_these, factors or (1, 10), samples), LENGTH_SCORES
+        table, metrics = trained.evaluate_lengths(of_these, factors or (1, 10), samples), LENGTH_SCORES.metrics
     if csv is not None:
         files.output(csv, table.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
-    keys = ["task", "scale", *score.by] if not each else ["member", "task", "seed", "scale", *score.by]
+    by = [name for name in ("hops", "n") if name in table]  # what, beside the scale, distinguishes rows
+    keys = ["task", "scale", *by] if not each else ["member", "task", "seed", "scale", *by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     kind = trained.kind + (", each network" if each else f", median of {len(trained)}")
-    console.print_frame(f"{title} ({kind})", shown[[*keys, *score.metrics]])
+    console.print_frame(f"{title} ({kind})", shown[[*keys, *metrics]])
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks are trained: {', '.join(failed)}.")

@@ -9,7 +9,9 @@ from posattn.commands import console
 
 def command(
     runs: list[Path] | None = Argument(
-        None, metavar="[RUN]...", help="Folders of runs or of compiled programs (default: the package's own)."
+        None,
+        metavar="[RUN]...",
+        help="Folders of runs or of compiled programs, or programs FILE.py:NAME (default: the package's own).",
     ),
     out: Path = Option(Path("explorer.html"), help="The page to write."),
     store: Path | None = Option(

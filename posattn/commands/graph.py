@@ -11,7 +11,7 @@ from posattn.names import BY
 
 def command(
     what: str | None = Argument(
-        None, metavar="PROGRAM|benes|FOLDER", help="A program, benes, or the folder of a network."
+        None, metavar="PROGRAM|benes|FOLDER", help="A program (or FILE.py:NAME), benes, or the folder of a network."
     ),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,

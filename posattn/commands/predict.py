@@ -20,6 +20,9 @@ def command(
     shorter: bool = Option(
         False, "--shorter", help="Ask about fewer numbers than the network was trained on all the same."
     ),
+    trace: Path | None = Option(
+        None, metavar="FILE.json", help="Of a compiled program: also write every variable at every machine and round."
+    ),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
     task_file: Path | None = console.TASK_FILE,
@@ -48,6 +51,12 @@ def command(
     if not shorter and (reason := trained.too_short(len(x))):
         raise UsageError(f"{reason}; --shorter asks it all the same.")
     answer = trained.answer(x, member)
+    if trace is not None:
+        from posattn.compiled_run import CompiledRun
+
+        if not isinstance(trained, CompiledRun):
+            raise UsageError(f"trace is {str(trace)!r}; only compiled programs have variables to trace.")
+        trained.trace(x).save(trace)
     shown = [(x, "g"), (answer, ".4f")]
     unknown = None
     try:

@@ -1,6 +1,10 @@
 """A compiler from parallel programs to the weights of a positional Transformer (Section 5, Appendices A and B).
 
 compiling.py         the pipeline: one call per lemma
+function_programs.py programs as plain Python functions (@posattn.program), which front_end.py executes once
+program_numbers.py   what such a function computes with, and program_messages.py what it sends and receives
+interpreter.py       such a program as it is written; front_end_to_pcoc.py makes it a program of PCOC
+traces.py            the program's variables in the states of its network
 expressions.py       what a machine computes in a round
 mpc.py, pcoc.py      the two models of computation, with interpreters
 mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
@@ -15,27 +19,38 @@ remarks/             what only shows a remark of the paper
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.compiling import Compilation, compile, compile_program
-from posattn.compiler.expressions import (
-    Expression,
-    Memory,
+from posattn.compiler.expressions import Expression, Memory
+from posattn.compiler.function_programs import FunctionProgram, program
+from posattn.compiler.library import PROGRAMS, Program
+from posattn.compiler.mpc import MPC, Machine, Message, Received
+from posattn.compiler.pcoc import PCOC, Excess, Round
+from posattn.compiler.program_messages import send
+from posattn.compiler.program_numbers import (
+    Bit,
+    N,
+    Real,
+    Whole,
     absolute,
     both,
     by_machine,
+    clamp,
     either,
     equal,
     fitted,
+    greater,
+    lookup,
     maximum,
     minimum,
     relu,
     select,
     sort_records,
+    times,
+    within,
 )
-from posattn.compiler.library import PROGRAMS, Program
-from posattn.compiler.mpc import MPC, Machine, Message, Received
-from posattn.compiler.pcoc import PCOC, Excess, Round
 
 __all__ = [
-    "MPC", "PCOC", "PROGRAMS", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory", "Message",
-    "Program", "Received", "Round", "absolute", "both", "by_machine", "compile", "compile_program", "either", "equal", "fitted",
-    "maximum", "minimum", "relu", "select", "sort_records",
+    "MPC", "PCOC", "PROGRAMS", "Bit", "Compilation", "Excess", "Expression", "FunctionProgram", "Known", "Machine", "Memory",
+    "Message", "N", "Program", "Real", "Received", "Round", "Whole", "absolute", "both", "by_machine", "clamp", "compile",
+    "compile_program", "either", "equal", "fitted", "greater", "lookup", "maximum", "minimum", "program", "relu", "select",
+    "send", "sort_records", "times", "within",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from torch import Tensor
 from posattn.attention import Attention, hardmax
 from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.room import attention_parameters, mlp_parameters
+from posattn.compiler.traces import Labels, Trace, trace_of
 from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer
@@ -151,6 +152,7 @@ class CompiledTransformer(Transformer):
     """Maps numbers (..., n), or vectors (..., n, inputs), to the same of outputs; the compiler makes it in float64."""
 
     config: CompiledConfig
+    labels: Labels | None = None  # of a program whose variables have names
 
     def _layer(self, index: int) -> Layer:
         config, d = self.config, self.config.embed
@@ -158,7 +160,15 @@ class CompiledTransformer(Transformer):
         return Layer(made(d, config.encoding_dim, config.d_k, config.heads, d_v=config.d_v), d, config.mlp[index])
 
     def forward(self, x: Float[Tensor, "*input"]) -> Float[Tensor, "*out"]:
-        return self.decode(refuse_breaches(self.last_state(x), self.config.layers))
+        rounds = () if self.labels is None else self.labels.rounds
+        return self.decode(refuse_breaches(self.last_state(x), self.config.layers, rounds))
+
+    def trace(self, x: Float[Tensor, "*input"], name: str = "program") -> Trace:
+        """Every variable at every machine and round, read from the states; raises where ``forward`` does."""
+        with torch.no_grad():
+            self(x)
+            states = [state.cpu().numpy() for state in self.states(x)[1:]]
+        return trace_of(name, self.labels, states, self.config.n)
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config

@@ -16,18 +16,21 @@ import numpy as np
 import pandas as pd
 import torch
 
-from posattn.compiler import library, mpc, pcoc
+from posattn.compiler import interpreter, library, mpc, pcoc
+from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.library import Program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room_for
+from posattn.compiler.traces import Trace
 from posattn.devices import require_room
 from posattn.errors import UsageError, flag, positive, seed_number, whole
 from posattn.model import Transformer
-from posattn.names import BOUND
+from posattn.names import BOUND, VALUES
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
@@ -44,7 +47,7 @@ class Compilation:
     bound: float = BOUND
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> CompiledTransformer:
         return self.lowered.model
 
     @cached_property
@@ -58,6 +61,11 @@ class Compilation:
         words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
         answers = self.model(words).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
+
+    def trace(self, x: Array) -> Trace:
+        """Every variable at every machine and round, from the network's own states, for inputs (..., N, c)."""
+        x = self.program.given(x)
+        return self.model.trace(torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x), self.program.name)
 
     def sizes(self) -> pd.DataFrame:
         """The sizes of the network beside those of the theorem."""
@@ -126,6 +134,8 @@ class Compilation:
         levels: list[tuple[str, Callable[[Array], Array], float]] = []
         if isinstance(self.written, MPC):
             levels.append(("MPC", partial(mpc.run, self.written), exact))
+        if isinstance(self.written, WrittenPCOC):
+            levels.append(("as written", partial(interpreter.run, self.written.tracing), exact))
         levels.append(("PCOC", partial(pcoc.run, self.program), exact))
         for lowered in self._both_kinds(epsilon):
             name = (
@@ -146,9 +156,11 @@ class Compilation:
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
 
     def _small(self, x: Array) -> Array | None:
-        """Inputs whose real numbers are far below the bound; None if there are none, or if fitted functions are not exact."""
+        """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
         reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
-        if not reals or self.lowered.misfit:
+        assert self.source is not None
+        legal = self.source.any_scale and all(lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals))
+        if not reals or self.lowered.misfit or not legal:
             return None
         small = x.copy()
         small[..., reals] *= SMALL
@@ -172,7 +184,7 @@ def compile_program(
     epsilon: float | None = None,
     temperature: float | None = None,
     bound: float = BOUND,
-    values: str = "proved",
+    values: str | None = None,
     direct: bool = False,
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
@@ -183,12 +195,14 @@ def compile_program(
         epsilon: use softmax, at the temperature where no answer moves by more than this; hardmax by default.
         temperature: use softmax at this temperature.
         bound: the largest absolute value of real inputs, for a program of the library.
-        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same.
+        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same and is smaller:
+            the default for programs that are functions.
         direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
     """
     source, written = _written(program, machines, bound)
     fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
-    lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
+    held = VALUES[isinstance(written, WrittenPCOC)] if values is None else values
+    lowered = lower(fixed, epsilon, held, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from pathlib import Path
 from statistics import median as middle
 
 import numpy as np
 
+from posattn import files
 from posattn.compiler import message_programs, programs
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import MPC
@@ -27,6 +29,7 @@ class Program:
     task: the task of :mod:`posattn.tasks` that the program solves, if any.
     least: a lower bound on the machines and heads that N inputs need.
     counts: the paper's sizes for N inputs where they are not those of Theorem 5.1.
+    any_scale: whether samples stay legal if real numbers shrink.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Program:
     task: str | None = None
     least: Callable[[int], tuple[int, int]] = lambda machines: (machines, 1)
     counts: Callable[[int], dict[str, str]] = lambda machines: {}
+    any_scale: bool = True
 
     def answers(self, x: Array) -> Array:
         """The answers (..., N, outputs) to inputs (..., N, c)."""
@@ -205,4 +209,9 @@ PROGRAMS: dict[str, Program] = {row.name: row for row in _LIST}
 
 
 def program(name: str) -> Program:
-    return PROGRAMS[choice("program", name, PROGRAMS)]
+    """The program of that name in the library, or one of your own: ``my.py:bfs`` is ``bfs`` in the file my.py, which is run."""
+    path, colon, own = name.rpartition(".py:") if isinstance(name, str) else ("", "", "")
+    if not colon:
+        return PROGRAMS[choice("program", name, PROGRAMS)]
+    found = {key: value for key, value in files.execute(Path(f"{path}.py"), "program").items() if isinstance(value, Program)}
+    return found[choice(f"program of {path}.py", own, found)]

@@ -3,6 +3,7 @@
 Letters: n machines with an input, c numbers per machine, N positions including spare machines and the sink.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -71,15 +72,22 @@ def breach_code(kind: int, count: Any, layers: int) -> Any:
     return -1.0 - layers * kind - (count - 1) * (layers * len(BREACHES))
 
 
-def described_breach(kind: int, count: int) -> str:
-    text = BREACHES[kind].format(count)
+STATED = "has a number that is {} beyond the range stated for it"  # what OVERFLOWS is in a program whose rounds have names
+
+
+def described_breach(kind: int, count: int, named: bool = False) -> str:
+    text = (STATED if named and kind == OVERFLOWS else BREACHES[kind]).format(count)
     return (
         text.replace("words", "word").replace("tuples", "tuple").replace("messages", "message") if count == 1 else text
     )
 
 
-def refuse_breaches(z: Float[Tensor, "*batch N d"], layers: int) -> Float[Tensor, "*batch N d"]:
+def refuse_breaches(
+    z: Float[Tensor, "*batch N d"], layers: int, rounds: Sequence[str] = ()
+) -> Float[Tensor, "*batch N d"]:
     """``z`` if every machine has its number in the last column; otherwise raises and describes the earliest breach.
+
+    ``rounds`` are the names of the program's rounds, if it has any.
 
     An exported program cannot raise; its answers become NaN.
     """
@@ -92,5 +100,6 @@ def refuse_breaches(z: Float[Tensor, "*batch N d"], layers: int) -> Float[Tensor
         place = (since == since.max()).nonzero()[0].tolist()
         before, kind = divmod(int(codes[tuple(place)]) // layers, len(BREACHES))
         r = layers - 1 - int(since.max())
-        raise UsageError(f"round {r}: machine {place[-1]} {described_breach(kind, before + 1)}.")
+        told = described_breach(kind, before + 1, bool(rounds))
+        raise UsageError(f"{rounds[r] if rounds else f'round {r}'}: machine {place[-1]} {told}.")
     return z

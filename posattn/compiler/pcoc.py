@@ -19,6 +19,7 @@ from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, check_cells, evaluate_expressions
 from posattn.compiler.inputs import ParallelProgram
 from posattn.compiler.machine_memory import OVERFLOWS, described_breach
+from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, function, instance, several, whole
 
 Local = Callable[[Memory], Sequence[Expression | float]]
@@ -138,6 +139,11 @@ class PCOC(ParallelProgram):
         return excesses
 
     @property
+    def labels(self) -> Labels | None:
+        """The names of rounds and variables, if the program has any."""
+        return None
+
+    @property
     def guarded(self) -> bool:
         return self.start_guard is not None or any(each.guard is not None for each in self.rounds)
 
@@ -181,6 +187,7 @@ def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
     for guard, count in zip(guards, evaluate_expressions([guard.count for guard in guards], memory, me), strict=True):
         if (count > 0).any():
             place = tuple(np.argwhere(count > 0)[0])
-            told = described_breach(guard.kind, math.ceil(count[place]))
-            raise UsageError(f"{program.name}, round {r}: machine {place[-1]} {told}.")
+            told = described_breach(guard.kind, math.ceil(count[place]), program.labels is not None)
+            where = f"{program.name}, round {r}" if program.labels is None else program.labels.rounds[r]
+            raise UsageError(f"{where}: machine {place[-1]} {told}.")
     return np.stack(evaluate_expressions(program.local(r), memory, me), axis=-1)

@@ -182,6 +182,7 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
             for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
                 linear.weight.copy_(torch.from_numpy(own.dense()))
                 linear.bias.copy_(torch.from_numpy(own.bias))
+    model.labels = program.labels
     return model.eval()
 
 

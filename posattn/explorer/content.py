@@ -19,9 +19,10 @@ from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
 from posattn.compiler.message_programs import LETTERS
+from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
-from posattn.names import BOUND
+from posattn.names import BOUND, MACHINES
 from posattn.network import can
 from posattn.pretrained import COMPARED, pretrained
 from posattn.runs import AnyRun, load
@@ -99,12 +100,14 @@ class Content:
         self.subject(task, lengths)["models"].append(self.model(label, kind, detail, choices, lengths))
 
     def program(self, name: str, machines: int) -> int:
-        """Adds a program of the library to step through, unless it is there already; returns its network's number."""
+        """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""
         for found in self.programs:
             if (found["name"], found["machines"], found["label"]) == (name, machines, name):
                 return int(found["network"])
-        number = self.add(compile_program(name, machines, values="lean", direct=True).model)
-        self.programs.append(_described(name, PROGRAMS[name], machines, number, name))
+        compiled = compile_program(name, machines, values="lean", direct=True)
+        number = self.add(compiled.model)
+        own = compiled.program.name
+        self.programs.append(_described(own, compiled.source, machines, number, own, labels=compiled.model.labels))
         return number
 
     def add_compiled(self) -> None:
@@ -154,10 +157,16 @@ def of_package() -> Content:
 
 
 def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
-    """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones."""
+    """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones.
+
+    ``my.py:bfs`` is a program of one's own, for as many machines as commands have by default.
+    """
     content = Content()
     most = None if members is None else whole("members", members)
     for each in runs:
+        if not isinstance(each, AnyRun) and ".py:" in str(each):
+            content.program(str(each), MACHINES)
+            continue
         run, label = (each, each.kind) if isinstance(each, AnyRun) else (load(each), str(each))
         if isinstance(run, CompiledRun):
             _add_compiled_run(content, run, label)
@@ -191,8 +200,10 @@ def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     config, name = run.config, run.program
-    number = content.add(run.model())
-    content.programs.append(_described(name, run.row, config.n, number, label, config))
+    model = run.model()
+    number = content.add(model)
+    labels = getattr(model, "labels", None)
+    content.programs.append(_described(name, run.row, config.n, number, label, config, labels))
     task = None if run.row is None else run.row.task
     if task in TASKS and config.inputs == config.outputs == 1:
         choices = [{"network": number, "name": name}]
@@ -200,7 +211,13 @@ def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
 
 
 def _described(
-    name: str, row: Program | None, machines: int, network: int, label: str, config: CompiledConfig | None = None
+    name: str,
+    row: Program | None,
+    machines: int,
+    network: int,
+    label: str,
+    config: CompiledConfig | None = None,
+    labels: Labels | None = None,
 ) -> dict[str, Any]:
     """A program as the page reads it, with example inputs; programs outside the library get small random numbers."""
     random = np.random.default_rng(0)
@@ -225,5 +242,6 @@ def _described(
         "ranges": ranges,
         "alphabet": ascii_lowercase[:LETTERS] if lettered else "",  # of the first input and of the answer
         "examples": examples.tolist(),
+        "columns": [] if labels is None else list(labels.columns),  # of variables, after every round
         "answers": [] if row is None else row.answers(examples).tolist(),
     }

@@ -116,7 +116,7 @@ def report_of(
     A looped network is drawn for lists of ``machines`` numbers.
     """
     if not path_of("FOLDER", what).exists():
-        if what not in (named := (*PROGRAMS, "benes")):
+        if ".py:" not in what and what not in (named := (*PROGRAMS, "benes")):
             missing = f"FOLDER is {meant(what, named)}, which does not exist"
             raise UsageError(f"{missing}; a PROGRAM must be one of {', '.join(named)}.")
         return program_report(what, MACHINES if machines is None else machines)

@@ -1,11 +1,14 @@
 """posattn compile: sizes, agreement of all levels, and folders that other verbs take."""
 
+import json
+
 import pytest
 import torch
 
 import posattn
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS
+from posattn.compiler.function_programs import OWN_PROGRAMS
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -71,3 +74,65 @@ def test_a_folder_of_another_program_is_refused(posattn_command, tmp_path):
 def test_bad_input_is_one_sentence(posattn_command, arguments, message):
     code, _, error = posattn_command("compile", *arguments)
     assert code == 2 and message in error and error.count("\n") == 1
+
+
+OWN = '''
+import posattn
+from posattn.compiler import Whole, send
+
+@posattn.program(k=Whole(0, 9))
+def prefix_sum(me, n, k):
+    """The left neighbour's number and twice the own one."""
+    double = 2 * k
+    heard = yield send((me + 1) % n, k)
+    return heard.get(), double
+
+@prefix_sum.truth
+def _(k):
+    return [(k[i - 1], 2 * k[i]) for i in range(len(k))]
+
+@posattn.program(k=Whole(0, 9))
+def wrong(me, n, k):
+    return k
+
+@wrong.truth
+def _(k):
+    return [each + 1 for each in k]
+'''
+
+
+def test_programs_of_ones_own_go_through_every_verb(posattn_command, tmp_path):
+    (tmp_path / "my.py").write_text(OWN)
+    code, shown, error = posattn_command("compile", "my.py:prefix_sum", "--machines", 3, "--check", "--save", "own")
+    assert (code, error) == (0, "") and "as written" in shown and "NO" not in shown
+    code, shown, _ = posattn_command("predict", "own", "1,2,3", "--task-file", "my.py", "--trace", "trace.json")
+    assert code == 0 and "3.0000 2.0000" in shown and shown.count("+0.0000 +0.0000") == 3
+    rounds = json.loads((tmp_path / "trace.json").read_text())["rounds"]
+    assert rounds[0]["variables"]["double"] == [2, 4, 6] and rounds[1]["variables"]["answer[0]"] == [3, 1, 2]
+    assert rounds[0]["at"] == "prefix-sum (my.py:9), round 0"
+    code, shown, _ = posattn_command("evaluate", "own", "--task-file", "my.py", "--samples", 20)
+    assert code == 0 and "closeness" in shown and "prefix-sum" in shown
+    code, shown, _ = posattn_command("graph", "my.py:prefix_sum", "--machines", 3, "--out", "own.svg")
+    assert code == 0 and "<svg" in (tmp_path / "own.svg").read_text()
+    code, shown, _ = posattn_command("export", "own", "--torch", "own.pt2", "--task-file", "my.py")
+    assert code == 0 and "within its bounds" in shown
+
+
+def test_a_program_that_is_wrong_by_its_own_truth_is_told(posattn_command, tmp_path):
+    (tmp_path / "my.py").write_text(OWN)
+    code, _, error = posattn_command("compile", "my.py:wrong", "--machines", 3, "--check")
+    assert code == 2 and "does not give the answers that its truth states" in error
+    code, _, error = posattn_command("compile", "my.py:wrnog", "--machines", 3)
+    assert code == 2 and "did you mean wrong?" in error
+
+
+def test_a_saved_program_of_ones_own_is_not_graded_by_the_library(posattn_command, tmp_path):
+    (tmp_path / "my.py").write_text(OWN)
+    posattn_command("compile", "my.py:prefix_sum", "--machines", 3, "--save", "own")
+    OWN_PROGRAMS.clear()
+    code, shown, _ = posattn_command("predict", "own", "1,2,3")
+    assert code == 0 and "Without the true answers" in shown and "--task-file" in shown
+    code, _, error = posattn_command("evaluate", "own")
+    assert code == 2 and "--task-file" in error
+    (tmp_path / "other.py").write_text(OWN.replace("double", "twice"))  # another program of that name
+    assert "Without the true answers" in posattn_command("predict", "own", "1,2,3", "--task-file", "other.py")[1]

@@ -104,3 +104,17 @@ def test_token_runs_and_graph_networks_are_refused(tmp_path):
         of_runs([tmp_path / "graph"])
     with pytest.raises(UsageError, match="there is no folder"):
         of_runs([tmp_path / "nowhere"])
+
+
+def test_a_program_from_a_file_is_shown_with_its_variables(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import posattn\nfrom posattn.compiler import send\n\n\n@posattn.program\ndef shifted(me, n, x):\n"
+        '    """The number before."""\n    heard = yield send((me + 1) % n, x)\n    return heard.get()\n'
+    )
+    (program,) = of_runs([f"{tmp_path}/my.py:shifted"]).programs
+    assert (program["name"], program["title"], program["machines"]) == ("shifted", "The number before", 8)
+    assert program["columns"] == [{"x": 0}, {"answer": 0}]
+    assert program["answers"][0] == [program["examples"][0][-1], *program["examples"][0][:-1]]
+    save(compile_program(f"{tmp_path}/my.py:shifted", 3), tmp_path / "saved")
+    (program,) = of_runs([tmp_path / "saved"]).programs
+    assert program["columns"] == [{"x": 0}, {"answer": 0}]

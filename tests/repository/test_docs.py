@@ -184,10 +184,10 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     elif command == "gpt2":
         assert posattn.task(given["name"]).TOKENS == "prompts" and console.parse_scales(given["scales"]), place
     elif command == "compile":
-        assert given["name"] is None or given["name"] in PROGRAMS, place
+        assert given["name"] is None or given["name"] in PROGRAMS or is_own_program(given["name"]), place
     elif command == "graph":
         known = (*PROGRAMS, "benes", None)
-        assert given["what"] in known or given["what"].startswith("runs/"), place
+        assert given["what"] in known or given["what"].startswith("runs/") or is_own_program(given["what"]), place
     elif command == "predict":
         readers = (console.parse_list, posattn.task("khop").encode, posattn.task("mixed-min").encode)
         assert any(reads(reader, " ".join(given["numbers"] or [given["run"]])) for reader in readers), place
@@ -195,6 +195,11 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         own = given["name"].endswith(".py")
         assert (ROOT / given["name"]).exists() if own else given["name"] in (*EXPERIMENTS, "all"), place
         assert given["scale"] in SIZES, place
+
+
+def is_own_program(name: str) -> bool:
+    path, _, own = name.partition(":")
+    return (ROOT / path).is_file() and f"def {own}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
 def reads(reader: Callable[[str], object], text: str) -> bool:

@@ -132,9 +132,10 @@ class ProgramsView {
     const lettered = (c) => (done ? ends.includes(c) : this.step === 0 && c === 0);
     const answers = (i, c) => ends.includes(c) && i < this.network.n; // spare machines have none
     const before = this.steps[Math.max(0, this.step - 1)].memory;
+    const named = variablesAt(this.program.columns, now);
     const heading = (_, c) => {
       const answer = ends.includes(c);
-      return make("th", { scope: "col", class: answer ? "output" : "" }, answer ? "answer" : c + 1);
+      return make("th", { scope: "col", class: answer ? "output" : "" }, answer ? "answer" : named[c] ?? c + 1);
     };
     const cell = (i) => (_, c) => {
       const value = now.memory[i * embed + c];
@@ -186,6 +187,12 @@ class ProgramsView {
       `Answer: ${answer.map((value) => this.word(value)).join("  ")}. ` +
       (truth ? `The obvious way gives ${same}.` : "Nothing on this page says what it should be.");
   }
+}
+
+/** The variable in every memory position, of a program that names them. A round's messages leave variables in their places. */
+function variablesAt(columns, { phase, round }) {
+  const at = columns[phase === "communicate" ? round - 1 : round];
+  return phase === "start" || !at ? {} : Object.fromEntries(Object.entries(at).map(([name, column]) => [column, name]));
 }
 
 /** The memory positions that hold the answer. */

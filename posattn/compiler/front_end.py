@@ -1,0 +1,281 @@
+"""Programs as plain Python functions: ``@posattn.program`` on a generator that says what one machine does.
+
+    @posattn.program(near=[Whole(0, N)] * 3, start=Bit)
+    def bfs(me, n, near, start):
+        level = select(start, 0, n)
+        for _ in range(n - 1):
+            heard = yield send(near, level + 1, when=[other < n for other in near])
+            level = minimum(level, heard.min(n))
+        return level
+
+All machines run the function in step. ``yield`` ends a round: it sends, waits for all machines, and gives the messages that
+arrived. Variables are the function's own, and keep their values from round to round.
+
+The function is executed once, on a :class:`Value` in place of every number, which notes how it was computed, in which round
+and line. What later rounds read is known afterwards, and becomes a memory position (``front_end_to_pcoc``).
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from posattn.compiler import analysis, expressions, program_messages, program_numbers
+from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
+from posattn.compiler.program_messages import Inbox, Place, Send
+from posattn.compiler.program_numbers import TRACING, Real, Stated, Value, as_bit, equal, values_in
+from posattn.errors import UsageError, shown
+
+_OWN_FILES = {module.__file__ for module in (analysis, expressions, program_messages, program_numbers)} | {__file__}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message to one address, as the round computes it. ``always``: it is sent whatever the data."""
+
+    to: Value
+    words: tuple[Value, ...]
+    when: Value
+    line: int
+
+
+@dataclass
+class Part:
+    """A round of the program: what it states, what it sends at its end, and the names of its variables then."""
+
+    stated: list[Stated] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    names: dict[Value, str] = field(default_factory=dict)
+    line: int = 0
+
+
+class Tracing:
+    """The program for ``n`` machines, as values and rounds. ``function`` is executed here, once."""
+
+    def __init__(self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float):
+        code = function.__code__
+        self.name, self.n, self.file, self.first = name, n, Path(code.co_filename).name, code.co_firstlineno
+        self.values: list[Value] = []
+        self.known: list[Known] = []
+        self.analysis = Analysis(self.known, n)
+        self.parts = [Part(line=self.first)]
+        self.inputs: list[Value] = []
+        self.reading: list[Value] = []  # by the expression that was noted last
+        self._gated: dict[Any, Value] = {}  # what senders gate, by what it is made of
+        token = TRACING.set(self)
+        try:
+            self.answers = self._execute(function, ranges, bound)
+        finally:
+            TRACING.reset(token)
+
+    @property
+    def here(self) -> Part:
+        return self.parts[-1]
+
+    def value(self, x: Expression) -> Value:
+        """``x`` as a value of this round; raises if its parts do not suit it."""
+        if isinstance(x, Value):
+            return x
+        self.reading = list(values_in(x))
+        return self._new(x, self.analysis.known(x))
+
+    def _new(self, x: Expression | None, known: Known) -> Value:
+        self.known.append(known)
+        self.values.append(Value(len(self.values), x, len(self.parts) - 1, _line()))
+        return self.values[-1]
+
+    def place(self, r: int, line: int) -> str:
+        """Where something is, for errors."""
+        return f"{self.name} ({self.file}:{line}), round {r}"
+
+    def _execute(self, function: Callable[..., Any], ranges: dict[str, Any], bound: float) -> list[Value]:
+        given: dict[str, Any] = {}
+        self.me = self.value(Me())
+        for name in inspect.signature(function).parameters:
+            if name in ("me", "n"):
+                given[name] = self.me if name == "me" else self.n
+                continue
+            kind = ranges.get(name, Real())
+            kinds = kind if isinstance(kind, (list, tuple)) else [kind]
+            made = [self._new(None, each.known(self.n, bound)) for each in kinds]
+            self.inputs += made
+            given[name] = made if isinstance(kind, (list, tuple)) else made[0]
+        running = None
+        try:
+            running = function(**given)
+            if not isinstance(running, Generator):
+                return self._answered(running)
+            inboxes: Any = None
+            while True:
+                try:
+                    asked = running.send(inboxes)
+                except StopIteration as ended:
+                    return self._answered(ended.value)
+                inboxes = self._exchanged(asked, running)
+        except Exception as error:
+            raise self._explained(error, running) from error
+
+    def _explained(self, error: Exception, running: Any) -> UsageError:
+        frame, line = _user_frame(error.__traceback__)
+        if frame is None and (waiting := _frames(running)):  # what was yielded is at fault
+            frame, line = waiting[0], waiting[0].f_lineno
+        reading = set(self.reading)
+        names = [] if frame is None else [name for v, name in _names(frame.f_locals).items() if v in reading]
+        about = f" ({', '.join(names)})" if names and isinstance(error, UsageError) else ""
+        text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}."
+        return UsageError(f"{self.place(len(self.parts) - 1, line or self.here.line)}{about}: {text}")
+
+    def _answered(self, found: Any) -> list[Value]:
+        if found is None:
+            raise UsageError("the program returns nothing; it must return its answer.")
+        answers = list(found) if isinstance(found, (list, tuple)) else [found]
+        self.reading = []
+        return [self.value(as_expression(answer)) for answer in answers]
+
+    # --- communication ---
+
+    def _exchanged(self, asked: Any, running: Any) -> Any:
+        """Ends a round; the inboxes that the next one begins with."""
+        sends = [] if asked is None else list(asked) if isinstance(asked, (list, tuple)) else [asked]
+        for each in sends:
+            if not isinstance(each, Send):
+                self.reading = [each] if isinstance(each, Value) else []
+                what = "a number" if isinstance(each, Value) else shown(each)
+                raise UsageError(f"{what} is yielded; yield sends: yield send(to, word).")
+        frames, names = _frames(running), dict[Value, str]()
+        for frame in frames:
+            names = _names(frame.f_locals) | names
+        part = self.here
+        part.names, part.line = names, frames[0].f_lineno
+        places = [self._sent(each, part) for each in sends]
+        self.parts.append(Part(line=part.line))
+        inboxes = [Inbox(self._arriving(group), len(each.words)) for group, each in zip(places, sends, strict=True)]
+        return inboxes[0] if isinstance(asked, Send) else tuple(inboxes)
+
+    def _sent(self, each: Send, part: Part) -> list[int]:
+        found = []
+        for to, when in zip(each.to, each.when, strict=True):
+            bit, address = self.value(as_bit(when)), self.value(as_expression(to))
+            if not self.known[address.index].integer:
+                raise UsageError(
+                    f"a message is for a machine whose number need not be whole; it must be 0 to {self.n - 1}."
+                )
+            words = tuple(self.value(as_expression(word)) for word in each.words)
+            if address.pure is not None and bit.pure is not None:
+                for i, (wanted, sends) in enumerate(zip(self.table(address), self.table(bit), strict=True)):
+                    if sends and wanted not in range(self.n):
+                        raise UsageError(f"machine {i} sends to machine {wanted:g}, which is not there; use when=.")
+            found.append(len(part.sent))
+            part.sent.append(Sent(address, words, bit, part.line))
+        return found
+
+    def table(self, value: Value) -> Array:
+        """The numbers of a value that depends on the machine alone, for every machine."""
+        assert value.pure is not None
+        return expressions.evaluate_expressions([value.pure], np.zeros((self.n, 1)), np.arange(self.n, dtype=float))[0]
+
+    def _arriving(self, numbers: list[int]) -> list[Place]:
+        """The places for the messages of one ``send``, by their numbers in the round that just ended."""
+        sent = [self.parts[-2].sent[number] for number in numbers]
+        if not sent:
+            return []
+        if all(each.to.pure is not None and each.when.pure is not None for each in sent):
+            return self._expected_all(numbers)
+        if len(numbers) > 1:
+            return [place for number in numbers for place in self._arriving([number])]
+        if sent[0].to.pure is not None:
+            return self._expected_all(numbers)
+        return [self._addressed(sent[0], numbers[0], i) for i in range(self.n)]
+
+    def _expected_all(self, numbers: list[int]) -> list[Place]:
+        """Places whose senders are known beforehand: the first one holds each machine's first message, and so on."""
+        senders: list[list[int]] = [[] for _ in range(self.n)]
+        for sent in (self.parts[-2].sent[number] for number in numbers):
+            to, when = self.table(sent.to), None if sent.when.pure is None else self.table(sent.when)
+            for i in range(self.n):
+                if when is not None and not when[i]:
+                    continue
+                if to[i] in range(self.n):
+                    senders[int(to[i])].append(i)
+        sent = self.parts[-2].sent[numbers[0]]
+        return [self._expected(sent, numbers[0], q, senders) for q in range(max(map(len, senders)))]
+
+    def _expected(self, sent: Sent, number: int, q: int, senders: list[list[int]]) -> Place:
+        """A place whose sender is known beforehand; the sender blanks what it does not send."""
+        known = tuple(each[q] if q < len(each) else -1 for each in senders)
+        if sent.when.pure is not None:
+            words = [self._received(word, known, (number, q, w)) for w, word in enumerate(sent.words)]
+            present = self.value(expressions.by_machine(float(i >= 0) for i in known))
+            return Place(present, tuple(words))
+        words = [
+            self._received(self._earlier(Select(sent.when, word, as_expression(0.0))), known, (number, q, w))
+            for w, word in enumerate(sent.words)
+        ]
+        return Place(self._received(sent.when, known, (number, q, -1)), tuple(words))
+
+    def _addressed(self, sent: Sent, number: int, i: int) -> Place:
+        """What machine ``i`` sends, of which everyone hears the address and the words."""
+        to, everyone = sent.to, (i,) * self.n
+        if sent.when.pure is None or not self.table(sent.when).all():
+            to = self._earlier(Select(sent.when, to, as_expression(float(self.n))))
+        present = self.value(equal(self._received(to, everyone), self.me))._set(delivered=(number, i, -1))
+        words = []
+        for w, word in enumerate(sent.words):
+            heard = self._received(word, everyone)
+            words.append(self.value(Select(present, heard, as_expression(0.0)))._set(delivered=(number, i, w)))
+        return Place(present, tuple(words))
+
+    def _earlier(self, x: Expression) -> Value:
+        """A value that the round that just ended computes for sending; equal ones are made once."""
+        key = tuple(id(part) if isinstance(part, Value) else -1 for part in vars(x).values())
+        if key not in self._gated:
+            self._gated[key] = self.value(x)._set(round=len(self.parts) - 2)
+        return self._gated[key]
+
+    def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
+        found = self._new(None, self.known[source.index].join(Known(0.0, 0.0, True)))
+        return found._set(source=source, senders=senders, delivered=delivered)
+
+
+def _line() -> int:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _OWN_FILES:
+        frame = frame.f_back
+    return 0 if frame is None else frame.f_lineno
+
+
+def _user_frame(trace: TracebackType | None) -> tuple[FrameType | None, int]:
+    """The innermost frame of an error that is not this package's, and its line."""
+    found: tuple[FrameType | None, int] = (None, 0)
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename not in _OWN_FILES:
+            found = trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
+def _frames(running: Any) -> list[FrameType]:
+    """The frames of a generator that waits at a yield, the innermost first."""
+    found: list[FrameType] = []
+    while (frame := getattr(running, "gi_frame", None)) is not None:
+        found, running = [frame, *found], running.gi_yieldfrom
+    return found
+
+
+def _names(variables: dict[str, Any]) -> dict[Value, str]:
+    """The values that variables hold, alone or in lists, by name."""
+    found: dict[Value, str] = {}
+    for name, held in variables.items():
+        if isinstance(held, Value):
+            found.setdefault(held, name)
+        elif isinstance(held, (list, tuple)):
+            for place, each in enumerate(held):
+                if isinstance(each, Value):
+                    found.setdefault(each, f"{name}[{place}]")
+    return found

@@ -1,0 +1,212 @@
+"""A program of the front end as PCOC: one round each, and a memory position for every number that a later round reads.
+
+A number that is kept is received from oneself. A message whose address depends on the machine alone is received from its
+sender. Of any other message everyone hears the address and the words, in positions of the sender's own, and takes what is
+addressed to it. So a round takes one layer, and memory grows with N; routing over a Beneš network (``mpc_to_pcoc``) takes
+2 log2 N - 1 layers, and its padding makes memory grow with N too.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from posattn.compiler.expressions import Expression, Memory, Sort, as_expression, both, either, linear, relu, resolved
+from posattn.compiler.front_end import Tracing
+from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
+from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
+from posattn.compiler.program_numbers import Value, rebuilt
+from posattn.compiler.traces import Labels
+
+
+@dataclass(frozen=True)
+class WrittenPCOC(PCOC):
+    """A PCOC program with its source. ``variables[r]`` says which values the variables have when round r ends, and where."""
+
+    tracing: Tracing = field(kw_only=True)
+    variables: tuple[dict[str, tuple[Value, int]], ...] = field(kw_only=True)
+
+    @property
+    def labels(self) -> Labels:
+        lines = (
+            part.line if part.sent or not part.stated else part.stated[0].named.line for part in self.tracing.parts
+        )
+        rounds = tuple(self.tracing.place(r, line) for r, line in enumerate(lines))
+        return Labels(rounds, tuple({name: at for name, (_, at) in each.items()} for each in self.variables))
+
+
+class _Layout:
+    """Which values a round finds in memory, and where."""
+
+    def __init__(self, tracing: Tracing, r: int, roots: Iterable[Value]):
+        found, waiting = set(), [value for value in roots if value.pure is None]
+        while waiting:
+            value = waiting.pop()
+            if value not in found:
+                found.add(value)
+                if value.round == r:
+                    waiting += [read for read in value.reads if read.pure is None]
+        ordered = sorted(found, key=lambda value: value.index)
+        self.computed = [value for value in ordered if value.round == r and value.x is not None]
+        self.heard = [value for value in ordered if value.round == r and value.x is None]
+        self.kept = [value for value in ordered if value.round < r]
+        self.at: dict[Value, int] = {value: k for k, value in enumerate(tracing.inputs)} if r == 0 else {}
+
+    def place(self, names: dict[Value, str], homes: dict[str, int]) -> dict[str, tuple[Value, int]]:
+        """Gives positions to what is in memory: a variable to its own where it can; returns those that have names."""
+        taken: set[int] = set()
+        found: dict[str, tuple[Value, int]] = {}
+        for value in sorted(self.kept, key=lambda value: value not in names):
+            name = names.get(value)
+            home = None if name is None else homes.get(name)
+            self.at[value] = _free(taken | set(homes.values())) if home is None or home in taken else home
+            taken.add(self.at[value])
+            if name is not None:
+                homes.setdefault(name, self.at[value])
+            found[name or f"line {value.line}, {value.index}"] = value, self.at[value]
+        same: dict[Any, int] = {}
+        for value in self.heard:
+            key = (value.source, value.senders)
+            if key not in same:
+                same[key] = _free(taken)
+                taken.add(same[key])
+            self.at[value] = same[key]
+        return found
+
+    def written(self) -> dict[int, Value]:
+        """The value that each position is given at the end of the round before."""
+        heard = {self.at[value]: value.source for value in self.heard if value.source is not None}
+        return heard | {self.at[value]: value for value in self.kept}
+
+    def receive(self, j: int) -> list[tuple[int, Sequence[int]]]:
+        heard = {self.at[value]: value.senders[j] for value in self.heard if value.senders[j] >= 0}
+        return [*((j, (self.at[value],)) for value in self.kept), *((i, (place,)) for place, i in heard.items())]
+
+    def expressions(self, memory: Memory) -> dict[Value, Expression]:
+        """All values of the round over its memory."""
+        found: dict[Value, Expression] = {value: memory[place] for value, place in self.at.items()}
+        sorts: dict[Any, Any] = {}
+        for value in self.computed:
+            found |= {read: read.pure for read in value.reads if read.pure is not None}
+            found[value] = rebuilt(value.x, found, sorts)
+        return found
+
+
+def _free(taken: set[int]) -> int:
+    return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+def as_pcoc(tracing: Tracing) -> WrittenPCOC:
+    """The PCOC program that runs the traced function."""
+    last = len(tracing.parts) - 1
+    layouts: list[_Layout] = []
+    roots: list[Value] = list(tracing.answers)
+    for r in reversed(range(last + 1)):
+        part = tracing.parts[r]
+        guarded = [value for sent in part.sent for value in (sent.to, sent.when)] + [each.value for each in part.stated]
+        layouts.insert(0, _Layout(tracing, r, [*roots, *guarded]))
+        # What the round before must write, and the variables that it assigned, which a trace shows.
+        kept = [*layouts[0].kept, *(value.source for value in layouts[0].heard if value.source is not None)]
+        roots = [*kept, *_assigned(tracing, r - 1)] if r else []
+    for r, layout in enumerate(layouts[1:], start=1):
+        layout.kept = list(dict.fromkeys([*layout.kept, *_assigned(tracing, r - 1)]))
+    return _assembled(tracing, layouts)
+
+
+def _assigned(tracing: Tracing, r: int) -> list[Value]:
+    """The values that variables were given in a round, but for lists of what depends on the machine alone."""
+    names = tracing.parts[r].names.items()
+    return [v for v, name in names if v.round == r and v is not tracing.me and (v.pure is None or "[" not in name)]
+
+
+def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
+    homes: dict[str, int] = {}  # the position of every variable
+    variables = [layout.place(tracing.parts[r].names, homes) for r, layout in enumerate(layouts[1:])]
+    answers = dict(enumerate(tracing.answers))
+    one = len(answers) == 1
+    variables.append({"answer" if one else f"answer[{at}]": (answer, at) for at, answer in answers.items()})
+    size = max([len(tracing.inputs), len(answers), *(1 + place for layout in layouts for place in layout.at.values())])
+    same: dict[object, Any] = {}  # the function for a computation: rounds with the same one share an MLP
+    computes: list[Local] = []
+    guards: list[Guard | None] = []
+    for r, layout in enumerate(layouts):
+        written = layouts[r + 1].written() if r + 1 < len(layouts) else answers
+        compute, guard = _compute(layout, written, size), _guard(tracing, r, layout)
+        computes.append(same.setdefault(_shape(map(as_expression, compute(Memory(size)))), compute))
+        if guard is not None:
+            excesses = guard(Memory(size))
+            shape = _shape(each.count for each in excesses)
+            guard = same.setdefault((shape, tuple(each.kind for each in excesses)), guard)
+        guards.append(guard)
+    rounds = [
+        Round(layout.receive, compute, guard)
+        for layout, compute, guard in zip(layouts[1:], computes[1:], guards[1:], strict=True)
+    ]
+    return WrittenPCOC(
+        machines=tracing.n,
+        memory=size,
+        inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
+        rounds=tuple(rounds),
+        outputs=tuple(answers),
+        start=computes[0],
+        start_guard=guards[0],
+        name=tracing.name,
+        tracing=tracing,
+        variables=tuple(variables),
+    )
+
+
+def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
+    def compute(memory: Memory) -> list[Expression]:
+        found = layout.expressions(memory)
+        new: list[Expression] = [as_expression(0.0)] * size
+        for place, value in written.items():
+            new[place] = found[value] if value.pure is None else value.pure
+        return new
+
+    return compute
+
+
+def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
+    """Counts messages to machines that are not there, and how far whole numbers leave the ranges stated for them."""
+    part, last = tracing.parts[r], tracing.n - 1
+    lost = [
+        sent
+        for sent in part.sent
+        if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last
+    ]
+    lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
+    stated = [each for each in part.stated if each.integer and each.value.pure is None]
+    if not lost and not stated:
+        return None
+
+    def guard(memory: Memory) -> list[Excess]:
+        found = layout.expressions(memory)
+        of: Callable[[Value], Expression] = lambda value: found[value] if value.pure is None else value.pure  # noqa: E731
+        beyond = [(both(of(sent.when), either(of(sent.to) < 0, of(sent.to) > last)), 1.0) for sent in lost]
+        excesses = [Excess(linear(*beyond), MISADDRESSES)] if beyond else []
+        for each in stated:
+            x = of(each.value)
+            excesses.append(Excess(relu(each.lo - x) + relu(x - each.hi), OVERFLOWS))
+        return excesses
+
+    return guard
+
+
+def _shape(made: Iterable[Expression]) -> tuple[Any, ...]:
+    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
+    parts: dict[Any, int] = {}
+    done: dict[Any, int] = {}
+
+    def described(part: Any) -> Generator[Any, Any, Any]:
+        if isinstance(part, tuple):
+            found = []
+            for each in part:
+                found.append((yield from described(each)))
+            return tuple(found)
+        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
+
+    def find(node: Any) -> Generator[Any, Any, int]:
+        key = (type(node), (yield from described(tuple(vars(node).values()))))
+        return parts.setdefault(key, len(parts))
+
+    return tuple(resolved(node, done, find) for node in made), *parts

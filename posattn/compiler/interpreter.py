@@ -1,0 +1,71 @@
+"""A program of the front end as it is written: round by round and message by message, without any network.
+
+Every level is held against it. Letters: n machines, c inputs of each, V values of the program.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posattn.compiler.expressions import Array, evaluate_expressions
+from posattn.compiler.front_end import Sent, Tracing
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC
+from posattn.compiler.program_numbers import Value
+from posattn.compiler.traces import Trace
+from posattn.errors import UsageError
+
+
+def run(tracing: Tracing, x: Array) -> Array:
+    """The answers (..., n, outputs) to inputs (..., n, c)."""
+    return np.stack([values_of(tracing, x)[..., answer.index] for answer in tracing.answers], axis=-1)
+
+
+def trace(program: WrittenPCOC, x: Array) -> Trace:
+    """Every variable at every machine and round, as the program is written, for inputs (..., n, c)."""
+    cells = values_of(program.tracing, program.given(x))
+    rounds = [{name: cells[..., value.index] for name, (value, _) in each.items()} for each in program.variables]
+    return Trace(program.name, program.labels.rounds, tuple(rounds))
+
+
+def values_of(tracing: Tracing, x: Array) -> Array:
+    """All values of a program (..., n, V), round by round; raises where a rule is broken."""
+    me = np.arange(tracing.n, dtype=float)
+    cells = np.zeros((*x.shape[:-1], len(tracing.values)))
+    for place, value in enumerate(tracing.inputs):
+        cells[..., value.index] = x[..., place]
+    for r, part in enumerate(tracing.parts):
+        for value in tracing.values:
+            if value.round == r:
+                if value.delivered is not None:
+                    cells[..., value.index] = _delivered(tracing, tracing.parts[r - 1].sent, value, cells)
+                elif value.x is not None:
+                    cells[..., value.index] = evaluate_expressions([value.x], cells, me)[0]
+        for each in part.stated:
+            found = cells[..., each.value.index]
+            _refuse((found < each.lo) | (found > each.hi), found, tracing.place(r, each.named.line),
+                    f"a number is {{:g}}, stated to be from {each.lo:g} to {each.hi:g}")  # fmt: skip
+        for sent in part.sent:
+            to, when = cells[..., sent.to.index], cells[..., sent.when.index] > 0.5
+            _refuse(when & ((to < 0) | (to >= tracing.n)), to, tracing.place(r, sent.line),
+                    f"it sends to machine {{:g}}; it must be 0 to {tracing.n - 1}")  # fmt: skip
+    return cells
+
+
+def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array) -> Array:
+    """A part of a message, for every machine: whether there is one (-1), or a word of it."""
+    assert value.delivered is not None
+    number, sender, part = value.delivered
+    message = sent[number]
+    senders = np.array(value.senders) if value.senders else np.full(tracing.n, sender)
+    to, when = (cells[..., each.index][..., senders] for each in (message.to, message.when))
+    expected = message.to.pure is not None  # then the places are laid out by the addresses
+    there = (senders >= 0) if expected else (to == np.arange(tracing.n))
+    if message.when.pure is None or not expected:
+        there = there & (when > 0.5)
+    word = np.ones(to.shape) if part < 0 else cells[..., message.words[part].index][..., senders]
+    return np.where(there, word, 0.0)
+
+
+def _refuse(broken: NDArray[np.bool_], found: Array, place: str, what: str) -> None:
+    if broken.any():
+        where = tuple(np.argwhere(broken)[0])
+        raise UsageError(f"{place}, machine {where[-1]}: {what.format(found[where])}.")

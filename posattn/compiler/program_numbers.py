@@ -1,0 +1,324 @@
+"""Numbers of a program that is written as a function (``front_end``): what inputs may be, and what can be computed.
+
+While the function is executed a number is a :class:`Value`. It notes how it was computed, and what the analysis knows of it, so
+that a wrong operation is an error in its own line.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import reduce, wraps
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from posattn.compiler import expressions
+from posattn.compiler.analysis import Known
+from posattn.compiler.expressions import Assume, Expression, MemoryCell, Sort, as_expression
+from posattn.errors import UsageError, several, shown, whole
+
+if TYPE_CHECKING:
+    from posattn.compiler.front_end import Tracing
+
+P = ParamSpec("P")
+_EXACT = 1 << 40  # sums of whole numbers below this are exact
+_LONGEST_SUM = 16  # a quotient with more values than this is found by long division
+
+
+# --- what inputs may be ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A number that depends on the number of machines: ``N``, or a sum or multiple of it, such as ``2 * N - 1``."""
+
+    factor: float = 1
+    added: float = 0
+
+    def __add__(self, other: float) -> "Machines":
+        return Machines(self.factor, self.added + other)
+
+    def __sub__(self, other: float) -> "Machines":
+        return self + -other
+
+    def __mul__(self, other: float) -> "Machines":
+        return Machines(self.factor * other, self.added * other)
+
+    def __neg__(self) -> "Machines":
+        return self * -1
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: float) -> "Machines":
+        return -self + other
+
+
+N = Machines()
+Limit = float | Machines
+
+
+@dataclass(frozen=True)
+class Range:
+    """What an input may be: numbers from ``lo`` to ``hi``; without them, from minus the bound to the bound."""
+
+    lo: Limit | None = None
+    hi: Limit | None = None
+    integer: bool = False
+
+    def known(self, n: int, bound: float) -> Known:
+        lo, hi = (
+            _number(end, n) for end in (-bound if self.lo is None else self.lo, bound if self.hi is None else self.hi)
+        )
+        return Known(lo, hi, self.integer)
+
+
+def _number(limit: Limit, n: int) -> float:
+    return limit.factor * n + limit.added if isinstance(limit, Machines) else limit
+
+
+def Whole(lo: Limit, hi: Limit) -> Range:
+    """A whole number from ``lo`` to ``hi``."""
+    return Range(lo, hi, True)
+
+
+def Real(lo: Limit | None = None, hi: Limit | None = None) -> Range:
+    """A real number from ``lo`` to ``hi``, or any within the bound that ``compile`` is given."""
+    return Range(lo, hi)
+
+
+Bit = Whole(0, 1)
+
+
+# --- numbers while a program is traced ---------------------------------------------------------------------------------
+
+TRACING: ContextVar["Tracing | None"] = ContextVar("tracing", default=None)
+
+
+def traced(made: Callable[P, Expression]) -> Callable[P, Expression]:
+    """A function of expressions whose result is noted as a :class:`Value` while a program is traced."""
+
+    @wraps(made)
+    def noted(*args: P.args, **kwargs: P.kwargs) -> Expression:
+        tracing = TRACING.get()
+        if tracing is None:
+            return made(*args, **kwargs)
+        tracing.reading = list(values_in(args))
+        return tracing.value(made(*args, **kwargs))
+
+    return noted
+
+
+class Value(MemoryCell):
+    """A number of a program: how it is computed from others (``x``; None if it is given), and in which round and line.
+
+    ``pure`` is set if it depends on the machine's number alone: the same without other values. ``source`` and ``senders`` are
+    set if it is received: the sender's number, and who sends to each machine (-1: nobody). ``delivered`` names the message that
+    it is a part of: (send, sender or place, which word, or -1 for whether there is one).
+    """
+
+    def __init__(self, index: int, x: Expression | None, r: int, line: int):
+        super().__init__(index)
+        reads = () if x is None else tuple(values_in(x))
+        pure = None
+        if x is not None and all(read.pure is not None for read in reads):
+            pure = rebuilt(x, {read: read.pure for read in reads if read.pure is not None})
+        self._set(x=x, round=r, line=line, reads=reads, pure=pure, source=None, senders=(), delivered=None)
+
+    def _set(self, **fields: Any) -> "Value":
+        vars(self).update(fields)
+        return self
+
+    x: Expression | None
+    round: int
+    line: int
+    reads: tuple["Value", ...]
+    pure: Expression | None
+    source: "Value | None"
+    senders: tuple[int, ...]
+    delivered: tuple[int, int, int] | None
+
+    def __bool__(self) -> bool:
+        known_of(self)
+        raise UsageError(
+            "machines run in step, so if, and, or, not, min and max of Python do not apply to their numbers; use select, "
+            "& | ~, minimum and maximum, or when= of a message."
+        )
+
+    def __floordiv__(self, divisor: int) -> Expression:  # type: ignore[override]
+        return quotient(self, divisor)
+
+    def __mod__(self, divisor: int) -> Expression:  # type: ignore[override]
+        known = known_of(self)
+        rest = self - quotient(self, divisor) * divisor
+        if known.lo // divisor == known.hi // divisor:
+            return rest
+        return traced(Assume)(rest, 0.0, divisor - 1.0, True)
+
+
+_ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "abs")
+_OF_BITS = ("gt", "lt", "ge", "le", "eq", "ne", "and", "rand", "or", "ror", "invert")
+for _name in (*_ARITHMETIC, *_OF_BITS):
+    setattr(Value, f"__{_name}__", traced(getattr(Expression, f"__{_name}__")))
+Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
+
+
+def values_in(node: object) -> Iterable[Value]:
+    """The values that an expression reads."""
+    if isinstance(node, Value):
+        yield node
+    elif isinstance(node, (Expression, Sort)):
+        for part in vars(node).values():
+            yield from values_in(part)
+    elif isinstance(node, tuple):
+        for part in node:
+            yield from values_in(part)
+
+
+def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None = None) -> Any:
+    """An expression with every value replaced; ``sorts`` keeps what several expressions share."""
+    sorts = {} if sorts is None else sorts
+    if isinstance(node, Value):
+        return of[node]
+    if isinstance(node, tuple):
+        return tuple(rebuilt(part, of, sorts) for part in node)
+    if isinstance(node, Sort):
+        if node not in sorts:
+            sorts[node] = Sort(rebuilt(node.records, of, sorts), node.key)
+        return sorts[node]
+    if isinstance(node, Expression):
+        return type(node)(**{name: rebuilt(part, of, sorts) for name, part in vars(node).items()})
+    return node
+
+
+def known_of(x: Expression | float) -> Known:
+    tracing = TRACING.get()
+    if tracing is None:
+        raise UsageError("this function is for programs of @posattn.program; it was called outside of one.")
+    tracing.reading = list(values_in(x))
+    return tracing.analysis.known(as_expression(x))
+
+
+# --- functions of numbers ----------------------------------------------------------------------------------------------
+
+minimum, maximum = traced(expressions.minimum), traced(expressions.maximum)
+relu, absolute, equal = traced(expressions.relu), traced(expressions.absolute), traced(expressions.equal)
+by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
+both, either = traced(expressions.both), traced(expressions.either)
+
+
+def as_bit(x: Expression | float) -> Expression:
+    if TRACING.get() is not None and not ((known := known_of(x)).integer and known.lo >= 0 and known.hi <= 1):
+        raise UsageError(f"a number in [{known.lo:g}, {known.hi:g}] is used as a bit; a bit is 0 or 1.")
+    return as_expression(x)
+
+
+@traced
+def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
+    """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
+    return as_expression((b, a)[int(chosen)]) if isinstance(chosen, (int, float)) else expressions.select(chosen, a, b)
+
+
+def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
+    """The records in ascending order of field ``key``, which must be an integer."""
+    found, tracing = expressions.sort_records(records, key), TRACING.get()
+    return found if tracing is None else [[tracing.value(part) for part in record] for record in found]
+
+
+def clamp(x: Expression | float, lo: Expression | float, hi: Expression | float) -> Expression:
+    """The number from ``lo`` to ``hi`` that is nearest to ``x``."""
+    return maximum(minimum(x, hi), lo)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A range that ``within`` states."""
+
+    value: Value
+    lo: float
+    hi: float
+    integer: bool
+    named: Value
+
+
+def within(x: Expression | float, lo: float, hi: float) -> Expression:
+    """``x``, of which the program states that it lies from ``lo`` to ``hi``: more than the ranges of its parts show.
+
+    For whole numbers every level checks it. Of real numbers the network believes it.
+    """
+    known, tracing = known_of(x), TRACING.get()
+    found = traced(Assume)(as_expression(x), float(lo), float(hi), known.integer)
+    assert tracing is not None and isinstance(found, Value)
+    tracing.here.stated.append(Stated(tracing.value(as_expression(x)), float(lo), float(hi), known.integer, found))
+    return found
+
+
+def quotient(x: Expression, divisor: int) -> Expression:
+    """x // divisor of a whole number, exactly: a sum of comparisons, or long division where the sum would be long."""
+    known, divisor = known_of(x), whole("the divisor of // or %", divisor)
+    if not known.integer:
+        raise UsageError("// and % are of numbers that need not be whole; they are exact for whole numbers only.")
+    first, last = int(known.lo // divisor), int(known.hi // divisor)
+    if last - first <= _LONGEST_SUM:
+        steps = [(x >= value * divisor, 1.0) for value in range(first + 1, last + 1)]
+        return traced(Assume)(expressions.linear(*steps, constant=float(first)), float(first), float(last), True)
+    rest, found = x - first * divisor, as_expression(float(first))
+    for power in reversed(range((last - first).bit_length())):
+        digit = rest >= divisor << power
+        rest, found = rest - digit * (divisor << power), found + digit * (1 << power)
+        rest = traced(Assume)(rest, 0.0, float((divisor << power) - 1), True)
+    return traced(Assume)(found, float(first), float(last), True)
+
+
+def times(count: Expression | float, x: Expression | float) -> Expression:
+    """count · x for a whole number ``count``: x is added up by the binary digits of the count."""
+    known = known_of(count)
+    if not known.integer:
+        raise UsageError("times is given a count that need not be whole; its first argument must be a whole number.")
+    rest, found = as_expression(count) - known.lo, as_expression(x) * known.lo
+    for power in reversed(range(int(known.hi - known.lo).bit_length())):
+        digit = rest >= 1 << power
+        rest = traced(Assume)(rest - digit * (1 << power), 0.0, float((1 << power) - 1), True)
+        found = found + select(digit, as_expression(x) * float(1 << power), 0)
+    return traced(as_expression)(found)
+
+
+def lookup(table: Sequence[Any], *indices: Expression | float) -> Expression:
+    """``table[i]``, or ``table[i][j]`` and so on, of numbers that may themselves be computed; indices are whole numbers."""
+    index, *others = indices
+    if others:
+        return lookup([lookup(row, *others) for row in several("table", table)], index)
+    entries, known = several("table", table), known_of(index)
+    if not known.integer or known.lo < 0 or known.hi >= len(entries):
+        raise UsageError(
+            f"lookup is given an index in [{known.lo:g}, {known.hi:g}]; a table of {len(entries)} has whole indices "
+            f"from 0 to {len(entries) - 1}."
+        )
+    entries, first = entries[int(known.lo) : int(known.hi) + 1], int(known.lo)
+    steps = [as_expression(index) >= first + place for place in range(1, len(entries))]
+    if all(isinstance(entry, int) and abs(entry) < _EXACT for entry in entries):
+        rises = ((step, float(b - a)) for step, (a, b) in zip(steps, pairwise(entries), strict=True))
+        found = expressions.linear(*rises, constant=float(entries[0]))
+    else:
+        ends = pairwise([as_expression(1.0), *steps, as_expression(0.0)])
+        bits = [Assume(here - after, 0.0, 1.0, True) for here, after in ends]
+        found = total(select(bit, entry, 0) for bit, entry in zip(bits, entries, strict=True))
+    return one_of(found, entries)
+
+
+def one_of(x: Expression, numbers: Sequence[Any]) -> Expression:
+    """``x``, which is known to be one of the numbers."""
+    joined = reduce(Known.join, map(known_of, numbers))
+    return traced(Assume)(x, joined.lo, joined.hi, joined.integer)
+
+
+def greater(a: Expression | float, b: Expression | float, gap: float) -> Expression:
+    """The bit [a > b] of real numbers that are equal or differ by ``gap`` or more; otherwise it need not be a bit."""
+    if not gap > 0:
+        raise UsageError(f"gap is {shown(gap)}; it must be a number above 0.")
+    share = (as_expression(a) - b) / gap
+    step = Assume(relu(share) - relu(share - 1), 0.0, 1.0, True)
+    return traced(as_expression)(step >= 1)
+
+
+def total(parts: Iterable[Expression]) -> Expression:
+    found = expressions.linear(*((part, 1.0) for part in parts))
+    return traced(as_expression)(found)
