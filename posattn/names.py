@@ -9,7 +9,7 @@ TASKS = (
 )
 ARCHITECTURES = (
     *("positional", "scale-exact", "standard", "positional-input", "misaligned", "input-regularized"),
-    *("no-encoding", "rope-only", "standard-rope", "looped", "table", "alibi", "randomized"),
+    *("no-encoding", "rope-only", "standard-rope", "looped", "alibi", "randomized", "table"),
 )
 ENCODINGS = ("one-hot", "binary", "sinusoidal")
 LAYOUTS = ("elements", "elements-shared", "characters")

@@ -126,7 +126,7 @@ def check_saves(config, model, x, answers):
     with tempfile.TemporaryDirectory() as folder:
         if config.kind == "compiled":
             told = SimpleNamespace(temperature=None, error=0.0, misfit=0.0)
-            own = {"program": SimpleNamespace(name="mine"), "source": None, "bound": 1.0}
+            own = {"program": SimpleNamespace(name="mine", labels=None), "source": None, "bound": 1.0}
             save_program(SimpleNamespace(**own, model=model.double(), lowered=told), folder)
             close(posattn.load(folder).predict(x.double())[0].float(), answers)
         elif config.reads == "none" or config.n == {"letters": 3, "prompts": 23}[config.reads]:

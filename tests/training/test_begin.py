@@ -8,11 +8,12 @@ import torch
 
 import posattn
 from posattn import ModelConfig, UsageError
-from posattn.looped import AnyLengthConfig
+from posattn.looped import AnyLengthConfig, LoopedConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
 from posattn.training.begin import check_begin, initial_parameters, with_begin
-from posattn.training.ways import LOGITS
 from posattn.training.workers import Workers
+
+LOGITS = LoopedConfig.sharpened
 
 STORED = Path(__file__).parents[2] / "results" / "length-generalization"
 CPU = torch.device("cpu")
