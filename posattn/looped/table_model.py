@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from posattn.devices import check_fits
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, flag, positive, whole
 from posattn.looped.families import FAMILIES, Loop
 from posattn.looped.offsets import rows, split_weights
 from posattn.model import KINDS_BY_ARCH
@@ -78,6 +78,12 @@ class TableConfig(NetworkConfig):
         for field in ("n", "words", "width"):
             self._set(field, whole(field, getattr(self, field)))
         self._set("sharpness", positive("sharpness", self.sharpness))
+        flag("fixed", self.fixed)
+
+    @property
+    def least_numbers(self) -> int:
+        """The weights of the three MLPs, without biases."""
+        return self.width * (7 * self.words + 4)
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
         """How many numbers a position of a sequence of n takes in memory, about."""
@@ -115,6 +121,7 @@ class TableNetwork(nn.Module):
 
     def __init__(self, config: TableConfig):
         super().__init__()
+        config.require_room()
         self.config = config
         w, hidden = config.words, config.width
         self.logits = nn.Parameter(torch.randn(2, len(_FAMILY.candidates) + 1) / (len(_FAMILY.candidates) + 1) ** 0.5)

@@ -1,5 +1,7 @@
 """The table network: exact weights exist and hold for every length and alphabet, letters are alike to it, and it trains."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -83,14 +85,13 @@ def test_it_trains_saves_and_loads(fixed, tmp_path):
 
 
 def test_sharpening_reaches_the_logits():
-    """With attention that is learned, the recipe's factor changes training; where it is fixed, it does not."""
-    out = {}
+    """With attention that is learned, the recipe's factor on the logits changes training; where it is fixed, it does not."""
+    plan = posattn.Recipe(schedule="cosine", lr=1e-3, samples=40, epochs=2, batch=20)
     for fixed in (False, True):
-        for change in ({}, {"recipe": "tuned"}):
-            config = TableConfig(5, words=1, width=4, fixed=fixed)
-            run = posattn.train("khop", config, samples=40, epochs=2, batch=20, device="cpu", lr=1e-3, **change)
-            out[fixed, bool(change)] = run.predict(TASK.sample(3, n=5)[0])
-    assert not torch.equal(out[False, False], out[False, True])
+        config = TableConfig(5, words=1, width=4, fixed=fixed)
+        runs = [posattn.train("khop", config, recipe=replace(plan, sharpen_to=share), device="cpu") for share in (0.0, 0.9)]
+        first, second = (run.predict(TASK.sample(3, n=5)[0]) for run in runs)
+        assert torch.equal(first, second) == fixed
 
 
 def test_commands_and_python_make_the_same_network():
@@ -102,6 +103,8 @@ def test_commands_and_python_make_the_same_network():
     [
         (lambda: TableConfig(0), "n is 0; it must be a whole number of at least 1."),
         (lambda: TableConfig(5, words=1.5), "words is 1.5"),
+        (lambda: TableConfig(5, fixed="no"), "fixed is 'no'"),
+        (lambda: TableConfig(10**9, width=10**9).build(), "the weights of a network for TableConfig"),
         (lambda: TableConfig(5, family="dilated"), "family is 'dilated', a field of LoopedConfig"),
         (lambda: network_for("sort", arch="table"), "the table network reads the tokens 'letters'; the task sort has"),
         (lambda: TableConfig(5).build()(torch.tensor([[2]])), "the sequence is a hop count alone"),
