@@ -179,7 +179,8 @@ class Analysis:
 
     def _check_comparison(self, a: Known, b: Known) -> None:
         if not (a.integer and b.integer):
-            raise UsageError(f"{self.place}a comparison is of numbers that need not be integers; compare integers, or reals by greater(a, b, gap).")
+            told = f"{self.place}a comparison is of numbers that need not be integers"
+            raise UsageError(f"{told}; compare integers, or reals by greater(a, b, gap).")
         if a.misfit + b.misfit > STEP_MARGIN:
             raise UsageError(
                 f"{self.place}a comparison is of fitted numbers with an error of {a.misfit + b.misfit:.2g}."
