@@ -157,6 +157,28 @@ def test_a_sequence_of_nothing_but_padding_attends_to_nothing(causal, dtype):
     assert x.grad[1].abs().max() > 0
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lead", [10.0, 20.0, 40.0])
+def test_float16_attends_to_what_is_left_when_padding_leads_the_logits(lead, causal):
+    """The first position leads every row, and is padding; in a frozen layer the last one leads, and is cut off."""
+    layer = PositionalAttention(6, 8, 2, causal=causal, d_k=2)
+    with torch.no_grad():
+        layer.attention.W_Q.weight.fill_(1)
+        layer.attention.W_K.weight.copy_(torch.randn(4, 6).round(decimals=1))
+        layer.attention.W_K.weight[:, 0] = layer.attention.W_K.weight[:, -1] = lead / math.sqrt(2)
+    x, mask = torch.randn(3, 6, 8).half(), torch.tensor([True, False, False, False, False, True])
+    exact, half = copy.deepcopy(layer.double()), layer.half()
+    expected = exact(x.double(), mask)
+    frozen = half.freeze()
+    for one in (half, frozen, exact.freeze().half()):
+        torch.testing.assert_close(one(x, mask).double(), expected, rtol=0.01, atol=0.01)
+        assert one.weights(6, mask).dtype == one(x).dtype == torch.float16
+        shorter = exact(x[:, :5].double(), mask[:5])
+        torch.testing.assert_close(one(x[:, :5], mask[:5]).double(), shorter, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(frozen(x[:, :5]).double(), exact(x[:, :5].double()), rtol=0.01, atol=0.01)
+    torch.testing.assert_close(frozen(x), half(x), rtol=0.01, atol=0.01)
+
+
 def test_causal_rows_before_the_first_real_token_attend_to_nothing():
     layer = lively_layer(5, 6, 3, causal=True)
     a = layer.weights(5, torch.tensor([True, True, False, False, False]))
