@@ -27,7 +27,7 @@ def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Floa
 def product_each(
     a: Float[Tensor, "*#batch H n n"], v: Float[Tensor, "*batch n H e"], padding: Bool[Tensor, "*#batch n"] | None
 ) -> Float[Tensor, "*batch n H e"]:
-    """Y = A V with a matrix A for each sequence, whose weights are zero at padding. Nothing in the padding counts, nan neither."""
+    """Y = A V with a matrix A for each sequence, zero at padding. Not even a nan in the padding counts."""
     v = v if padding is None else v.masked_fill(padding[..., None, None], 0)
     return (a.to(v.dtype) @ v.transpose(-3, -2)).transpose(-3, -2)
 

@@ -225,6 +225,15 @@ def test_dropout_with_padding():
     assert layer.training
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_nan_in_padding_stays_there(dropout, dtype):
+    layer, mask = lively_layer(7, 6, 3, dropout=dropout, dtype=dtype), padding(7, 4, n=7)
+    x = torch.randn(2, 7, 6, dtype=dtype).masked_fill(mask[..., None], torch.nan)
+    assert layer(x, mask).isfinite().all()
+    assert layer.freeze()(x, mask).isfinite().all()
+
+
 # --- precision, compilation, copies ------------------------------------------------------------------------------------------
 
 
