@@ -179,7 +179,7 @@ class FrozenAttention(DecodingLayer):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What ``half``, ``to`` and ``cuda`` call: float16 is for the other tensors."""
         a = self.A
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.A.dtype == torch.float16:
             self.A = a.to(self.A.device)
         return self

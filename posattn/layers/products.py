@@ -52,7 +52,7 @@ def over_padding(
 
     A row that attends to padding alone is zero. So is one whose other weights round to zero.
     """
-    if padding is None:
+    if padding is None or not v.numel():
         return apply(v)
     n, heads = v.shape[-3:-1]
     y = apply(v.masked_fill(padding[..., None, None], 0))

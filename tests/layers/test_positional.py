@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from posattn import PositionalAttention, UsageError
+from posattn import LoopedAttention, PositionalAttention, UsageError
 from posattn.encodings import ENCODINGS
 
 
@@ -184,6 +184,14 @@ def test_causal_rows_before_the_first_real_token_attend_to_nothing():
     a = layer.weights(5, torch.tensor([True, True, False, False, False]))
     assert a[:, :2].eq(0).all()
     torch.testing.assert_close(a[:, 2:].sum(dim=-1), torch.ones(3, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_empty_batch_may_have_a_padding_mask(dtype):
+    layer = lively_layer(5, 6, 3, dtype=dtype)
+    x, mask = torch.zeros(0, 5, 6, dtype=dtype), torch.zeros(0, 5, dtype=torch.bool)
+    for one in (layer, layer.freeze(), LoopedAttention(6, 3).to(dtype)):
+        assert one(x, mask).shape == (0, 5, 6) == one(x, torch.zeros(5, dtype=torch.bool)).shape
 
 
 # --- dropout ---------------------------------------------------------------------------------------------------------------
@@ -490,3 +498,17 @@ def test_bad_decoding_is_refused():
         layer.step(torch.zeros(5, 8, 6), state)
     with pytest.raises(UsageError, match="state is None; it must be what start or step returned"):
         layer.step(torch.zeros(5, 6), None)
+    x = torch.zeros(5, 6)
+    for other in (
+        PositionalAttention(7, 12, 3, causal=True),
+        PositionalAttention(7, 6, 2, causal=True),
+        PositionalAttention(5, 6, 3, causal=True),
+        PositionalAttention(7, 6, 3, causal=True).double(),
+    ):
+        with pytest.raises(
+            UsageError, match=r"state is of another layer: torch.float.* it must be torch.float32 of shape"
+        ):
+            layer.step(x, other.start(5))
+    with pytest.raises(UsageError, match="this layer is not causal; decoding position by position needs causal=True"):
+        PositionalAttention(7, 6, 3).step(x, state)
+    assert layer.freeze(5).step(x, state)[1].length == 1, "room for more positions than the layer takes does no harm"
