@@ -29,8 +29,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import posattn
 
 HEADS = 8
-GPU = ((128, 64, 256, 1.0, 1.5), (512, 64, 512, 1.3, 2.0), (2048, 32, 512, 1.5, 2.2), (8192, 8, 512, 1.5, 2.2))
-CPU = (512, 8, 256, 1.5, 2.0)  # n, batch, width; how many times as fast is required, and the goal
+GPU = ((128, 64, 256), (512, 64, 512), (2048, 32, 512), (8192, 8, 512))  # n, batch, width
+CPU = (512, 8, 256)
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 
 
@@ -120,9 +120,9 @@ def measured(layer: nn.Module, n: int, batch: int, d: int) -> dict[str, float]:
 def gpu_rows(flexible: bool) -> list[dict[str, object]]:
     rows = []
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16, causal, {HEADS} heads")
-    header = ("ours ms", "SDPA ms", "Flex ms", "ratio", "required", "goal", "GiB", "SDPA")
+    header = ("ours ms", "SDPA ms", "Flex ms", "ratio", "GiB", "SDPA")
     print(f"{'n, batch, width':20}" + "".join(f"{name:>9}" for name in header))
-    for n, batch, d, required, goal in GPU:
+    for n, batch, d in GPU:
         torch.cuda.empty_cache()
         found = {"ours": measured(positional(n, d), n, batch, d)}
         for backend in BACKENDS:
@@ -140,7 +140,7 @@ def gpu_rows(flexible: bool) -> list[dict[str, object]]:
         ours, theirs, flex = found["ours"], found[best], found.get("flex", {"ms": math.nan})
         ratio = theirs["ms"] / ours["ms"]
         rows.append({"n": n, "batch": batch, "d": d, "ratio": ratio, "best": best, **found})
-        shown = (ours["ms"], theirs["ms"], flex["ms"], ratio, required, goal, ours["GiB"], theirs["GiB"])
+        shown = (ours["ms"], theirs["ms"], flex["ms"], ratio, ours["GiB"], theirs["GiB"])
         print(f"{f'{n}, {batch}, {d}':20}" + "".join(f"{each:9.3f}" for each in shown) + f"  {best}", flush=True)
     return rows
 
@@ -219,7 +219,7 @@ def tune(index: int, warm: tuple[int, int] | None = None) -> dict[str, list[tupl
     """Milliseconds of the kernels by tiling, in a row of the benchmark; ``warm`` only compiles a part of them."""
     from posattn.kernels import mixing
 
-    n, batch, d, *_ = GPU[index]
+    n, batch, d = GPU[index]
     e = d // HEADS
     q, k = (torch.randn(HEADS, e, n, device="cuda", dtype=torch.bfloat16).mT for _ in range(2))
     v, dy = torch.randn(2, batch, n, HEADS, e, device="cuda", dtype=torch.bfloat16)
@@ -271,7 +271,7 @@ def profiled(index: int) -> None:
     """The kernels of a step of ours that take most time."""
     from torch.profiler import ProfilerActivity, profile
 
-    n, batch, d, *_ = GPU[index]
+    n, batch, d = GPU[index]
     layer = positional(n, d).cuda().bfloat16()
     x = torch.randn(batch, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     step = step_of(layer, x, torch.randn_like(x))
@@ -299,7 +299,7 @@ def in_parallel(jobs: list[list[str]]) -> None:
 
 def cpu_row() -> dict[str, object]:
     """Both in turns, so that what else the machine does hits both; the medians count."""
-    n, batch, d, required, goal = CPU
+    n, batch, d = CPU
     torch.manual_seed(0)
     x = torch.randn(batch, n, d, requires_grad=True)
     layers = {
@@ -315,7 +315,7 @@ def cpu_row() -> dict[str, object]:
             times[name].append(time.perf_counter() - start)
     ours, theirs = (1e3 * statistics.median(times[name][3:]) for name in ("ours", "sdpa"))
     print(f"CPU, {torch.get_num_threads()} threads, float32, causal, {HEADS} heads: n = {n}, batch {batch}, width {d}")
-    print(f"ours {ours:.1f} ms, SDPA {theirs:.1f} ms, ratio {theirs / ours:.2f} (required {required}, goal {goal})")
+    print(f"ours {ours:.1f} ms, SDPA {theirs:.1f} ms, ratio {theirs / ours:.2f}")
     return {"n": n, "batch": batch, "d": d, "ours ms": ours, "SDPA ms": theirs, "ratio": theirs / ours}
 
 

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-import posattn
 from posattn.encodings import rotate
 
 
@@ -123,9 +122,3 @@ class Attention(nn.Module):
     def mix(self, a: Float[Tensor, "*#batch H n n"], x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
         """(⊕_h A_h X W_V,h) W_O."""
         return self.W_O(merge_heads(a @ split_heads(self.W_V(x), self.heads)))
-
-
-def __getattr__(name: str) -> object:
-    if name == "PositionalAttention":  # layers that were pickled whole name this module
-        return posattn.PositionalAttention
-    raise AttributeError(f"module 'posattn.attention' has no attribute {name!r}")

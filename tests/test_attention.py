@@ -7,7 +7,6 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import nn
 
-import posattn
 from posattn.attention import Attention, attention_weights, merge_heads, split_heads
 
 
@@ -63,9 +62,3 @@ def test_heads_split_and_merge():
     assert heads.shape == (2, 5, 3, 2)
     assert torch.equal(heads[1, 4, 2], x[1, 2, 8:10])
     assert torch.equal(merge_heads(heads), x)
-
-
-def test_the_layer_is_found_where_pickles_look_for_it():
-    assert posattn.attention.PositionalAttention is posattn.PositionalAttention
-    with pytest.raises(AttributeError, match="has no attribute 'NegationalAttention'"):
-        _ = posattn.attention.NegationalAttention

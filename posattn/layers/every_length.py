@@ -63,12 +63,13 @@ class LoopedAttention(MixingLayer):
     ) -> Float[Tensor, "*batch n H e"]:
         """The values after all loops: numerators and denominators of the softmax are sums of shifted rows."""
         if seen is not None or causal != self.causal:
-            raise UsageError(f"attn_mask is given; this layer takes none, as it was built with causal={self.causal}.")
+            given = "is_causal is True" if seen is None else "attn_mask is given"
+            raise UsageError(f"{given}; this layer takes no mask, as it was built with causal={self.causal}.")
         n = v.shape[-3]
         real = v.new_ones(n, 1) if padding is None else (~padding).to(v.dtype)[..., None]
         table = self.logits.softmax(dim=-1).to(v.dtype).mT  # (C, H)
         for loop in FAMILIES["dilated"].loops(n):
-            v = v if padding is None else v * real[..., None]
+            v = v if padding is None else v.masked_fill(padding[..., None, None], 0)
             total, kept = torch.zeros_like(v), v.new_zeros(*real.shape[:-1], self.heads)
             for weight, r in zip(table, self.candidates, strict=True):
                 ahead = r * loop.stride

@@ -134,11 +134,14 @@ class DecodingLayer(MixingLayer):
 
     def start(self, *batch: int) -> Values:
         """The state before the first position: room for the values of all positions, half of what self-attention keeps."""
+        sizes = [whole("batch", size, least=0) for size in batch]
+        return Values(self.W_V.weight.new_empty(*sizes, *self._room()), 0)
+
+    def _room(self) -> tuple[int, int, int]:
+        """The shape of the values of all positions of a sequence."""
         if not self.causal:
             raise UsageError("this layer is not causal; decoding position by position needs causal=True.")
-        sizes = [whole("batch", size, least=0) for size in batch]
-        each = self.W_V.out_features // self.heads
-        return Values(self.W_V.weight.new_empty(*sizes, self.n_positions, self.heads, each), 0)
+        return self.n_positions, self.heads, self.W_V.out_features // self.heads
 
     @torch.no_grad()
     def step(self, x: Float[Tensor, "*batch_k d"], state: Values) -> tuple[Float[Tensor, "*batch_k d"], Values]:
@@ -147,8 +150,12 @@ class DecodingLayer(MixingLayer):
         The new state takes over the old one's memory. There are no gradients.
         """
         values, start = instance("state", state, Values, "what start or step returned")
-        d_model, lead = self.W_V.in_features, values.shape[:-3]
-        check_input(x, self.W_V.weight.dtype)
+        d_model, lead, room, dtype = self.W_V.in_features, values.shape[:-3], self._room(), self.W_V.weight.dtype
+        if values.dtype != dtype or values.shape[-2:] != room[1:] or values.shape[-3] < room[0]:
+            found = f"{values.dtype} of shape {tuple(values.shape)}"
+            wanted = ", ".join(map(str, room))
+            raise UsageError(f"state is of another layer: {found}; it must be {dtype} of shape (..., {wanted}).")
+        check_input(x, dtype)
         several = x.ndim == len(lead) + 2
         if x.shape != (*lead, *x.shape[len(lead) : -1], d_model) or not (several or x.ndim == len(lead) + 1):
             shape = ", ".join(map(str, (*lead, d_model)))

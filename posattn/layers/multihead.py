@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, flag
+from posattn.errors import UsageError, flag, instance
 
 if TYPE_CHECKING:
     from posattn.layers.mixing_layer import MixingLayer
@@ -41,8 +41,9 @@ class Multihead(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*weights n n"] | None]:
         """The output, and with ``need_weights`` the weights, (batch, n, n), or of each head unless these are averaged."""
+        instance("query", query, Tensor, "a tensor")
         for name, other in (("key", key), ("value", value)):
-            if other.shape != query.shape:
+            if instance(name, other, Tensor, "a tensor").shape != query.shape:
                 shapes = f"{name} has shape {tuple(other.shape)} and query {tuple(query.shape)}"
                 raise UsageError(f"{shapes}; positional attention is self-attention, of a sequence to itself.")
         if query.ndim not in (2, 3):
@@ -53,7 +54,7 @@ class Multihead(nn.Module):
         padding = None if key_padding_mask is None else as_boolean("key_padding_mask", key_padding_mask)
         causal, seen = self.layer.causal or is_causal, None
         if attn_mask is not None and not is_causal:
-            if attn_mask.shape != (n, n):
+            if instance("attn_mask", attn_mask, Tensor, "a tensor").shape != (n, n):
                 shape = f"attn_mask has shape {tuple(attn_mask.shape)}"
                 raise UsageError(f"{shape}; it must be ({n}, {n}), as all sequences and heads share it.")
             seen = ~as_boolean("attn_mask", attn_mask)
@@ -63,13 +64,13 @@ class Multihead(nn.Module):
             return y, None
         a = self.layer.pattern(n, padding, causal, seen)
         a = a.mean(dim=-3) if average_attn_weights else a
-        # Without padding all sequences share the weights, in memory too.
-        return y, a if padding is not None else a.expand(*x.shape[:-2], *a.shape)
+        # Sequences without a padding mask of their own share the weights, in memory too.
+        return y, a.expand(*x.shape[:-2], *a.shape[-2 if average_attn_weights else -3 :])
 
 
 def as_boolean(name: str, mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     """A mask that is True where nobody may attend, from one that is -inf there and 0 elsewhere, as PyTorch's layers pass it."""
-    if mask.dtype == torch.bool:
+    if instance(name, mask, Tensor, "a tensor").dtype == torch.bool:
         return mask
     hidden = mask.isneginf()
     # Reading the entries waits for a GPU, and cannot be traced.

@@ -5,8 +5,10 @@
 Letters: n positions, H heads, d width of X, e = d / H value width of a head, d_k query and key width.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,7 @@ from posattn.devices import require_room
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, share, whole
 from posattn.layers.mixing_layer import DecodingLayer
-from posattn.layers.products import over_padding, product, product_of
+from posattn.layers.products import over_padding, product, product_each, product_of, underflows
 
 
 def _mask_of(
@@ -140,8 +142,9 @@ class PositionalAttention(DecodingLayer):
         if self.dropout and self.training:
             # Each sequence drops other weights, although all sequences share A.
             a = self.pattern(n, padding, causal, seen).to(v.dtype)
-            a = F.dropout(a.expand(*v.shape[:-3], *a.shape[-3:]), self.dropout)
-            return (a @ v.transpose(-3, -2)).transpose(-3, -2)
+            return product_each(F.dropout(a.expand(*v.shape[:-3], *a.shape[-3:]), self.dropout), v, padding)
+        if underflows(v, padding):
+            return product_each(self.pattern(n, padding, causal, seen), v, padding)
         if seen is None:
             return over_padding(product_of(*self._queries_and_keys(n), causal, v), v, padding)
         return over_padding(partial(product, self.pattern(n, None, causal, seen)), v, padding)
@@ -157,16 +160,29 @@ class PositionalAttention(DecodingLayer):
 
 
 class FrozenAttention(DecodingLayer):
-    """A ``PositionalAttention`` with its weights A computed once. It owns copies of what it needs and has no dropout."""
+    """A ``PositionalAttention`` with its weights A computed once. It owns copies of what it needs and has no dropout.
+
+    A layer in float16 holds A in float32: weights that a mask or a shorter sequence makes the largest may be tiny before.
+    """
 
     A: Tensor
 
     def __init__(self, layer: PositionalAttention, n: int | None = None):
         with torch.no_grad():
             a = layer.weights(n)
+            if a.dtype == torch.float16:
+                a = deepcopy(layer).float().weights(n)
         super().__init__(layer.heads, layer.causal, a.shape[-1])
         self.register_buffer("A", a.clone())
         self.W_V, self.W_O = (deepcopy(linear).requires_grad_(False) for linear in (layer.W_V, layer.W_O))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What ``half``, ``to`` and ``cuda`` call: float16 is for the other tensors."""
+        a = self.A
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.A.dtype == torch.float16:
+            self.A = a.to(self.A.device)
+        return self
 
     def pattern(
         self,
@@ -177,11 +193,11 @@ class FrozenAttention(DecodingLayer):
     ) -> Float[Tensor, "*batch H {n} {n}"]:
         """A, renormalised where a mask or a shorter sequence leaves out some of it."""
         a, mask = self.A[:, :n, :n], _mask_of(n, causal and not self.causal, seen, padding, self.A.device)
-        if mask is None and (self.causal or n == self.n_positions):
-            return a
-        a = a if mask is None else a * mask
-        total = a.sum(dim=-1, keepdim=True)
-        return a / total.where(total > 0, 1)
+        if mask is not None or not (self.causal or n == self.n_positions):
+            a = a if mask is None else a * mask
+            total = a.sum(dim=-1, keepdim=True)
+            a = a / total.where(total > 0, 1)
+        return a.to(self.W_V.weight.dtype)
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
         """The weights of positions start..stop - 1, which attend to those before ``stop``."""
@@ -195,7 +211,10 @@ class FrozenAttention(DecodingLayer):
         seen: Bool[Tensor, "n n"] | None,
     ) -> Float[Tensor, "*batch n H e"]:
         """A V, one product per head for the whole batch."""
-        return over_padding(partial(product, self.pattern(v.shape[-3], None, causal, seen)), v, padding)
+        n = v.shape[-3]
+        if underflows(v, padding):
+            return product_each(self.pattern(n, padding, causal, seen), v, padding)
+        return over_padding(partial(product, self.pattern(n, None, causal, seen)), v, padding)
 
     def extra_repr(self) -> str:
         return f"n_positions={self.n_positions}, causal={self.causal}"

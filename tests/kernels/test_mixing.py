@@ -33,6 +33,11 @@ def small(monkeypatch):
     monkeypatch.setattr(mixing, "TILINGS", tilings | {"narrow": mixing.Tiling(16, 16, 32, 4, 1)})
 
 
+def test_blocks_of_mix_lie_within_the_filled_blocks_of_the_diagonal():
+    for name in ("mix", "narrow"):
+        assert mixing.FILL % mixing.TILINGS[name].rows == 0
+
+
 SIZES = [
     (2, 64, 16, 2, 32),  # even, stored
     (1, 128, 16, 1, 32),  # even, not stored: dS in two parts of rows

@@ -78,6 +78,14 @@ def test_padding_anywhere_has_no_influence_and_differs_by_sequence():
     )
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_nan_in_padding_stays_there(causal):
+    layer, mask = lively(6, 3, causal=causal), padding(9, 5, n=9)
+    x = torch.randn(2, 9, 6, dtype=torch.float64)
+    spoiled = x.masked_fill(mask[..., None], torch.nan)
+    assert torch.equal(layer(spoiled, mask)[~mask], layer(x, mask)[~mask])
+
+
 def test_one_layer_takes_every_length_and_learns_from_it():
     layer = LoopedAttention(6, 3, causal=True)
     assert sum(p.numel() for p in layer.parameters()) == 3 * 4 + 2 * (36 + 6), "nothing grows with the length"
@@ -92,8 +100,11 @@ def test_in_the_place_of_multihead_attention():
     hidden = torch.ones(7, 7, dtype=torch.bool).triu(1)
     y, a = attention(x, x, x, attn_mask=hidden, is_causal=True, average_attn_weights=False)
     assert torch.equal(y, attention.layer(x)) and a.shape == (2, 3, 7, 7)
-    with pytest.raises(UsageError, match="attn_mask is given; this layer takes none, as it was built with causal=True"):
+    with pytest.raises(UsageError, match="attn_mask is given; this layer takes no mask, as it was built"):
         attention(x, x, x, attn_mask=hidden)
+    everywhere = lively(6, 3).as_multihead(batch_first=True)
+    with pytest.raises(UsageError, match="is_causal is True; this layer takes no mask, as it was built with causal=F"):
+        everywhere(x, x, x, is_causal=True)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -69,6 +69,16 @@ def test_masks_are_what_the_layer_itself_does():
     torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-14)
 
 
+def test_a_padding_mask_for_all_sequences_gives_weights_for_each():
+    attention, x = replaced(), torch.randn(5, N, D, dtype=torch.float64)
+    padding = torch.arange(N) >= 4
+    for averaged, heads in ((True, ()), (False, (H,))):
+        expected = attention(x, x, x, padding.expand(5, N), average_attn_weights=averaged)[1]
+        assert expected.shape == (5, *heads, N, N)
+        for mask in (padding, padding[None]):
+            assert torch.equal(attention(x, x, x, mask, average_attn_weights=averaged)[1], expected)
+
+
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -159,3 +169,7 @@ def test_what_cannot_be_meant_is_refused():
         attention(x[None], x[None], x[None])
     with pytest.raises(UsageError, match="batch_first is 1; it must be True or False"):
         attention.layer.as_multihead(1)
+    for options in ({"query": None}, {"key": [0]}, {"value": None}, {"key_padding_mask": [True]}, {"attn_mask": [[True]]}):
+        (name,) = options
+        with pytest.raises(UsageError, match=f"^{name} is .*; it must be a tensor"):
+            attention(**{"query": x, "key": x, "value": x, **options})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from posattn import PositionalAttention, UsageError
+from posattn import LoopedAttention, PositionalAttention, UsageError
 from posattn.encodings import ENCODINGS
 
 
@@ -157,11 +157,41 @@ def test_a_sequence_of_nothing_but_padding_attends_to_nothing(causal, dtype):
     assert x.grad[1].abs().max() > 0
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lead", [10.0, 20.0, 40.0])
+def test_float16_attends_to_what_is_left_when_padding_leads_the_logits(lead, causal):
+    """The first position leads every row, and is padding; in a frozen layer the last one leads, and is cut off."""
+    layer = PositionalAttention(6, 8, 2, causal=causal, d_k=2)
+    with torch.no_grad():
+        layer.attention.W_Q.weight.fill_(1)
+        layer.attention.W_K.weight.copy_(torch.randn(4, 6).round(decimals=1))
+        layer.attention.W_K.weight[:, 0] = layer.attention.W_K.weight[:, -1] = lead / math.sqrt(2)
+    x, mask = torch.randn(3, 6, 8).half(), torch.tensor([True, False, False, False, False, True])
+    exact, half = copy.deepcopy(layer.double()), layer.half()
+    expected = exact(x.double(), mask)
+    frozen = half.freeze()
+    for one in (half, frozen, exact.freeze().half()):
+        torch.testing.assert_close(one(x, mask).double(), expected, rtol=0.01, atol=0.01)
+        assert one.weights(6, mask).dtype == one(x).dtype == torch.float16
+        shorter = exact(x[:, :5].double(), mask[:5])
+        torch.testing.assert_close(one(x[:, :5], mask[:5]).double(), shorter, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(frozen(x[:, :5]).double(), exact(x[:, :5].double()), rtol=0.01, atol=0.01)
+    torch.testing.assert_close(frozen(x), half(x), rtol=0.01, atol=0.01)
+
+
 def test_causal_rows_before_the_first_real_token_attend_to_nothing():
     layer = lively_layer(5, 6, 3, causal=True)
     a = layer.weights(5, torch.tensor([True, True, False, False, False]))
     assert a[:, :2].eq(0).all()
     torch.testing.assert_close(a[:, 2:].sum(dim=-1), torch.ones(3, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_empty_batch_may_have_a_padding_mask(dtype):
+    layer = lively_layer(5, 6, 3, dtype=dtype)
+    x, mask = torch.zeros(0, 5, 6, dtype=dtype), torch.zeros(0, 5, dtype=torch.bool)
+    for one in (layer, layer.freeze(), LoopedAttention(6, 3).to(dtype)):
+        assert one(x, mask).shape == (0, 5, 6) == one(x, torch.zeros(5, dtype=torch.bool)).shape
 
 
 # --- dropout ---------------------------------------------------------------------------------------------------------------
@@ -201,6 +231,15 @@ def test_dropout_with_padding():
     (gradient,) = torch.autograd.grad(layer(x, mask).sum(), x)
     assert gradient[mask].eq(0).all()
     assert layer.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_nan_in_padding_stays_there(dropout, dtype):
+    layer, mask = lively_layer(7, 6, 3, dropout=dropout, dtype=dtype), padding(7, 4, n=7)
+    x = torch.randn(2, 7, 6, dtype=dtype).masked_fill(mask[..., None], torch.nan)
+    assert layer(x, mask).isfinite().all()
+    assert layer.freeze()(x, mask).isfinite().all()
 
 
 # --- precision, compilation, copies ------------------------------------------------------------------------------------------
@@ -459,3 +498,17 @@ def test_bad_decoding_is_refused():
         layer.step(torch.zeros(5, 8, 6), state)
     with pytest.raises(UsageError, match="state is None; it must be what start or step returned"):
         layer.step(torch.zeros(5, 6), None)
+    x = torch.zeros(5, 6)
+    for other in (
+        PositionalAttention(7, 12, 3, causal=True),
+        PositionalAttention(7, 6, 2, causal=True),
+        PositionalAttention(5, 6, 3, causal=True),
+        PositionalAttention(7, 6, 3, causal=True).double(),
+    ):
+        with pytest.raises(
+            UsageError, match=r"state is of another layer: torch.float.* it must be torch.float32 of shape"
+        ):
+            layer.step(x, other.start(5))
+    with pytest.raises(UsageError, match="this layer is not causal; decoding position by position needs causal=True"):
+        PositionalAttention(7, 6, 3).step(x, state)
+    assert layer.freeze(5).step(x, state)[1].length == 1, "room for more positions than the layer takes does no harm"
