@@ -137,6 +137,19 @@ def test_a_send_to_several_machines_is_one_inbox_and_several_sends_are_several()
     assert table["agrees"].all(), table
 
 
+@pytest.mark.parametrize("machines", [1, 2, 8])
+def test_one_machine_can_send_to_all(machines):
+    @posattn.program
+    def tried(me, n, x):
+        heard = yield send(range(n), x, when=me == 0)
+        return heard.get()
+
+    compiled = compile_program(tried, machines)
+    x = np.arange(5.0, 5 + machines)[:, None]
+    for level, run_at in levels(compiled).items():
+        assert run_at(x).tolist() == [[5.0]] * machines, level
+
+
 def test_a_variable_of_an_early_round_keeps_its_value():
     @posattn.program(k=Whole(0, 9))
     def tried(me, n, k):
