@@ -150,6 +150,17 @@ def test_one_machine_can_send_to_all(machines):
         assert run_at(x).tolist() == [[5.0]] * machines, level
 
 
+def test_words_and_addresses_that_one_bit_gates_are_kept_apart():
+    @posattn.program(x=Whole(0, 3), go=Bit)
+    def tried(me, n, x, go):
+        words, addressed = yield send(1, x, when=go), send(x, 7, when=go)
+        return words.sum(), addressed.sum()
+
+    x = np.array([[1.0, 0], [2, 1], [1, 0], [3, 0]])
+    for level, run_at in levels(compile_program(tried, 4)).items():
+        assert run_at(x).tolist() == [[0, 0], [2, 0], [0, 7], [0, 0]], level
+
+
 def test_a_variable_of_an_early_round_keeps_its_value():
     @posattn.program(k=Whole(0, 9))
     def tried(me, n, k):
@@ -222,6 +233,10 @@ def divides(me, n, x):
     return x // 2  # here
 
 
+def divides_by_nothing(me, n, x):
+    return me % 0  # here
+
+
 def is_wrong(me, n, x):
     return x + nothing  # noqa: F821  # here
 
@@ -237,6 +252,7 @@ def is_wrong(me, n, x):
         (yields_numbers, "round 0 (me): a number is yielded"),
         (multiplies, "round 0 (x, twice): two expressions are multiplied"),
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),
+        (divides_by_nothing, "round 0 (me): the divisor of // or % is 0"),
         (is_wrong, "round 0: NameError: name 'nothing' is not defined."),
     ],
 )
