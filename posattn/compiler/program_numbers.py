@@ -242,12 +242,17 @@ class Stated:
 def within(x: Expression | float, lo: float, hi: float) -> Expression:
     """``x``, of which the program states that it lies from ``lo`` to ``hi``: more than the ranges of its parts show.
 
-    For whole numbers every level checks it. Of real numbers the network believes it.
+    For whole numbers every level checks it. Of real numbers every level believes it.
     """
     known, tracing = known_of(x), TRACING.get()
     found = traced(Assume)(as_expression(x), float(lo), float(hi), known.integer)
     assert tracing is not None and isinstance(found, Value)
-    tracing.here.stated.append(Stated(tracing.value(as_expression(x)), float(lo), float(hi), known.integer, found))
+    value = tracing.value(as_expression(x))
+    if known.integer and value.pure is not None:
+        for i, number in enumerate(tracing.table(value)):
+            if not lo <= number <= hi:
+                raise UsageError(f"machine {i} has {number:g}, stated to be from {lo:g} to {hi:g}.")
+    tracing.here.stated.append(Stated(value, float(lo), float(hi), known.integer, found))
     return found
 
 

@@ -177,14 +177,14 @@ def test_a_variable_of_an_early_round_keeps_its_value():
 def test_variables_keep_their_columns_and_no_more_is_kept_than_is_read():
     @posattn.program
     def tried(me, n, x):
-        total, unused = x, x + 1  # noqa: F841
-        for _ in range(3):
+        early, total, unused = x + 1, 2 * x, 3 * x  # noqa: F841
+        for r in range(3):
             heard = yield send((me + 1) % n, total)
-            total = total + heard.get()
+            total = total + heard.get() + (early if r == 0 else 0)
         return total
 
     columns = compile_program(tried, 3).program.labels.columns
-    assert {each.get("total", each.get("x")) for each in columns[:3]} == {0} or len(columns[1]) == 1
+    assert [each["total"] for each in columns[:3]] == [1, 1, 1] and columns[0]["early"] == 0
     assert "unused" in columns[0] and all("unused" not in each for each in columns[1:])
     assert list(columns[1]) == ["total"] and columns[-1] == {"answer": 0}
 
@@ -237,6 +237,10 @@ def divides_by_nothing(me, n, x):
     return me % 0  # here
 
 
+def states_too_little(me, n, x):
+    return within(me, 0, 1)  # here
+
+
 def is_wrong(me, n, x):
     return x + nothing  # noqa: F821  # here
 
@@ -253,6 +257,7 @@ def is_wrong(me, n, x):
         (multiplies, "round 0 (x, twice): two expressions are multiplied"),
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),
         (divides_by_nothing, "round 0 (me): the divisor of // or % is 0"),
+        (states_too_little, "round 0 (me): machine 2 has 2, stated to be from 0 to 1."),
         (is_wrong, "round 0: NameError: name 'nothing' is not defined."),
     ],
 )
@@ -276,16 +281,17 @@ def test_every_level_refuses_by_line_round_and_machine(level):
     @posattn.program(to=Whole(0, 9))
     def tried(me, n, to):
         heard = yield send(me, to)
-        second = yield send(heard.get(), me)
+        second = yield send(heard.get() - 1, me)
         return within(second.sum(), 0, 3)
 
     run_at = levels(compile_program(tried, 3))[level]
-    assert run_at(np.array([[0.0], [1.0], [2.0]])).tolist() == [[0], [1], [2]]
-    assert run_at(np.array([[2.0], [2.0], [2.0]])).tolist() == [[0], [0], [3]]
+    assert run_at(np.array([[1.0], [2.0], [3.0]])).tolist() == [[0], [1], [2]]
+    assert run_at(np.array([[3.0], [3.0], [3.0]])).tolist() == [[0], [0], [3]]
     first = inspect.getsourcelines(tried.function)[1]
     place = rf"tried \(test_front_end.py:{first + 3}\), round 1"
-    with pytest.raises(UsageError, match=rf"{place}[,:] machine 1"):
-        run_at(np.array([[0.0], [7.0], [2.0]]))
+    for beyond in (-1, 3, 7):
+        with pytest.raises(UsageError, match=rf"{place}[,:] machine 1"):
+            run_at(np.array([[1.0], [beyond + 1.0], [3.0]]))
 
 
 @pytest.mark.parametrize("level", ["as written", "PCOC", "network"])
@@ -300,6 +306,15 @@ def test_a_stated_range_is_checked(level):
     line = inspect.getsourcelines(tried.function)[1] + 3
     with pytest.raises(UsageError, match=rf"tried \(test_front_end.py:{line}\), round 1[,:] machine 0.*(13|1 beyond)"):
         levels(compiled)[level](np.array([[4.0], [4.0], [5.0]]))
+
+
+@pytest.mark.parametrize("level", ["as written", "PCOC", "network"])
+def test_a_stated_range_of_reals_is_believed(level):
+    @posattn.program(x=Real(-5, 5))
+    def tried(me, n, x):
+        return within(x, 0, 1)
+
+    assert levels(compile_program(tried, 2))[level](np.array([[3.0], [0.5]])).tolist() == [[3.0], [0.5]]
 
 
 @pytest.mark.parametrize(
