@@ -82,9 +82,21 @@ class Tracing:
     def value(self, x: Expression) -> Value:
         """``x`` as a value of this round; raises if its parts do not suit it."""
         if isinstance(x, Value):
-            return x
-        self.reading = list(values_in(x))
+            return self._own(x)
+        self.read(x)
         return self._new(x, self.analysis.known(x))
+
+    def read(self, x: object) -> None:
+        """Notes which values are read next; raises if one is not of this trace."""
+        self.reading = list(values_in(x))
+        for value in self.reading:
+            self._own(value)
+
+    def _own(self, value: Value) -> Value:
+        if value.index >= len(self.values) or self.values[value.index] is not value:
+            self.reading = [value]
+            raise UsageError("a number was kept from another execution of a program; numbers live for one alone.")
+        return value
 
     def _new(self, x: Expression | None, known: Known) -> Value:
         self.known.append(known)

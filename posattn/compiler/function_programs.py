@@ -99,6 +99,8 @@ def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any
 
 def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> FunctionProgram:
     name = getattr(callable_("program", function), "__name__", "program").replace("_", "-")
+    if not hasattr(function, "__code__"):
+        raise UsageError(f"program is {shown(function)}; it must be a function of Python with named inputs.")
     inputs = _inputs(function, ranges)
     for each in ranges:
         if each not in inputs:

@@ -241,6 +241,22 @@ def states_too_little(me, n, x):
     return within(me, 0, 1)  # here
 
 
+def selects_by_half(me, n, x):
+    return select(0.5, x, me)  # here
+
+
+def selects_by_minus_one(me, n, x):
+    return select(-1, x, me)  # here
+
+
+STRAY = []
+
+
+def keeps_numbers(me, n, x):
+    STRAY.append(x)
+    return x + STRAY[0]  # here
+
+
 def is_wrong(me, n, x):
     return x + nothing  # noqa: F821  # here
 
@@ -258,6 +274,8 @@ def is_wrong(me, n, x):
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),
         (divides_by_nothing, "round 0 (me): the divisor of // or % is 0"),
         (states_too_little, "round 0 (me): machine 2 has 2, stated to be from 0 to 1."),
+        (selects_by_half, "round 0 (me, x): 0.5 is used as a bit"),
+        (selects_by_minus_one, "round 0 (me, x): -1 is used as a bit"),
         (is_wrong, "round 0: NameError: name 'nothing' is not defined."),
     ],
 )
@@ -266,6 +284,14 @@ def test_errors_name_the_line_the_round_and_the_variables(function, told):
         compile_program(posattn.program(function), 4)
     name, line = function.__name__.replace("_", "-"), _line_of(function, "# here")
     assert str(error.value).startswith(f"{name} (test_front_end.py:{line}), {told}"), error.value
+
+
+def test_a_number_of_another_trace_is_refused():
+    program = posattn.program(keeps_numbers)
+    compile_program(program, 4)
+    line = _line_of(keeps_numbers, "# here")
+    with pytest.raises(UsageError, match=rf"\(test_front_end.py:{line}\), round 0: a number was kept from another"):
+        compile_program(program, 5)
 
 
 def levels(compiled):
@@ -323,6 +349,10 @@ def test_a_stated_range_of_reals_is_believed(level):
         (lambda: posattn.program(lambda me, n: me), "has no inputs"),
         (lambda: posattn.program(y=Bit)(lambda me, n, x: x), "states a range for y, which is none of its inputs: x."),
         (lambda: posattn.program(x=3)(lambda me, n, x: x), "x is 3; it must be Whole"),
+        (lambda: posattn.program(x=Whole(0, N // 2)), "N is divided; a limit is a sum or multiple of N"),
+        (lambda: posattn.program(x=Real(0, N / 2)), "N is divided; a limit is a sum or multiple of N"),
+        (lambda: posattn.program(dict.get), "program is .*; it must be a function of Python with named inputs"),
+        (lambda: posattn.program(min), "program is .*; it must be a function of Python with named inputs"),
         (lambda: posattn.program(7), "program is 7; it must be a function"),
         (lambda: lookup([1], 0), "outside of one"),
         (lambda: send(1), "no words"),
