@@ -34,8 +34,9 @@ class FunctionProgram(Program):
         callable_("truth", answer)
 
         def answers(rows: Rows) -> Rows:
-            outputs = len(self.build(len(rows), _bound(rows)).outputs)
-            return _as_rows(f"the truth of {self.name}", answer(**self._columns(rows)), len(rows), outputs)
+            built = self.build(len(rows), _bound(rows))
+            assert isinstance(built, WrittenPCOC)
+            return _as_rows(f"the truth of {self.name}", answer(**self._columns(rows)), len(rows), len(built.outputs))
 
         object.__setattr__(self, "answer", answers)
         return answer

@@ -100,5 +100,5 @@ def test_a_truth_of_another_shape_is_refused(truth, told):
 def test_samples_of_another_shape_are_refused(rows):
     tried = doubled()
     tried.samples(lambda random, n: None if rows is None else np.zeros((rows, 1)))
-    with pytest.raises(UsageError, match="^the sample of tried (is None|has shape)"):
+    with pytest.raises(UsageError, match=r"^the sample of tried (is None|has shape)"):
         compile_program(tried, 3).check(samples=2)
