@@ -37,14 +37,22 @@ class CompiledRun(AnyRun):
         network: a Transformer, or a SelectionNetwork that computes the same.
         own: whether it is a program of one's own, which a name of the library does not make one of the library. What a
             function of that name (``@posattn.program``) states is the truth about it.
+        bound: the largest absolute value of an own program's real inputs that state no range; by default, of all real inputs.
     """
 
-    def __init__(self, program: str, network: Transformer | SelectionNetwork, own: bool = False):
+    def __init__(
+        self,
+        program: str,
+        network: Transformer | SelectionNetwork,
+        own: bool = False,
+        bound: float | None = None,
+    ):
         instance("program", program, str, "a program's name")
         if not isinstance(getattr(network, "config", None), CompiledConfig):
             raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
         self.program, self.network = program, network
-        self.row = _own_row(program, network) if own else PROGRAMS.get(program)
+        self._bound = bound if own and bound is not None else _largest(network.config)
+        self.row = _own_row(program, network, self._bound) if own else PROGRAMS.get(program)
         self._task = None if self.row is None else self.row.task
         # A sequence of tokens begins with the hop count, which every machine is given.
         length = network.config.n + self.reads_tokens
@@ -117,7 +125,7 @@ class CompiledRun(AnyRun):
         return None if self.row is None else self._examples(self.row, 100)
 
     def _examples(self, row: Program, count: int) -> Tensor:
-        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, self.config.n, _bound(self.config)))
+        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, self.config.n, self._bound))
         return x if self.config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
@@ -140,17 +148,17 @@ class CompiledRun(AnyRun):
         return f"CompiledRun({self.program}, n={self.config.n})"
 
 
-def _own_row(name: str, network: Transformer | SelectionNetwork) -> Program | None:
+def _own_row(name: str, network: Transformer | SelectionNetwork, bound: float) -> Program | None:
     """The function here that describes an own program: one of that name, with the network's inputs and variables."""
     labels, row, config = getattr(network, "labels", None), OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
-    built = row.build(config.n, _bound(config))
+    built = row.build(config.n, bound)
     same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
     return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
 
 
-def _bound(config: CompiledConfig) -> float:
+def _largest(config: CompiledConfig) -> float:
     """The largest absolute value of the real inputs."""
     reals = [max(map(abs, ends)) for k, ends in enumerate(config.bounds) if k not in config.integers]
     return max(reals, default=1.0)
@@ -201,7 +209,7 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
         own[key].copy_(value)
     if "labels" in described and isinstance(network, CompiledTransformer):
         network.labels = Labels.from_json(described["labels"])
-    run = CompiledRun(name, network.eval().to(device), own=described.get("own", False))
+    run = CompiledRun(name, network.eval().to(device), own=described.get("own", False), bound=described.get("bound"))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):
         raise files.Damaged(f"{folder.weights} belongs to another program than {folder.program}.")
     return run

@@ -9,7 +9,7 @@ import torch
 import posattn
 from posattn import UsageError, files
 from posattn.compiled_run import CompiledRun, save
-from posattn.compiler import PCOC, PROGRAMS, Known, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Known, Real, compile_program
 from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -206,3 +206,27 @@ def test_an_own_program_that_an_earlier_version_saved_is_saved_again(tmp_path):
     assert posattn.load(tmp_path / "own").program == "program"
     save(compile_program(own_program()), tmp_path / "own")
     assert contents(tmp_path / "own") == after
+
+
+def averaged(limit):
+    """A program of one's own that states a range, up to ``limit``, for one of its two inputs."""
+
+    @posattn.program(wide=Real(-limit, limit))
+    def average(me, n, wide, other):
+        return (wide + other) / 2
+
+    return average
+
+
+def test_an_own_program_keeps_its_truth_where_an_input_has_its_own_range(tmp_path):
+    save(compile_program(averaged(100), 2, bound=5.0), tmp_path / "own")
+    run = posattn.load(tmp_path / "own")
+    x = torch.tensor([[60.0, 4.0], [1.0, 2.0]])
+    assert run.truth(x).tolist() == run.predict(x)[0].tolist() == [32, 1.5]
+    assert run.examples()[..., 1].abs().max() <= 5 < run.examples()[..., 0].abs().max()
+
+
+def test_an_own_program_of_another_range_is_another_program(tmp_path):
+    save(compile_program(averaged(100), 2, bound=5.0), tmp_path / "own")
+    averaged(50)
+    assert posattn.load(tmp_path / "own").row is None

@@ -16,6 +16,7 @@ and line. What later rounds read is known afterwards, and becomes a memory posit
 """
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -25,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from posattn.compiler import analysis, expressions, program_messages, program_numbers
+from posattn.compiler import expressions
 from posattn.compiler.analysis import Analysis, Known
 from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
 from posattn.compiler.program_messages import Inbox, Place, Send
 from posattn.compiler.program_numbers import TRACING, Real, Stated, Value, as_bit, equal, values_in
 from posattn.errors import UsageError, shown
 
-_OWN_FILES = {module.__file__ for module in (analysis, expressions, program_messages, program_numbers)} | {__file__}
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Tracing:
         self.parts = [Part(line=self.first)]
         self.inputs: list[Value] = []
         self.reading: list[Value] = []  # by the expression that was noted last
-        self._gated: dict[Any, Value] = {}  # what senders gate, by what it is made of
+        self._gated: dict[tuple[int, int, float], Value] = {}  # what senders gate, by what it is made of
         token = TRACING.set(self)
         try:
             self.answers = self._execute(function, ranges, bound)
@@ -81,9 +82,21 @@ class Tracing:
     def value(self, x: Expression) -> Value:
         """``x`` as a value of this round; raises if its parts do not suit it."""
         if isinstance(x, Value):
-            return x
-        self.reading = list(values_in(x))
+            return self._own(x)
+        self.read(x)
         return self._new(x, self.analysis.known(x))
+
+    def read(self, x: object) -> None:
+        """Notes which values are read next; raises if one is not of this trace."""
+        self.reading = list(values_in(x))
+        for value in self.reading:
+            self._own(value)
+
+    def _own(self, value: Value) -> Value:
+        if value.index >= len(self.values) or self.values[value.index] is not value:
+            self.reading = [value]
+            raise UsageError("a number was kept from another execution of a program; numbers live for one alone.")
+        return value
 
     def _new(self, x: Expression | None, known: Known) -> Value:
         self.known.append(known)
@@ -214,7 +227,7 @@ class Tracing:
             present = self.value(expressions.by_machine(float(i >= 0) for i in known))
             return Place(present, tuple(words))
         words = [
-            self._received(self._earlier(Select(sent.when, word, as_expression(0.0))), known, (number, q, w))
+            self._received(self._gate(sent.when, word, 0.0), known, (number, q, w))
             for w, word in enumerate(sent.words)
         ]
         return Place(self._received(sent.when, known, (number, q, -1)), tuple(words))
@@ -223,7 +236,7 @@ class Tracing:
         """What machine ``i`` sends, of which everyone hears the address and the words."""
         to, everyone = sent.to, (i,) * self.n
         if sent.when.pure is None or not self.table(sent.when).all():
-            to = self._earlier(Select(sent.when, to, as_expression(float(self.n))))
+            to = self._gate(sent.when, to, float(self.n))
         present = self.value(equal(self._received(to, everyone), self.me))._set(delivered=(number, i, -1))
         words = []
         for w, word in enumerate(sent.words):
@@ -231,11 +244,12 @@ class Tracing:
             words.append(self.value(Select(present, heard, as_expression(0.0)))._set(delivered=(number, i, w)))
         return Place(present, tuple(words))
 
-    def _earlier(self, x: Expression) -> Value:
-        """A value that the round that just ended computes for sending; equal ones are made once."""
-        key = tuple(id(part) if isinstance(part, Value) else -1 for part in vars(x).values())
+    def _gate(self, when: Value, x: Value, blank: float) -> Value:
+        """``x``, or ``blank`` where it is not sent, as the round that just ended computes it; equal ones are made once."""
+        key = when.index, x.index, blank
         if key not in self._gated:
-            self._gated[key] = self.value(x)._set(round=len(self.parts) - 2)
+            gated = self.value(Select(when, x, as_expression(blank)))
+            self._gated[key] = gated._set(round=len(self.parts) - 2)
         return self._gated[key]
 
     def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
@@ -245,7 +259,7 @@ class Tracing:
 
 def _line() -> int:
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _OWN_FILES:
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return 0 if frame is None else frame.f_lineno
 
@@ -254,7 +268,7 @@ def _user_frame(trace: TracebackType | None) -> tuple[FrameType | None, int]:
     """The innermost frame of an error that is not this package's, and its line."""
     found: tuple[FrameType | None, int] = (None, 0)
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename not in _OWN_FILES:
+        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             found = trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
     return found

@@ -6,6 +6,7 @@ addressed to it. So a round takes one layer, and memory grows with N; routing ov
 2 log2 N - 1 layers, and its padding makes memory grow with N too.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,10 @@ class _Layout:
         heard = {self.at[value]: value.senders[j] for value in self.heard if value.senders[j] >= 0}
         return [*((j, (self.at[value],)) for value in self.kept), *((i, (place,)) for place, i in heard.items())]
 
+    def most_sent(self, n: int) -> int:
+        """The most words that one of ``n`` machines sends; a machine's memory bounds it."""
+        return max(Counter(i for j in range(n) for i, _ in self.receive(j)).values(), default=0)
+
     def expressions(self, memory: Memory) -> dict[Value, Expression]:
         """All values of the round over its memory."""
         found: dict[Value, Expression] = {value: memory[place] for value, place in self.at.items()}
@@ -124,7 +129,8 @@ def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
     answers = dict(enumerate(tracing.answers))
     one = len(answers) == 1
     variables.append({"answer" if one else f"answer[{at}]": (answer, at) for at, answer in answers.items()})
-    size = max([len(tracing.inputs), len(answers), *(1 + place for layout in layouts for place in layout.at.values())])
+    places = (1 + place for layout in layouts for place in layout.at.values())
+    size = max(len(tracing.inputs), len(answers), *places, *(layout.most_sent(tracing.n) for layout in layouts[1:]))
     same: dict[object, Any] = {}  # the function for a computation: rounds with the same one share an MLP
     computes: list[Local] = []
     guards: list[Guard | None] = []

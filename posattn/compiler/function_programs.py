@@ -32,7 +32,13 @@ class FunctionProgram(Program):
     def truth(self, answer: Truth) -> Truth:
         """States the right answers: a function from the inputs, a list of all machines' for each, to the list of answers."""
         callable_("truth", answer)
-        object.__setattr__(self, "answer", lambda rows: _as_rows(answer(**self._columns(rows))))
+
+        def answers(rows: Rows) -> Rows:
+            built = self.build(len(rows), _bound(rows))
+            assert isinstance(built, WrittenPCOC)
+            return _as_rows(f"the truth of {self.name}", answer(**self._columns(rows)), len(rows), len(built.outputs))
+
+        object.__setattr__(self, "answer", answers)
         return answer
 
     def samples(self, draw: Sample) -> Sample:
@@ -40,7 +46,9 @@ class FunctionProgram(Program):
         callable_("samples", draw)
 
         def sample(random: np.random.Generator, count: int, n: int, bound: float) -> Array:
-            return np.array([_as_rows(draw(random, n)) for _ in range(count)], dtype=float)
+            inputs = len(self.build(n, bound).inputs)
+            drawn = [_as_rows(f"the sample of {self.name}", draw(random, n), n, inputs) for _ in range(count)]
+            return np.array(drawn, dtype=float)
 
         object.__setattr__(self, "sample", sample)
         object.__setattr__(self, "any_scale", False)
@@ -63,8 +71,15 @@ def _plain(x: float) -> float:
     return int(x) if float(x).is_integer() else x
 
 
-def _as_rows(found: Any) -> Rows:
-    return [[float(x) for x in np.ravel(row)] for row in found]
+def _as_rows(what: str, found: Any, n: int, width: int) -> Rows:
+    """``found`` as a row of ``width`` numbers for each of ``n`` machines."""
+    try:
+        rows = np.array([np.ravel(row) for row in found], dtype=float)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} is {shown(found)}; it must be a row of numbers for each machine.") from error
+    if rows.shape != (n, width):
+        raise UsageError(f"{what} has shape {rows.shape}; it must be {(n, width)}: one row for each machine.")
+    return rows.tolist()
 
 
 @overload
@@ -85,6 +100,8 @@ def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any
 
 def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> FunctionProgram:
     name = getattr(callable_("program", function), "__name__", "program").replace("_", "-")
+    if not hasattr(function, "__code__"):
+        raise UsageError(f"program is {shown(function)}; it must be a function of Python with named inputs.")
     inputs = _inputs(function, ranges)
     for each in ranges:
         if each not in inputs:

@@ -39,7 +39,7 @@ def values_of(tracing: Tracing, x: Array) -> Array:
                     cells[..., value.index] = _delivered(tracing, tracing.parts[r - 1].sent, value, cells)
                 elif value.x is not None:
                     cells[..., value.index] = evaluate_expressions([value.x], cells, me)[0]
-        for each in part.stated:
+        for each in (each for each in part.stated if each.integer):
             found = cells[..., each.value.index]
             _refuse((found < each.lo) | (found > each.hi), found, tracing.place(r, each.named.line),
                     f"a number is {{:g}}, stated to be from {each.lo:g} to {each.hi:g}")  # fmt: skip

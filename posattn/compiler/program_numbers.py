@@ -46,7 +46,10 @@ class Machines:
     def __neg__(self) -> "Machines":
         return self * -1
 
-    __radd__, __rmul__ = __add__, __mul__
+    def __truediv__(self, other: float) -> "Machines":
+        raise UsageError("N is divided; a limit is a sum or multiple of N, such as 2 * N - 1.")
+
+    __radd__, __rmul__, __floordiv__ = __add__, __mul__, __truediv__
 
     def __rsub__(self, other: float) -> "Machines":
         return -self + other
@@ -101,7 +104,7 @@ def traced(made: Callable[P, Expression]) -> Callable[P, Expression]:
         tracing = TRACING.get()
         if tracing is None:
             return made(*args, **kwargs)
-        tracing.reading = list(values_in(args))
+        tracing.read(args)
         return tracing.value(made(*args, **kwargs))
 
     return noted
@@ -193,7 +196,7 @@ def known_of(x: Expression | float) -> Known:
     tracing = TRACING.get()
     if tracing is None:
         raise UsageError("this function is for programs of @posattn.program; it was called outside of one.")
-    tracing.reading = list(values_in(x))
+    tracing.read(x)
     return tracing.analysis.known(as_expression(x))
 
 
@@ -214,7 +217,11 @@ def as_bit(x: Expression | float) -> Expression:
 @traced
 def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
     """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
-    return as_expression((b, a)[int(chosen)]) if isinstance(chosen, (int, float)) else expressions.select(chosen, a, b)
+    if not isinstance(chosen, (int, float)):
+        return expressions.select(chosen, a, b)
+    if chosen not in (0, 1):
+        raise UsageError(f"{chosen:g} is used as a bit; a bit is 0 or 1.")
+    return as_expression(a if chosen else b)
 
 
 def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
@@ -242,12 +249,17 @@ class Stated:
 def within(x: Expression | float, lo: float, hi: float) -> Expression:
     """``x``, of which the program states that it lies from ``lo`` to ``hi``: more than the ranges of its parts show.
 
-    For whole numbers every level checks it. Of real numbers the network believes it.
+    For whole numbers every level checks it. Of real numbers every level believes it.
     """
     known, tracing = known_of(x), TRACING.get()
     found = traced(Assume)(as_expression(x), float(lo), float(hi), known.integer)
     assert tracing is not None and isinstance(found, Value)
-    tracing.here.stated.append(Stated(tracing.value(as_expression(x)), float(lo), float(hi), known.integer, found))
+    value = tracing.value(as_expression(x))
+    if known.integer and value.pure is not None:
+        for i, number in enumerate(tracing.table(value)):
+            if not lo <= number <= hi:
+                raise UsageError(f"machine {i} has {number:g}, stated to be from {lo:g} to {hi:g}.")
+    tracing.here.stated.append(Stated(value, float(lo), float(hi), known.integer, found))
     return found
 
 

@@ -68,6 +68,7 @@ class Content:
     programs: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""  # what was left out
     every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models per task, until placed
+    compiled: dict[tuple[str, int], int] = field(default_factory=dict)  # networks by program, as given, and machines
 
     def add(self, model: nn.Module) -> int:
         """Adds a network and returns its number."""
@@ -101,11 +102,10 @@ class Content:
 
     def program(self, name: str, machines: int) -> int:
         """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""
-        for found in self.programs:
-            if (found["name"], found["machines"], found["label"]) == (name, machines, name):
-                return int(found["network"])
+        if (name, machines) in self.compiled:
+            return self.compiled[name, machines]
         compiled = compile_program(name, machines, values="lean", direct=True)
-        number = self.add(compiled.model)
+        number = self.compiled[name, machines] = self.add(compiled.model)
         own = compiled.program.name
         self.programs.append(_described(own, compiled.source, machines, number, own, labels=compiled.model.labels))
         return number

@@ -137,6 +137,30 @@ def test_a_send_to_several_machines_is_one_inbox_and_several_sends_are_several()
     assert table["agrees"].all(), table
 
 
+@pytest.mark.parametrize("machines", [1, 2, 8])
+def test_one_machine_can_send_to_all(machines):
+    @posattn.program
+    def tried(me, n, x):
+        heard = yield send(range(n), x, when=me == 0)
+        return heard.get()
+
+    compiled = compile_program(tried, machines)
+    x = np.arange(5.0, 5 + machines)[:, None]
+    for level, run_at in levels(compiled).items():
+        assert run_at(x).tolist() == [[5.0]] * machines, level
+
+
+def test_words_and_addresses_that_one_bit_gates_are_kept_apart():
+    @posattn.program(x=Whole(0, 3), go=Bit)
+    def tried(me, n, x, go):
+        words, addressed = yield send(1, x, when=go), send(x, 7, when=go)
+        return words.sum(), addressed.sum()
+
+    x = np.array([[1.0, 0], [2, 1], [1, 0], [3, 0]])
+    for level, run_at in levels(compile_program(tried, 4)).items():
+        assert run_at(x).tolist() == [[0, 0], [2, 0], [0, 7], [0, 0]], level
+
+
 def test_a_variable_of_an_early_round_keeps_its_value():
     @posattn.program(k=Whole(0, 9))
     def tried(me, n, k):
@@ -153,14 +177,14 @@ def test_a_variable_of_an_early_round_keeps_its_value():
 def test_variables_keep_their_columns_and_no_more_is_kept_than_is_read():
     @posattn.program
     def tried(me, n, x):
-        total, unused = x, x + 1  # noqa: F841
-        for _ in range(3):
+        early, total, unused = x + 1, 2 * x, 3 * x  # noqa: F841
+        for r in range(3):
             heard = yield send((me + 1) % n, total)
-            total = total + heard.get()
+            total = total + heard.get() + (early if r == 0 else 0)
         return total
 
     columns = compile_program(tried, 3).program.labels.columns
-    assert {each.get("total", each.get("x")) for each in columns[:3]} == {0} or len(columns[1]) == 1
+    assert [each["total"] for each in columns[:3]] == [1, 1, 1] and columns[0]["early"] == 0
     assert "unused" in columns[0] and all("unused" not in each for each in columns[1:])
     assert list(columns[1]) == ["total"] and columns[-1] == {"answer": 0}
 
@@ -209,6 +233,30 @@ def divides(me, n, x):
     return x // 2  # here
 
 
+def divides_by_nothing(me, n, x):
+    return me % 0  # here
+
+
+def states_too_little(me, n, x):
+    return within(me, 0, 1)  # here
+
+
+def selects_by_half(me, n, x):
+    return select(0.5, x, me)  # here
+
+
+def selects_by_minus_one(me, n, x):
+    return select(-1, x, me)  # here
+
+
+STRAY = []
+
+
+def keeps_numbers(me, n, x):
+    STRAY.append(x)
+    return x + STRAY[0]  # here
+
+
 def is_wrong(me, n, x):
     return x + nothing  # noqa: F821  # here
 
@@ -224,6 +272,10 @@ def is_wrong(me, n, x):
         (yields_numbers, "round 0 (me): a number is yielded"),
         (multiplies, "round 0 (x, twice): two expressions are multiplied"),
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),
+        (divides_by_nothing, "round 0 (me): the divisor of // or % is 0"),
+        (states_too_little, "round 0 (me): machine 2 has 2, stated to be from 0 to 1."),
+        (selects_by_half, "round 0 (me, x): 0.5 is used as a bit"),
+        (selects_by_minus_one, "round 0 (me, x): -1 is used as a bit"),
         (is_wrong, "round 0: NameError: name 'nothing' is not defined."),
     ],
 )
@@ -232,6 +284,14 @@ def test_errors_name_the_line_the_round_and_the_variables(function, told):
         compile_program(posattn.program(function), 4)
     name, line = function.__name__.replace("_", "-"), _line_of(function, "# here")
     assert str(error.value).startswith(f"{name} (test_front_end.py:{line}), {told}"), error.value
+
+
+def test_a_number_of_another_trace_is_refused():
+    program = posattn.program(keeps_numbers)
+    compile_program(program, 4)
+    line = _line_of(keeps_numbers, "# here")
+    with pytest.raises(UsageError, match=rf"\(test_front_end.py:{line}\), round 0: a number was kept from another"):
+        compile_program(program, 5)
 
 
 def levels(compiled):
@@ -247,16 +307,17 @@ def test_every_level_refuses_by_line_round_and_machine(level):
     @posattn.program(to=Whole(0, 9))
     def tried(me, n, to):
         heard = yield send(me, to)
-        second = yield send(heard.get(), me)
+        second = yield send(heard.get() - 1, me)
         return within(second.sum(), 0, 3)
 
     run_at = levels(compile_program(tried, 3))[level]
-    assert run_at(np.array([[0.0], [1.0], [2.0]])).tolist() == [[0], [1], [2]]
-    assert run_at(np.array([[2.0], [2.0], [2.0]])).tolist() == [[0], [0], [3]]
+    assert run_at(np.array([[1.0], [2.0], [3.0]])).tolist() == [[0], [1], [2]]
+    assert run_at(np.array([[3.0], [3.0], [3.0]])).tolist() == [[0], [0], [3]]
     first = inspect.getsourcelines(tried.function)[1]
     place = rf"tried \(test_front_end.py:{first + 3}\), round 1"
-    with pytest.raises(UsageError, match=rf"{place}[,:] machine 1"):
-        run_at(np.array([[0.0], [7.0], [2.0]]))
+    for beyond in (-1, 3, 7):
+        with pytest.raises(UsageError, match=rf"{place}[,:] machine 1"):
+            run_at(np.array([[1.0], [beyond + 1.0], [3.0]]))
 
 
 @pytest.mark.parametrize("level", ["as written", "PCOC", "network"])
@@ -273,12 +334,25 @@ def test_a_stated_range_is_checked(level):
         levels(compiled)[level](np.array([[4.0], [4.0], [5.0]]))
 
 
+@pytest.mark.parametrize("level", ["as written", "PCOC", "network"])
+def test_a_stated_range_of_reals_is_believed(level):
+    @posattn.program(x=Real(-5, 5))
+    def tried(me, n, x):
+        return within(x, 0, 1)
+
+    assert levels(compile_program(tried, 2))[level](np.array([[3.0], [0.5]])).tolist() == [[3.0], [0.5]]
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
         (lambda: posattn.program(lambda me, n: me), "has no inputs"),
         (lambda: posattn.program(y=Bit)(lambda me, n, x: x), "states a range for y, which is none of its inputs: x."),
         (lambda: posattn.program(x=3)(lambda me, n, x: x), "x is 3; it must be Whole"),
+        (lambda: posattn.program(x=Whole(0, N // 2)), "N is divided; a limit is a sum or multiple of N"),
+        (lambda: posattn.program(x=Real(0, N / 2)), "N is divided; a limit is a sum or multiple of N"),
+        (lambda: posattn.program(dict.get), "program is .*; it must be a function of Python with named inputs"),
+        (lambda: posattn.program(min), "program is .*; it must be a function of Python with named inputs"),
         (lambda: posattn.program(7), "program is 7; it must be a function"),
         (lambda: lookup([1], 0), "outside of one"),
         (lambda: send(1), "no words"),

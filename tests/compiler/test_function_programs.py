@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posattn import files
+import posattn
+from posattn import UsageError, files
 from posattn.compiler import PROGRAMS as LIBRARY_PROGRAMS
 from posattn.compiler import FunctionProgram, compile_program, pcoc
 from posattn.compiler.interpreter import run, trace
@@ -67,3 +68,37 @@ def test_the_library_can_be_written_in_functions(name, machines):
     compiled = compile_program(own, machines, bound=50.0, values="lean")
     for found in (run(compiled.written.tracing, x), pcoc.run(compiled.program, x), compiled.run(x)):
         np.testing.assert_allclose(found, row.answers(x), rtol=0, atol=1e-11)
+
+
+def doubled():
+    @posattn.program
+    def tried(me, n, x):
+        return 2 * x
+
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("truth", "told"),
+    [
+        (lambda x: x[1:], "the truth of tried has shape (2, 1); it must be (3, 1): one row for each machine."),
+        (lambda x: None, "the truth of tried is None; it must be a row of numbers for each machine."),
+        (lambda x: [1, [2, 3], 4], "the truth of tried is [1, [2, 3], 4]; it must be a row of numbers for each machine."),
+        (lambda x: ["a", "b", "c"], "the truth of tried is ['a', 'b', 'c']; it must be a row of numbers"),
+        (lambda x: [[2 * each] * 2 for each in x], "the truth of tried has shape (3, 2); it must be (3, 1)"),
+    ],
+)
+def test_a_truth_of_another_shape_is_refused(truth, told):
+    tried = doubled()
+    tried.truth(truth)
+    with pytest.raises(UsageError) as error:
+        compile_program(tried, 3).check(samples=2)
+    assert str(error.value).startswith(told), error.value
+
+
+@pytest.mark.parametrize("rows", [2, 4, None])
+def test_samples_of_another_shape_are_refused(rows):
+    tried = doubled()
+    tried.samples(lambda random, n: None if rows is None else np.zeros((rows, 1)))
+    with pytest.raises(UsageError, match=r"^the sample of tried (is None|has shape)"):
+        compile_program(tried, 3).check(samples=2)

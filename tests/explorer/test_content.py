@@ -118,3 +118,13 @@ def test_a_program_from_a_file_is_shown_with_its_variables(tmp_path):
     save(compile_program(f"{tmp_path}/my.py:shifted", 3), tmp_path / "saved")
     (program,) = of_runs([tmp_path / "saved"]).programs
     assert program["columns"] == [{"x": 0}, {"answer": 0}]
+
+
+def test_a_program_from_a_file_is_not_taken_for_the_librarys(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import posattn\n\n\n@posattn.program\ndef prefix_sum(me, n, x):\n    return 2 * x\n    yield\n"
+    )
+    content = Content()
+    own = content.program(f"{tmp_path}/my.py:prefix_sum", 2)
+    assert content.program("prefix-sum", 2) != own
+    assert content.program(f"{tmp_path}/my.py:prefix_sum", 2) == own
