@@ -181,11 +181,6 @@ class ModelConfig(NetworkConfig):
         """Width of what the decoder gives at each position."""
         return 1
 
-    @property
-    def answers_at_end(self) -> bool:
-        """Whether the scratchpad's output alone is the answer."""
-        return False
-
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
         """The answers among the decoder's outputs at all positions."""
         return out[..., :-1, 0]

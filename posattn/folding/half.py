@@ -1,8 +1,8 @@
 """The folded network in half precision, for lists that the fused kernels do not hold: states are float16, sums float32.
 
 Positional attention does not depend on the input, so A_h times the states of all lists is one product per member and head.
-Self-attention goes through PyTorch's fused attention. Where the answer is read off the scratchpad alone, the last layer
-computes no other position.
+Self-attention goes through PyTorch's fused attention. It is for prompts, whose answer is read off the scratchpad, so the last
+layer computes no other position.
 
 Float16 has few exponents. Gradients therefore start at size one (posattn.training.ways), and those of weights, which are sums
 over all lists, are float32.
@@ -27,7 +27,7 @@ HALF = torch.float16
 
 def half_forward(
     folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
-) -> Float[Tensor, "M b *out"]:
+) -> Float[Tensor, "M b 1"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
     positional = config.design.attends == "position"
     # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
@@ -35,7 +35,7 @@ def half_forward(
     attend = _positional if positional else _self_attention
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     for layer, (u, c) in enumerate(zip(by_layer(folded, "U"), constants, strict=True)):
-        only = layer == config.layers - 1 and config.answers_at_end
+        only = layer == config.layers - 1
         own = (s[:, -1:] if positional else s[:, :, -1:]) if only else s
         z = _mapped(own, u[0])
         if c is not None:
@@ -43,9 +43,7 @@ def half_forward(
         s = torch.relu(z + attend(folded, s, layer, u[1:], only, config))
     out = _product(s.flatten(1, 2), folded["w"], torch.float32)
     out = out if folded.get("b") is None else out + folded["b"]
-    out = out.view(*s.shape[:-1], -1)
-    out = out.transpose(1, 2) if positional else out
-    return out[..., 0, :] if config.answers_at_end else config.answers(out)
+    return out  # (M, b, 1): one position is left
 
 
 def _positional(

@@ -125,9 +125,8 @@ class PositionalAttention(DecodingLayer):
         """P W + b for the first n positions."""
         if self.P is not None:
             return linear(self.P[:n])
-        rows = (
-            linear.weight.mT if n == self.n_positions else linear.weight.mT[:n]
-        )  # a slice has a gradient to be filled up
+        # Not sliced where it is whole: the gradient of a slice has to be filled up.
+        rows = linear.weight.mT if n == self.n_positions else linear.weight.mT[:n]
         return rows if linear.bias is None else rows + linear.bias
 
     def mix(

@@ -16,7 +16,7 @@ Letters: n positions, A letters of the alphabet, w words per entry, T (n, A, A, 
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -93,9 +93,6 @@ class TableConfig(NetworkConfig):
 
     def build(self) -> "TableNetwork":
         return TableNetwork(self)
-
-    def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind} | asdict(self)
 
 
 KINDS_BY_ARCH["table"] = TableConfig

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.errors import UsageError, choice
-from posattn.tasks.prompts import ELEMENTS, POSITIONS, QUERIED, WORDS, check_layout, check_words
+from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS, check_layout, check_words
 from posattn.tokens.vocabulary import IDENTIFIERS, PAD, SIGNS, TYPES, VOCABULARIES, word_code, word_index
 
 _CHARACTERS = VOCABULARIES["characters"]
@@ -108,7 +108,7 @@ def _spelled(device: torch.device) -> Int64[Tensor, "V c"]:
 
 def _longest() -> int:
     """The length of the longest prompt: two digits in every identifier."""
-    listed = sum(len(word) for word in ["Cat21"] * 8 + ["Cat+21"] * 2) + 8
+    listed = sum(len(word) for word in ["Cat21"] * CATEGORIES + ["Cat+21"] * IRRELEVANT) + CATEGORIES
     return listed + len("".join(_BEFORE.values())) + len(TYPES[0]) + QUERIED * len("Cat21")
 
 

@@ -63,13 +63,9 @@ class TokenConfig(ModelConfig):
     def output_dim(self) -> int:
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
-    @property
-    def answers_at_end(self) -> bool:
-        return self.vocabulary.numbers
-
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
         """The number at the scratchpad, or one logit per word at every other position."""
-        return out[..., -1, :] if self.answers_at_end else out[..., :-1, :]
+        return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
 
     @property
     def network(self) -> "type[TokenTransformer]":

@@ -306,4 +306,5 @@ def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> 
 
 def trains_in_half(config: NetworkConfig) -> bool:
     """Whether a network trains in half precision without kernels of its own: those of prompts, which may be long."""
-    return can(config, "fold") and isinstance(config, TokenConfig) and config.answers_at_end and not keeps_queries_apart(config)
+    prompts = isinstance(config, TokenConfig) and config.vocabulary.numbers
+    return prompts and can(config, "fold") and not keeps_queries_apart(config)

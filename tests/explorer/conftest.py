@@ -1,32 +1,15 @@
-"""A real browser, and pages opened in it. One Chromium serves a file of tests; all of them run in one process."""
-
-import shutil
+"""Pages opened in a real browser. One Chromium serves a file of tests; all of them run in one process."""
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from posattn.explorer import document, of_package
 from posattn.explorer.content import Content
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
 def package():
     """What the page shows without any run of the user's."""
     return of_package()
-
-
-# Not for the session: while Playwright is open it holds the event loop that other tests' libraries want.
-@pytest.fixture(scope="module")
-def browser():
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip("there is no Chromium; `make test` installs it where apt-get can: apt-get install chromium")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
