@@ -38,7 +38,7 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 @dataclass(frozen=True)
 class Sent:
-    """A message to one address, as the round computes it. ``always``: it is sent whatever the data."""
+    """A message to one address, as the round computes it, and the line that sends it."""
 
     to: Value
     words: tuple[Value, ...]

@@ -120,12 +120,11 @@ def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> Function
         return found
 
     def sample(random: np.random.Generator, count: int, n: int, bound: float) -> Array:
-        known = [known for known in build(n, bound).inputs]
         drawn = [
             random.integers(int(k.lo), int(k.hi) + 1, (count, n))
             if k.integer
             else random.uniform(k.lo, k.hi, (count, n))
-            for k in known
+            for k in build(n, bound).inputs
         ]
         return np.stack(drawn, axis=-1).astype(float)
 

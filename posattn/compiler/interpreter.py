@@ -16,7 +16,7 @@ from posattn.errors import UsageError
 
 def run(tracing: Tracing, x: Array) -> Array:
     """The answers (..., n, outputs) to inputs (..., n, c)."""
-    return np.stack([values_of(tracing, x)[..., answer.index] for answer in tracing.answers], axis=-1)
+    return values_of(tracing, x)[..., [answer.index for answer in tracing.answers]]
 
 
 def trace(program: WrittenPCOC, x: Array) -> Trace:
