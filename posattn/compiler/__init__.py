@@ -13,6 +13,7 @@ direct_rounds.py     rounds of MPC that need no routing
 room.py              how large a network will be, and whether it fits into memory
 selection.py         the same network without its large matrices
 letters.py           the compiled khop on sequences of tokens
+scan_programs.py     k-hop by scans
 library.py           the programs by name
 remarks/             what only shows a remark of the paper
 """

@@ -9,7 +9,7 @@ from statistics import median as middle
 import numpy as np
 
 from posattn import files
-from posattn.compiler import message_programs, programs
+from posattn.compiler import message_programs, programs, scan_programs
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
@@ -202,6 +202,7 @@ _LIST = (
         least=lambda tokens: (tokens**2, 1),
         counts=_remark,
     ),
+    Program("khop-scan", "k-hop, by scans", scan_programs.khop_scan, _hops, scan_programs.sequences, "khop"),
     Program("khop", "k-hop induction heads", message_programs.khop, _hops, _letters, "khop", _routed),
 )
 
