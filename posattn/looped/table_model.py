@@ -9,7 +9,8 @@ rows under one key the later one stays. Position i *reads* what the position bef
 nothing.
 
 The state of a position is a table with a row per key. A row has an entry per value and one more, the *mark*, which is written
-whatever the value is. Three small MLPs, each the same for all entries, do the work:
+whatever the value is. Keys are the same in all hops, so marks and gates are computed once. Three small MLPs, each the same for
+all entries, do the work:
 
     write   an entry, from whether its key and its value are there
     join    the share g of the earlier row that stays, from the marks of both rows: T ← T + g (T_earlier - T), 0 ≤ g ≤ 1
@@ -20,7 +21,8 @@ Where every g is 0 or 1 a join copies, and length adds no error. What a hop hand
 none, so hops add none either. Keys, reads and joins go through attention over the offsets of a scan
 (posattn.looped.offsets), so the network takes every length.
 
-Letters: n positions, B sequences, A letters of the alphabet, w words per entry, T (n, B, A, (A+1) w) the tables.
+Letters: n positions, B sequences, A letters of the alphabet, w words per entry, T (n, B, A, A w) the tables
+and (n, B, A, w) their marks.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,6 +51,7 @@ _GIVEN = 30.0  # that of the letter itself, where no hop is asked for; half of i
 _SHORT = 64  # positions: up to so many, attention is a product with a matrix, which a CPU does fastest
 
 Attend = Callable[[Tensor], Tensor]
+Joins = list[tuple[Attend, Tensor]]  # per loop, and the share of attention that stays in the sequence
 
 
 @lru_cache(maxsize=4096)
@@ -109,7 +112,7 @@ class TableConfig(NetworkConfig):
         """How many numbers a position of a sequence of n takes in memory, about."""
         letters = len(_LETTERS)
         table, hidden = letters * (letters + 1) * self.words, letters * (letters + 1) * self.width
-        kept = (3 * table + 2 * letters * self.width) * (len(_FAMILY.loops(n)) + 2) + 2 * hidden if gradients else 0
+        kept = 3 * table * (len(_FAMILY.loops(n)) + 2) + 2 * hidden if gradients else 0
         return 4 * table + 2 * hidden + kept * (len(HOPS) - 1)
 
     def build(self) -> "TableNetwork":
@@ -149,16 +152,17 @@ class TableNetwork(nn.Module):
         hops, letters = tokens[:, 0], tokens[:, 1:].mT - _FIRST
         slots, count = self._slots(hops, letters)
         index = torch.arange(count, device=x.device)
-        said = torch.stack(list(self.hops((slots[letters][..., None] == index).to(self.decoder.dtype), len(HOPS) - 1)))
+        one_hot = (slots[letters][..., None] == index).to(self.decoder.dtype)
+        said = torch.stack(list(self.hops(one_hot, len(HOPS) - 1, others=count < len(_LETTERS))))
         asked = hops == torch.arange(len(HOPS), device=x.device)[:, None]
         found = (said * asked[:, None, :, None]).sum(dim=0)
         logits = self._words(found[..., slots], found[..., -1:])
         return logits.transpose(0, 1).reshape(*x.shape, -1)
 
     def _slots(self, hops: Int64[Tensor, " B"], letters: Int64[Tensor, "n B"]) -> tuple[Int64[Tensor, " A"], int]:
-        """Where each letter has its row and value, and how many there are.
+        """The row of each letter, and how many rows there are.
 
-        On a CPU, which tells, only letters that occur have their own. All others are alike to the network, and share the last.
+        On a CPU, which tells, only letters that occur have one. All others are alike to the network; their slot is the last.
         """
         every = torch.arange(len(_LETTERS), device=letters.device)
         if letters.device.type != "cpu" or torch.compiler.is_compiling():
@@ -169,15 +173,25 @@ class TableNetwork(nn.Module):
             raise UsageError(f"the sequence has other words; it must be {allowed}.")
         there = (letters.flatten() == every[:, None]).any(dim=1)
         count = int(there.sum())
-        return torch.where(there, there.cumsum(dim=0) - 1, count), min(count + 1, len(every))
+        return torch.where(there, there.cumsum(dim=0) - 1, count), count
 
-    def hops(self, letters: Float[Tensor, "n B A"], count: int) -> Iterator[Float[Tensor, "n B A1"]]:
-        """The answers after 0 to ``count`` hops: a logit per letter and, last, that of none. Any alphabet will do."""
+    def hops(
+        self, letters: Float[Tensor, "n B A"], count: int, others: bool = False
+    ) -> Iterator[Float[Tensor, "n B said"]]:
+        """The answers after 0 to ``count`` hops: a logit per letter and, last, that of none. Any alphabet will do.
+
+        ``others`` adds, before the last, the logit of any letter that does not occur.
+        """
         before, joins = self._attention(len(letters))
-        keys, h = before(letters), letters
-        yield _GIVEN * nn.functional.pad(letters, (0, 1), value=0.5)
+        keys, h = before(letters), nn.functional.pad(letters, (0, int(others)))
+        yield _GIVEN * nn.functional.pad(h, (0, 1), value=0.5)
+        marks, gates = self._marked(keys, joins)
+        mark = self._row(before(marks), letters)
         for _ in range(count):
-            said = self._read(before(self._scanned(self._written(keys, h), joins)), letters)
+            t = self._written(keys, h)
+            for (attend, _), gate in zip(joins, gates, strict=True):
+                t = torch.lerp(t, attend(t), gate)
+            said = self._read(self._row(before(t), letters), mark)
             h = torch.sigmoid(said[..., :-1] - said[..., -1:])
             yield said
 
@@ -198,34 +212,33 @@ class TableNetwork(nn.Module):
         there = torch.arange(self.logits.shape[-1], device=self.logits.device) == _FAMILY.candidates.index(-1)
         return there.to(self.logits.dtype).expand_as(self.logits)
 
-    def _attention(self, n: int) -> tuple[Attend, list[tuple[Attend, Float[Tensor, " n"]]]]:
+    def _attention(self, n: int) -> tuple[Attend, Joins]:
         """What keys and reads go through and, per loop of a scan, what joins do and the share that stays in the sequence."""
         keys, joins = self.weights().unbind()
         return _attend(keys, n, Loop(1))[0], [_attend(joins, n, loop) for loop in _FAMILY.loops(n)]
 
-    def _written(self, keys: Float[Tensor, "n B A"], h: Float[Tensor, "n B A"]) -> Float[Tensor, "n B A Aw"]:
-        """Tables of one row: the value ``h`` and a mark under the key."""
-        values = nn.functional.pad(h, (0, 1), value=1.0)
-        pairs = torch.broadcast_tensors(keys[..., :, None], values[..., None, :])
+    def _written(self, keys: Float[Tensor, "n B A"], h: Float[Tensor, "n B values"]) -> Float[Tensor, "n B A row"]:
+        """Tables of one row: the values ``h`` under the key."""
+        pairs = torch.broadcast_tensors(keys[..., :, None], h[..., None, :])
         return self.write(torch.stack(pairs, dim=-1)).flatten(-2)
 
-    def _scanned(
-        self, t: Float[Tensor, "n B A Aw"], joins: list[tuple[Attend, Float[Tensor, " n"]]]
-    ) -> Float[Tensor, "n B A Aw"]:
-        """The tables of all prefixes."""
+    def _marked(self, keys: Float[Tensor, "n B A"], joins: Joins) -> tuple[Float[Tensor, "n B A w"], list[Tensor]]:
+        """The marks of all prefixes, and the gates of every join, which are the same for all hops."""
+        marks, gates = self._written(keys, torch.ones_like(keys[..., :1])), []
         for attend, m in joins:
-            earlier = attend(t)
-            gate = self.join(torch.cat([self._mark(t), self._mark(earlier)], dim=-1)).clamp(0, 1)
-            t = t + m[:, None, None, None] * gate * (earlier - t)
-        return t
+            earlier = attend(marks)
+            gates.append(m[:, None, None, None] * self.join(torch.cat([marks, earlier], dim=-1)).clamp(0, 1))
+            marks = torch.lerp(marks, earlier, gates[-1])
+        return marks, gates
 
-    def _mark(self, t: Float[Tensor, "*lead Aw"]) -> Float[Tensor, "*lead w"]:
-        return t[..., -self.config.words :]
+    def _row(self, t: Float[Tensor, "n B A row"], letters: Float[Tensor, "n B A"]) -> Float[Tensor, "n B values w"]:
+        """The row under the key of each position's own letter."""
+        return (letters[..., None, :] @ t)[..., 0, :].unflatten(-1, (-1, self.config.words))
 
-    def _read(self, t: Float[Tensor, "n B A Aw"], letters: Float[Tensor, "n B A"]) -> Float[Tensor, "n B A1"]:
-        """A logit per value under the key of each position's own letter, and that of none."""
-        row = (letters[..., None, :] @ t)[..., 0, :].unflatten(-1, (-1, self.config.words))
-        entries, mark = row[..., :-1, :], row[..., -1:, :]
+    def _read(
+        self, entries: Float[Tensor, "n B values w"], mark: Float[Tensor, "n B 1 w"]
+    ) -> Float[Tensor, "n B said"]:
+        """A logit per value, and that of none."""
         found = self.read(torch.cat([entries, mark.expand_as(entries)], dim=-1))[..., 0]
         factor, none = self.decoder
         return factor * torch.cat([found, none.expand(*found.shape[:-1], 1)], dim=-1)

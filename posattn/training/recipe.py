@@ -100,7 +100,7 @@ RECIPES: dict[str, Recipe] = {
         sharpen_from=0.2, sharpen_to=0.6, polish=100,
     ),
     "table": Recipe(
-        name="table", schedule="cosine", lr=1e-2, epochs=3, batch=32, samples=6400, warmup=0.02, clip=1.0,
+        name="table", schedule="cosine", lr=1e-2, epochs=3, batch=16, samples=3200, warmup=0.02, clip=1.0,
         sharpen_from=0.3, sharpen_to=0.8, starts=4,
     ),
     "sorter": Recipe(
