@@ -152,15 +152,15 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for name in given.only:
-        for seed in range(given.seeds):
+    for seed in range(given.seeds):
+        for name in given.only:
             if name in VARIANTS:
                 config = Without(30, without=name)
             else:
                 arch, layers = ("positional", 8) if "positional" in name else ("standard", 3)
                 config = network_for("khop", arch=arch, layers=layers)
             run = posattn.train("khop", config, recipe=PLAN, seed=seed, device="cpu", progress=False)
-            table = run.evaluate([1, 2], samples=500)
+            table = run.evaluate([1, 2], samples=200)
             about = {"without": name, "loss": run.result["train_loss"][0], "seconds": run.result["seconds"]}
             rows.append(table.assign(seed=seed, **about))
             print(name, seed, run.result["train_loss"], run.result["seconds"], flush=True)

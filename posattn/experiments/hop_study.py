@@ -19,15 +19,15 @@ from posattn.experiments.declaration import Grid
 from posattn.looped.table_model import TableNetwork
 from posattn.streams import stream
 from posattn.training import Recipe
-from posattn.training.recipe import recipe
+from posattn.training.recipe import RECIPES
 
 TABLES = Series("table", {"arch": "table"})
 MOST = 6  # hops
 _AT_ONCE = 30_000  # letters of all sequences that a network answers together
 
 
-class Test(NamedTuple):
-    """Sequences of ``length`` letters: each one of ``letters``, the first being ``first`` of an alphabet of ``alphabet``."""
+class Sequences(NamedTuple):
+    """What is tested on: ``length`` letters each, of ``letters`` different ones from letter ``first`` of the alphabet on."""
 
     letters: int = 5
     first: int = 0
@@ -37,11 +37,11 @@ class Test(NamedTuple):
 
 
 TESTS = {
-    "a-e": Test(),
-    "f-j": Test(first=5),
-    "all ten letters": Test(letters=10),
-    "26 letters": Test(letters=26, alphabet=26, sequences=200),
-    "1,000 letters long": Test(letters=10, length=1000, sequences=10),
+    "a-e": Sequences(),
+    "f-j": Sequences(first=5),
+    "all ten letters": Sequences(letters=10),
+    "26 letters": Sequences(letters=26, alphabet=26, sequences=200),
+    "1,000 letters long": Sequences(letters=10, length=1000, sequences=10),
 }
 
 
@@ -49,7 +49,7 @@ TESTS = {
 class BesideTables(Grid):
     """A grid, and the same number of table networks with a recipe of their own."""
 
-    tables: Recipe = recipe("table")
+    tables: Recipe = RECIPES["table"]
 
     def cells(self, size: str = "paper") -> list[Cell]:
         others, own = super().cells(size), replace(self, series=(TABLES,), layers=(), samples=(self.tables.samples,), seeds=5)
@@ -76,7 +76,7 @@ def reach(network: TableNetwork, seed: int, tests: Iterable[str] = TESTS) -> pd.
     return pd.DataFrame(rows)
 
 
-def draw(test: Test, seed: int) -> Int64[Tensor, "B n"]:
+def draw(test: Sequences, seed: int) -> Int64[Tensor, "B n"]:
     """Letters as the task draws them: each uniform over those other than its predecessor."""
     generator = torch.Generator().manual_seed(stream(seed, "reach", *test) % 2**63)
     steps = torch.randint(1, test.letters, (test.sequences, test.length), generator=generator)

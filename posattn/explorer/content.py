@@ -43,6 +43,7 @@ STEPPED = {
     "median": 8,
     "word-count": 4,
     "list-ranking": 4,
+    "khop-scan": 6,
     "khop": 4,
     "self-attention": 3,
 }
