@@ -31,7 +31,6 @@ _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
 _PAGE, _VIEWS = 2, 3  # panels of a view and views side by side that are still read at the width of a page
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
-_DIGITS = 4  # significant ones of numbers on the explorer's page
 _ABOUT = {
     "none": "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. ",
     "letters": "Models are trained on sequences of the letters a-e (scale 1) and tested on these and on sequences of f-j "
@@ -48,11 +47,9 @@ _EXACT = "The scale-exact Transformer is the positional one without biases."
 
 @cache
 def _read_published() -> pd.DataFrame:
-    tables = []
-    for name in ("published.csv", "published-tables.csv"):
-        with resources("posattn").joinpath("data", name).open(encoding="utf-8") as file:
-            tables.append(pd.read_csv(file))
-    return pd.concat([tables[0].assign(series=tables[0]["arch"], metric="mse"), tables[1]], ignore_index=True)
+    data, names = resources("posattn").joinpath("data"), ("published.csv", "published-tables.csv")
+    lines, tables = (pd.read_csv(BytesIO(data.joinpath(name).read_bytes())) for name in names)
+    return pd.concat([lines.assign(series=lines["arch"], metric="mse"), tables], ignore_index=True)
 
 
 def published(name: str) -> pd.DataFrame:
@@ -116,10 +113,10 @@ class Lines:
 
     BARS: ClassVar[bool] = False  # whether x is a name
     _WIDTH: ClassVar[float] = 3.8  # of a panel, in inches
+    _MARKS: ClassVar[tuple[str, ...]] = ("Lines", "bands", "Dotted lines")  # of medians, percentiles, published medians
 
     def medians(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Median, 10th and 90th percentile over runs, and how many runs ended well: by view, column, series and x."""
-        by = list(dict.fromkeys([*self.columns, "series", self.x]))
         tables = []
         for view in self.views:
             chosen = view.of(rows)
@@ -127,7 +124,7 @@ class Lines:
                 continue
             # A run without a number is worse than any; a finite stand-in, because quantiles of infinities are not numbers.
             chosen = chosen.assign(value=chosen["value"].fillna(_NO_NUMBER).clip(upper=_NO_NUMBER))
-            groups = chosen.groupby(by, sort=False)
+            groups = chosen.groupby(self._by, sort=False)
             table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
             table.columns = ["p10", "median", "p90"]
             table = table.mask(table > _NO_NUMBER / 1e6, float("inf"))
@@ -136,8 +133,12 @@ class Lines:
             tables.append(table.reset_index().assign(view=view.title, metric=view.metric))
         if len(rows) and not tables:
             raise UsageError(f"none of the {len(rows)} rows is one that the figure shows; its views must pick some.")
-        empty = pd.DataFrame(columns=[*by, "p10", "median", "p90", "runs", "ok", "view", "metric"])
+        empty = pd.DataFrame(columns=[*self._by, "p10", "median", "p90", "runs", "ok", "view", "metric"])
         return pd.concat(tables, ignore_index=True) if tables else empty
+
+    @property
+    def _by(self) -> list[str]:
+        return list(dict.fromkeys([*self.columns, "series", self.x]))
 
     def tables(self, medians: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         """For every panel its title and its medians: x down, series across, and a dash where there is no run."""
@@ -157,12 +158,11 @@ class Lines:
     def against_published(self, medians: pd.DataFrame) -> pd.DataFrame:
         """Our medians beside the published ones: their ratio, and whether ours lies in the published band widened twofold."""
         known, parts = published(self.published), []
-        by = list(dict.fromkeys([*self.columns, "series", self.x]))
         for view in self.views:
             theirs = view.of_published(known)
-            if len(theirs) and set(by) <= set(theirs):
-                beside = theirs[[*by, "median", "p10", "p90"]]
-                parts.append(view.of_medians(medians).merge(beside, on=by, suffixes=("", "_published")))
+            if len(theirs) and set(self._by) <= set(theirs):
+                beside = theirs[[*self._by, "median", "p10", "p90"]]
+                parts.append(view.of_medians(medians).merge(beside, on=self._by, suffixes=("", "_published")))
         if not parts:
             return pd.DataFrame()
         both = pd.concat(parts, ignore_index=True)
@@ -172,18 +172,19 @@ class Lines:
 
     def explained(self, rows: pd.DataFrame, size: str) -> str:
         """What a page says of the figure."""
-        beside = self._beside_ours(size) if self.published else ""
-        exact = _EXACT if "scale-exact" in set(rows["arch"]) else ""
-        return self.prose or self._about(rows) + beside + exact
+        if self.prose:
+            return self.prose
+        medians, percentiles, known = self._MARKS
+        said = self._about(rows) + f"{medians} are medians over runs, {percentiles} the 10th to 90th percentile. "
+        if self.published:
+            less = size != "paper" and not self.BARS
+            shapes = ": ours are trained for a fraction of that, so compare the shapes" if less else ""
+            said += f"{known} are the published medians, which took the full recipe{shapes}. "
+        return said + (_EXACT if "scale-exact" in set(rows["arch"]) else "")
 
     def _about(self, rows: pd.DataFrame) -> str:
         task = _task_of(rows)
-        marks = "Lines are medians over runs, bands the 10th to 90th percentile. "
-        return _ABOUT["none" if task is None else task.TOKENS] + marks
-
-    def _beside_ours(self, size: str) -> str:
-        shapes = "" if size == "paper" else ": ours are trained for a fraction of that, so compare the shapes"
-        return f"Dotted lines are the published medians, which took the full recipe{shapes}. "
+        return _ABOUT["none" if task is None else task.TOKENS]
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
         """The pictures by the ending of their file names: none for the panels, ``-more`` for those of views with ``more``."""
@@ -206,7 +207,8 @@ class Lines:
                 axes.set_title(self._title(view, key), fontsize="medium")
                 axes.set_xlabel(self._axis(rows))
                 axes.set_yscale("log" if metric(view.metric).axis == "log" else "linear")
-                self._set_x(axes, view, ours)
+                if not self.BARS:
+                    self._set_ends_and_marks(axes, view, ours)
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
         _add_legend(figure, panels.flat)
@@ -255,7 +257,7 @@ class Lines:
         task = _task_of(rows)
         return axis(self.x) if task is None else axis(self.x, task.INPUTS)
 
-    def _set_x(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
+    def _set_ends_and_marks(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
         if metric(view.metric).axis == "share":
             axes.set_ylim(-0.03, 1.03)
         if self._x_is_log:
@@ -323,19 +325,13 @@ class Bars(Lines):
 
     BARS = True
     _WIDTH = 7.6
+    _MARKS = ("Markers", "bars", "Hollow markers")
 
     def _in_order(self, wide: pd.DataFrame, medians: pd.DataFrame) -> pd.DataFrame:
         return wide.loc[list(dict.fromkeys(medians[self.x]))]
 
     def _about(self, rows: pd.DataFrame) -> str:
-        marks = "Markers are medians over runs, bars the 10th to 90th percentile. "
-        return (_SHIFTS if self.x == "distribution" else "") + marks
-
-    def _beside_ours(self, size: str) -> str:
-        return "Hollow markers are the published medians, which took the full recipe. "
-
-    def _set_x(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
-        """Leaves an axis of names as matplotlib makes it."""
+        return _SHIFTS if self.x == "distribution" else ""
 
     def _draw_panel(self, axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> None:
         names = list(dict.fromkeys(ours[self.x]))
@@ -387,17 +383,16 @@ def _mark(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _points(frame: pd.DataFrame, x: str) -> list[list[Any]]:
-    """[x, median, 10th, 90th percentile] per point, in the order of x if that is a number; None for what is not finite."""
-    if x not in frame:
+    """[x, median, 10th, 90th percentile] per point, to four digits, in the order of x if that is a number.
+
+    None stands for what is not finite.
+    """
+    if x not in frame or frame.empty:
         return []
-    if len(frame) and not isinstance(frame[x].iloc[0], str):
-        frame = frame.sort_values(x)
+    if not isinstance(frame[x].iloc[0], str):
+        frame = frame.sort_values(x).astype({x: float})
     rows = frame[[x, "median", "p10", "p90"]].itertuples(index=False, name=None)
-    return [[place if isinstance(place, str) else float(place), *map(_rounded, values)] for place, *values in rows]
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return [[place, *(float(f"{v:.4g}") if math.isfinite(v) else None for v in values)] for place, *values in rows]
 
 
 def rendered(figure: Figure, kind: str) -> bytes:

@@ -17,6 +17,7 @@ from posattn import files
 from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
+from posattn.experiments.rows import as_csv
 from posattn.page_policy import policy
 from posattn.tasks import task
 
@@ -60,7 +61,7 @@ class Shown:
 
     def write(self, stem: Path) -> list[bytes]:
         """Writes rows, pictures and the medians as Markdown and LaTeX; returns the pictures as PNG."""
-        files.write(stem.with_name("rows.csv"), self.rows.to_csv(index=False, na_rep="nan").encode())
+        files.write(stem.with_name("rows.csv"), as_csv(self.rows))
         pictures = self.draw(stem)
         for end, form in ((".md", _markdown), (".tex", _latex)):
             files.write(stem.with_name(f"{stem.name}{end}"), self._text(form))
@@ -200,12 +201,12 @@ def _latex(title: str, rows: Text) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def _in_latex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in _one_line(text))
+    return _one_line(text).translate(str.maketrans(_LATEX))
 
 
 def _one_line(text: str) -> str:
