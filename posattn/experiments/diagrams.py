@@ -157,15 +157,14 @@ def _edge(figure: str, title: str, r: int, sender: str, receiver: str) -> Row:
 
 
 def _draw_graphs(rows: pd.DataFrame) -> Figure:
-    rows = rows[rows["metric"] == "edge"]
-    titles = list(dict.fromkeys(rows["series"]))
-    rounds = [int(rows[rows["series"] == title]["round"].max()) for title in titles]
-    machines = rows["to"].nunique()
-    size = (1.0 + 1.15 * (sum(rounds) + len(rounds)), 0.8 + 0.75 * machines)
+    edges = rows[rows["metric"] == "edge"]
+    graphs = {str(title): own for title, own in edges.groupby("series", sort=False)}
+    widths = [int(own["round"].max()) + 1 for own in graphs.values()]
+    size = (1.0 + 1.15 * sum(widths), 0.8 + 0.75 * edges["to"].nunique())
     figure = plt.figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(titles), width_ratios=[count + 1 for count in rounds], squeeze=False)
-    for axes, title in zip(panels[0], titles, strict=True):
-        _graph_panel(axes, rows[rows["series"] == title], title)
+    panels = figure.subplots(1, len(graphs), width_ratios=widths, squeeze=False)
+    for axes, (title, own) in zip(panels[0], graphs.items(), strict=True):
+        _graph_panel(axes, own, title)
     return figure
 
 

@@ -149,11 +149,10 @@ class Lines:
             there = own.assign(there=True).pivot(index=self.x, columns="series", values="there").notna()
             if not there.all(axis=None):  # a median that is nan is one of runs that failed
                 wide = wide.astype(object).where(there, "-")
-            found.append((title, self._in_order(wide[list(dict.fromkeys(own["series"]))], own)))
+            if self.BARS:  # names, in the order of the rows
+                wide = wide.loc[list(dict.fromkeys(own[self.x]))]
+            found.append((title, wide[list(dict.fromkeys(own["series"]))]))
         return found
-
-    def _in_order(self, wide: pd.DataFrame, medians: pd.DataFrame) -> pd.DataFrame:
-        return wide.sort_index()
 
     def against_published(self, medians: pd.DataFrame) -> pd.DataFrame:
         """Our medians beside the published ones: their ratio, and whether ours lies in the published band widened twofold."""
@@ -183,15 +182,13 @@ class Lines:
         return said + (_EXACT if "scale-exact" in set(rows["arch"]) else "")
 
     def _about(self, rows: pd.DataFrame) -> str:
-        task = _task_of(rows)
-        return _ABOUT["none" if task is None else task.TOKENS]
+        return _ABOUT[_task_of(rows).TOKENS]
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
         """The pictures by the ending of their file names: none for the panels, ``-more`` for those of views with ``more``."""
-        first = [view for view in self.views if not view.more]
-        more = [view for view in self.views if view.more and len(view.of_medians(medians))]
-        views = {"": first, "-more": more} if more else {"": first}
-        return {end: replace(self, views=tuple(own))._draw_views(rows, medians) for end, own in views.items()}
+        views = {"": [view for view in self.views if not view.more]}
+        views["-more"] = [view for view in self.views if view.more and len(view.of_medians(medians))]
+        return {end: replace(self, views=tuple(own))._draw_views(rows, medians) for end, own in views.items() if own}
 
     def _draw_views(self, rows: pd.DataFrame, medians: pd.DataFrame) -> Figure:
         keys = list(medians[list(self.columns)].drop_duplicates().itertuples(index=False, name=None))
@@ -205,7 +202,7 @@ class Lines:
                 if len(here):
                     self._draw_panel(axes, here, self._at(theirs, key), labels)
                 axes.set_title(self._title(view, key), fontsize="medium")
-                axes.set_xlabel(self._axis(rows))
+                axes.set_xlabel(axis(self.x, _task_of(rows).INPUTS))
                 axes.set_yscale("log" if metric(view.metric).axis == "log" else "linear")
                 if not self.BARS:
                     self._set_ends_and_marks(axes, view, ours)
@@ -247,15 +244,11 @@ class Lines:
         """The part of a table in one column of panels."""
         return _where(dict(zip(self.columns, key, strict=True)), table)
 
-    def _title(self, view: View, key: tuple[Any, ...], width: float | None = _TITLE) -> str:
-        """The title of a panel, on two lines if it is longer than ``width`` letters."""
+    def _title(self, view: View, key: tuple[Any, ...]) -> str:
+        """The title of a panel, on two lines if it is long."""
         names = ", ".join(titled(name, value) for name, value in zip(self.columns, key, strict=True))
-        long = width is not None and len(names) + len(view.title) > width * self._WIDTH / Lines._WIDTH
+        long = len(names) + len(view.title) > _TITLE * self._WIDTH / Lines._WIDTH
         return names + (":\n" if long else ": ") + view.title if view.title else names
-
-    def _axis(self, rows: pd.DataFrame) -> str:
-        task = _task_of(rows)
-        return axis(self.x) if task is None else axis(self.x, task.INPUTS)
 
     def _set_ends_and_marks(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
         if metric(view.metric).axis == "share":
@@ -302,10 +295,11 @@ class Lines:
                 ]
                 title, scaled = metric(view.metric)
                 name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
-                about = {"title": self._title(view, key, None), "view": name, "ylabel": title}
+                about = {"title": self._title(view, key).replace("\n", " "), "view": name, "ylabel": title}
                 ends = [0, 1] if scaled == "share" else None
                 panels.append({**about, "ylog": scaled == "log", "yends": ends, "series": lines})
-        return {"bars": self.BARS, "xlabel": self._axis(rows), "xlog": self._x_is_log, "panels": panels}
+        xlabel = axis(self.x, _task_of(rows).INPUTS)
+        return {"bars": self.BARS, "xlabel": xlabel, "xlog": self._x_is_log, "panels": panels}
 
     def _page_series(self, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> dict[str, Any]:
         colour, marker = style(label, labels)
@@ -326,9 +320,6 @@ class Bars(Lines):
     BARS = True
     _WIDTH = 7.6
     _MARKS = ("Markers", "bars", "Hollow markers")
-
-    def _in_order(self, wide: pd.DataFrame, medians: pd.DataFrame) -> pd.DataFrame:
-        return wide.loc[list(dict.fromkeys(medians[self.x]))]
 
     def _about(self, rows: pd.DataFrame) -> str:
         return _SHIFTS if self.x == "distribution" else ""
@@ -352,9 +343,9 @@ class Bars(Lines):
         axes.grid(alpha=0.25, axis="y")
 
 
-def _task_of(rows: pd.DataFrame) -> Task | None:
-    """The task of the first row, if there is one; all tasks of a figure are of one kind."""
-    return TASKS.get(str(rows["task"].iloc[0])) if "task" in rows and len(rows) else None
+def _task_of(rows: pd.DataFrame) -> Task:
+    """The task of the first row; all tasks of a figure are of one kind, and unknown ones read lists of numbers as sum does."""
+    return TASKS.get(str(rows["task"].iloc[0]) if "task" in rows and len(rows) else "", TASKS["sum"])
 
 
 def _add_legend(figure: Figure, panels: Sequence[Axes]) -> None:

@@ -195,17 +195,11 @@ class Tasks:
         ensemble, failed = self.waiting.pop(task), self.ray.exceptions
         try:
             finished, rows = self.ray.get(task)
-        except (
-            failed.WorkerCrashedError,
-            failed.NodeDiedError,
-            failed.LocalRayletDiedError,
-            failed.ObjectLostError,
-            failed.OutOfMemoryError,
-        ) as error:
+        except failed.RayTaskError as error:  # the task's own
+            told = isinstance(error.cause, (UsageError, ImportError))
+            self._fail(ensemble, UsageError(str(error.cause)) if told else error)
+        except failed.RayError as error:  # the worker, its node or its memory
             self._retry(ensemble, error)
-        except failed.RayError as error:
-            cause = getattr(error, "cause", None)
-            self._fail(ensemble, UsageError(str(cause)) if isinstance(cause, (UsageError, ImportError)) else error)
         else:
             self._write(ensemble, finished, rows)
 
@@ -214,6 +208,7 @@ class Tasks:
         if not folder.finished:
             folder.unpack(finished)
         self.store.write(ensemble.spec, self.measure, rows, trained(folder.path).result)
+        folder.sweep()
         del self.unfinished[ensemble.spec.digest]
         self.engine.announce(f"{ensemble.name}: done")
 

@@ -28,7 +28,7 @@ def as_csv(rows: pd.DataFrame) -> bytes:
 def read_rows(path: Path, content: bytes) -> pd.DataFrame:
     """The rows in the ``content`` of the file ``path``, which ends in .csv or, of runs of the store, in .csv.gz."""
     stored = path.suffix == ".gz"
-    how: dict[str, Any] = {"compression": "gzip", "dtype": {"run": str}} if stored else {}  # names may look like numbers
+    how: dict[str, Any] = {"compression": "gzip", "dtype": {"run": str}} if stored else {}  # a run may look like a number
     try:
         rows = pd.read_csv(BytesIO(content), **how)
     except (ValueError, OSError, EOFError, zlib.error) as error:
