@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-import pandas as pd
 import torch
 
 from posattn import files
@@ -79,29 +78,28 @@ class RayEngine:
         """
         load_ray()
         _check_reachable(self.address)
+        own: list[Ensemble] = []
+        elsewhere: list[RunSpec] = []
         with contextlib.ExitStack() as held:
-            own: list[tuple[RunSpec, RunFolder]] = []
-            elsewhere: list[RunSpec] = []
             for spec in specs:
                 folder = RunFolder(store.folder(spec))
                 try:
                     held.enter_context(folder.claim(spec))
-                    own.append((spec, folder))
+                    own.append(Ensemble(spec, folder))
                 except files.InUse:
                     elsewhere.append(spec)
-            ensembles = []
-            for number, (spec, folder) in enumerate(own, start=1):
-                place = f"{number}/{len(own)} "  # because several may be called the same
-                ensembles.append(Ensemble(spec, folder, place + called(spec)))
-                self.announce(place + plan(spec))
+            for number, ensemble in enumerate(own, start=1):
+                place = f"{number}/{len(own)}"  # because several may be called the same
+                ensemble.name = f"{place} {called(ensemble.spec)}"
+                self.announce(f"{place} {plan(ensemble.spec)}")
             for spec in elsewhere:
                 if spec.digest not in self._waited_for:
                     self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
                     self._waited_for.add(spec.digest)
-            if ensembles:
+            if own:
                 with _joined(self.address), _ended_by_sigterm():
                     self._check_resources()
-                    with contextlib.closing(Tasks(self, measure, store, ensembles)) as tasks:
+                    with contextlib.closing(Tasks(self, measure, store, own)) as tasks:
                         tasks.finish()
         return elsewhere
 
@@ -143,7 +141,7 @@ class Ensemble:
 
     spec: RunSpec
     folder: RunFolder
-    name: str
+    name: str = ""
     lost: int = 0  # workers
 
 
@@ -193,32 +191,26 @@ class Tasks:
 
     def _end(self, task: Any) -> None:
         ensemble, failed = self.waiting.pop(task), self.ray.exceptions
+        spec, folder = ensemble.spec, ensemble.folder
         try:
             finished, rows = self.ray.get(task)
         except failed.RayTaskError as error:  # the task's own
             told = isinstance(error.cause, (UsageError, ImportError))
-            self._fail(ensemble, UsageError(str(error.cause)) if told else error)
+            return self._fail(ensemble, UsageError(str(error.cause)) if told else error)
         except failed.RayError as error:  # the worker, its node or its memory
-            self._retry(ensemble, error)
-        else:
-            self._write(ensemble, finished, rows)
-
-    def _write(self, ensemble: Ensemble, finished: dict[str, bytes], rows: pd.DataFrame) -> None:
-        folder = ensemble.folder
+            return self._retry(ensemble, error)
         if not folder.finished:
             folder.unpack(finished)
-        self.store.write(ensemble.spec, self.measure, rows, trained(folder.path).result)
+        self.store.write(spec, self.measure, rows, trained(folder.path).result)
         folder.sweep()
-        del self.unfinished[ensemble.spec.digest]
+        del self.unfinished[spec.digest]
         self.engine.announce(f"{ensemble.name}: done")
 
     def _retry(self, ensemble: Ensemble, error: Exception) -> None:
         ensemble.lost += 1
         if ensemble.lost > self.engine.retries:
-            limit = f"more often than retries allows, which is {self.engine.retries}"
-            kind = type(error).__name__
-            self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
-            return
+            limit = f"more often than retries allows, which is {self.engine.retries} ({type(error).__name__})"
+            return self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit}."))
         self._follow()
         way = "goes on from its last checkpoint" if ensemble.folder.checkpoints() else "starts again"
         self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
