@@ -14,9 +14,7 @@ def command(
     samples: int | None = Option(None, help="Training lists m (default: those of the run)."),
     delta: float = Option(0.05, help="The bound holds with probability 1 - delta."),
     cap: float = Option(1.0, help="Where the squared error is cut off."),
-    layer_norm: bool = Option(
-        False, "--layer-norm", help="The same weights with every layer projected to the unit ball."
-    ),
+    layer_norm: bool = Option(False, "--layer-norm", help="Project every layer of the weights to the unit ball."),
     gap: float = Option(0.1, help="A wanted gap: how many samples would it take?"),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,

@@ -162,16 +162,14 @@ def _published(shown: Shown) -> Text | None:
     both = shown.figure.against_published(shown.medians)
     if both.empty:
         return None
-    places = [*shown.figure.columns, "series", shown.figure.x]
-    return [[*places, "ours", "published", "ratio", "inside"]] + [
-        [
-            *(f"{getattr(row, name)}" for name in places),
-            *(f"{value:.2e}" for value in (row.median, row.median_published)),
-            f"{row.ratio:.2f}",
-            ("yes" if row.inside else "no") if row.p10_published == row.p10_published else "",
-        ]
-        for row in both.itertuples()
-    ]
+    places = both[[*shown.figure.columns, "series", shown.figure.x]].astype(str)
+    table = places.assign(
+        ours=both["median"].map("{:.2e}".format),
+        published=both["median_published"].map("{:.2e}".format),
+        ratio=both["ratio"].map("{:.2f}".format),
+        inside=both["inside"].map({True: "yes", False: "no"}).where(both["p10_published"].notna(), ""),
+    )
+    return [list(table), *table.to_numpy().tolist()]
 
 
 def _cells(table: pd.DataFrame) -> Text:

@@ -19,10 +19,10 @@ def grid_changed(experiment, **changes):
     return replace(experiment, source=replace(experiment.source, **changes))
 
 
-def rows_of(experiment, store, engine, precision=None):
-    """The rows that ``reproduce`` would draw, trained and measured where the store lacks them."""
-    store.complete(experiment.cells("paper"), engine, precision)
-    return experiment.held("paper", store, precision).read(keep=True)[0]
+def rows_of(experiment, store, engine, precision=None, size="paper"):
+    """The rows that ``reproduce`` would draw, trained, measured or computed where the store lacks them."""
+    store.complete(experiment.cells(size), engine, precision)
+    return experiment.held(size, store, precision).read(keep=True)[0]
 
 
 def files_of(folder):

@@ -1,7 +1,5 @@
 """What goes on the page: the user's runs, the store's figures, and what is refused, in one sentence."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -15,20 +13,6 @@ from posattn.explorer import of_runs
 from posattn.explorer.content import Content
 
 SHORT = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
-TINY = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two members of each of two tasks in one folder."""
-    folder = tmp_path_factory.mktemp("runs") / "two"
-    posattn.train(["sum", "min", "sum", "min"], TINY, members=4, out=folder, **SHORT)
-    return folder
-
-
-def told(html):
-    """The page's JSON, as the browser reads it."""
-    return json.loads(html.split('id="content">')[1].split("</script>")[0])
 
 
 def test_members_stand_by_their_task_with_the_program_that_solves_it(trained):
