@@ -85,18 +85,15 @@ class Store:
                     time.sleep(_WAIT)
 
     def lay_out(self, cells: Iterable[Cell], precision: str | None = None) -> list[RunSpec]:
-        """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest.
-
-        Without a ``precision``, finished runs of any precision serve, and new ones train in fp32.
-        """
+        """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest."""
         with self._alone():
             missing, there = {cell.key: cell for cell in cells}, []
             for spec in self._ensembles():
                 finished = RunFolder(self.folder(spec)).finished
-                serves = spec.precision == (precision or _PRECISION) or (precision is None and finished)
-                if serves and (held := missing.keys() & _runs(spec).keys()):
-                    there.append(spec)
-                    missing = {key: cell for key, cell in missing.items() if key not in held}
+                if spec.precision == (precision or _PRECISION) or (precision is None and finished):
+                    held = [spec.identity(member, precision=False) for member in range(len(spec.members))]
+                    if [missing.pop(key) for key in held if key in missing]:
+                        there.append(spec)
             new = _group(missing.values(), precision or _PRECISION)
             for spec in new:
                 RunFolder(self.folder(spec)).describe(spec)
