@@ -51,7 +51,6 @@ class Engine:
 
     device: torch.device
     announce: Callable[[str], None] = lambda message: None
-    progress: bool | None = None
     _waited_for: set[str] = field(default_factory=set)
 
     def check(self, cells: Iterable[Cell], precision: str) -> None:
@@ -66,7 +65,7 @@ class Engine:
             if new := spec.digest not in self._waited_for:
                 self.announce(plan(spec))
             try:
-                run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
+                run = train_spec(spec, self.device, store.folder(spec))
                 store.write(spec, measure, measure.rows(run), run.result)
             except files.InUse:
                 if new:

@@ -204,7 +204,7 @@ _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 
 
 def _in_latex(text: str) -> str:
-    return _one_line(text).translate(str.maketrans(_LATEX))
+    return "".join(_LATEX.get(sign, sign) for sign in _one_line(text))
 
 
 def _one_line(text: str) -> str:

@@ -87,7 +87,7 @@ class Content:
 
         ``choices`` are numbers of networks, and their names. Returns the model as the page reads it.
         """
-        given = [{"network": number, "name": name} for number, name in choices]
+        given: list[dict[str, Any]] = [{"network": number, "name": name} for number, name in choices]
         about = _ABOUT.get(kind, _ABOUT[self.networks[given[0]["network"]].described["attends"]])
         taken = None if lengths is None else list(lengths)
         made = {"label": label, "kind": kind, "about": about, "detail": detail, "choices": given, "lengths": taken}
