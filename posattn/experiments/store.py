@@ -91,9 +91,10 @@ class Store:
             for spec in self._ensembles():
                 finished = RunFolder(self.folder(spec)).finished
                 if spec.precision == (precision or _PRECISION) or (precision is None and finished):
-                    held = [spec.identity(member, precision=False) for member in range(len(spec.members))]
-                    if [missing.pop(key) for key in held if key in missing]:
+                    keys = {spec.identity(member, precision=False) for member in range(len(spec.members))}
+                    if keys & missing.keys():
                         there.append(spec)
+                        missing = {key: cell for key, cell in missing.items() if key not in keys}
             new = _group(missing.values(), precision or _PRECISION)
             for spec in new:
                 RunFolder(self.folder(spec)).describe(spec)

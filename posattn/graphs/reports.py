@@ -144,7 +144,7 @@ def trained_report(
     weights = graph_weights(model)
     assert isinstance(model, Transformer)
     settings = {"task": name, "arch": model.config.arch, "n": model.config.n, "by": by, "least": least}
-    effect, cut = weights, list[Cut]()
+    effect, cut = weights, list[Cut]()  # on tokens, the attention stands for the effect
     if model.config.reads == "none":
         effect, cut = _measured(model, name, samples)
         settings["lists"] = samples
