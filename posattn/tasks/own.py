@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, several, shown, whole
 from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task
-from posattn.tasks.sampling import Device, Seeds, sample_lists
+from posattn.tasks.sampling import Device, Drawn, Seeds, sample_lists
 
 Learned = str | Sequence[str] | Target | tuple[Any, Any]  # what ``train`` can be asked to learn
 _TRIED = 100  # lists that a target is tried on
@@ -43,24 +43,16 @@ class Data(Task):
     y: Tensor
 
     def sample(
-        self,
-        count: int,
-        n: int | None = None,
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        device: Device = None,
+        self, count: int, n: int | None = None, scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]
     ) -> Pairs:
         """The first ``count`` training lists, whatever the seed."""
         if n not in (None, self.x.shape[1]):
             raise UsageError(f"n is {n}; the lists of the data have {self.x.shape[1]} numbers.")
         if whole("samples", count) > len(self.x):
             raise UsageError(f"samples is {count}; the data has {len(self.x)} lists.")
-        if scale != 1.0 or split != "train" or integers:
+        if scale != 1.0 or drawn.get("split", "train") != "train" or drawn.get("integers"):
             _unanswered(self.x)
-        return self.x[:count].to(device), self.y[:count].to(device)
+        return self.x[:count].to(drawn.get("device")), self.y[:count].to(drawn.get("device"))
 
     def sample_lengths(self, *_: Any, **__: Any) -> dict[int, Pairs]:
         raise UsageError(f"variable_length is given; all lists of the data have {self.x.shape[1]} numbers.")

@@ -15,12 +15,10 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from posattn import streams
 from posattn.devices import pick_device
 from posattn.errors import choice, seed_number, whole
-from posattn.tasks.sampling import Device, require_room_for_lists, sample_lists
-
-Shift = Callable[[int, int, int], Float[Tensor, "samples n"]]  # from samples, n and seed
+from posattn.tasks import sampling
+from posattn.tasks.sampling import Device, sample_lists
 
 LIMIT = 2.0  # the largest training value
 # A training value is (1 - u) a + u b with a, b uniform on [-2, 2]: 4/3 E[(1 - u)² + u²] = 4/3 · 2/3.
@@ -89,13 +87,11 @@ def sparse(samples: int, n: int, seed: int) -> Tensor:
 
 
 def _draw(name: str, samples: int, n: int, seed: int, part: str = "values") -> Float[Tensor, "samples n"]:
-    """u in float64: midpoints of the 2^24 cells that ``streams.uniform`` draws from, so neither 0 nor 1 occurs."""
-    key = torch.tensor(streams.stream(seed, "shift", name, n, part))
-    require_room_for_lists(samples, n, key)
-    return streams.uniform(key, samples * n).double().add_(2.0**-25).unflatten(-1, (samples, n))
+    """u in float64: midpoints of the 2^24 cells that ``posattn.streams`` draws from, so neither 0 nor 1 occurs."""
+    return sampling.uniform(samples, n, seed, None, "shift", name, n, part).double().add_(2.0**-25)
 
 
-SHIFTS: dict[str, Shift] = {
+SHIFTS: dict[str, Callable[[int, int, int], Tensor]] = {  # from samples, n and seed to lists (samples, n)
     "training": training,
     "uniform": uniform,
     "gaussian": gaussian,

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from posattn import streams
 from posattn.errors import UsageError, choice, flag, shown, whole
 from posattn.tasks.numeric import Task
-from posattn.tasks.sampling import Device, Seeds, factor, keys_of, named_split, require_room_for_lists
+from posattn.tasks.sampling import Device, Seeds, factor, named_split, uniform
 
 
 class TokenTask(Task):
@@ -38,10 +37,8 @@ class TokenTask(Task):
             raise UsageError(f"integers is True; the task {self.name} has no lists of integers.")
         c, length = factor(scale), whole("n", self.NETWORK["n"] if n is None else n, least=2)
         where = choice("domain", ("ood" if c > 1 else "id") if domain is None else domain, ("id", "ood"))
-        keys = keys_of(seed, device, *self._purpose(named_split(split), length, where, c))
-        require_room_for_lists(whole("count", count), self._uniforms(length), keys)
-        u = streams.uniform(keys, count * self._uniforms(length)).unflatten(-1, (count, -1))
-        x = self._sequences(u, where, c)
+        purpose = self._purpose(named_split(split), length, where, c)
+        x = self._sequences(uniform(count, self._uniforms(length), seed, device, *purpose), where, c)
         return self.laid_out(x, length), self.target(x)
 
     def laid_out(self, x: Tensor, n: int) -> Tensor:
