@@ -54,6 +54,10 @@ class Vocabulary:
         pairs = [float(word[place] == character) for word in self.words for place, character in self.characters]
         return torch.tensor(pairs).view(len(self.words), len(self.characters))
 
+    def code(self, word: str) -> float:
+        """The number that stands for a word among numbers."""
+        return -1.0 - self.index[word]
+
     @property
     def features(self) -> int:
         """How many features describe a position: one per pair and, where numbers may stand, the number itself."""
@@ -103,7 +107,7 @@ def words_given(x: object, words: Vocabulary) -> Int64[Tensor, "*shape"]:
 
 
 def word_code(index: Tensor) -> Tensor:
-    """The number that stands for a word among numbers."""
+    """The numbers that stand for words among numbers."""
     return -1.0 - index
 
 
