@@ -88,37 +88,36 @@ def tasks_named(learned: Learned, name: str | None = None) -> Iterator[str | lis
 
     A function stays in the table, so that its runs can be tested. Data leaves it, as it does when a run is loaded elsewhere.
     """
-    row: Task | None = None
-    names: str | list[str] = []
     before = dict(TASKS)
     if callable(learned):
-        row = _of_function(learned, name)
-        TASKS[row.name] = row
+        names: str | list[str] = _of_function(learned, name)
     elif name is not None:
         raise UsageError(f"name is {shown(name)}; only a function is given one.")
     elif isinstance(learned, (tuple, list)) and len(learned) == 2 and not isinstance(learned[0], str):
         row = Data(*learned)
-        TASKS[row.name] = row
+        TASKS[row.name], names = row, row.name
     else:
         names = learned if isinstance(learned, str) else several("task", learned)
     try:
-        yield names if row is None else row.name
+        yield names
     except UsageError:  # what is refused is not offered again
         TASKS.clear()
         TASKS.update(before)
         raise
     finally:
-        if isinstance(row, Data):
-            TASKS.pop(row.name, None)
+        if isinstance(names, str) and is_data(names):
+            TASKS.pop(names, None)
 
 
-def _of_function(function: Callable[..., Any], name: str | None) -> FunctionTask:
+def _of_function(function: Callable[..., Any], name: str | None) -> str:
+    """The name under which a function is a task from now on."""
     known = getattr(function, "__name__", "<") if name is None else name
     if not isinstance(known, str) or not known or known.startswith("<") or is_data(known):
         raise UsageError(f"name is {shown(name)}; give the function a name, such as name='largest'.")
     if not isinstance(TASKS.get(known), (FunctionTask, type(None))):
         raise UsageError(f"name is {known!r}, a task that there is already; give the function another by name=.")
-    return FunctionTask(known, known, partial(_by_list, function))
+    TASKS[known] = FunctionTask(known, known, partial(_by_list, function))
+    return known
 
 
 def _by_list(function: Callable[[Tensor], Any], x: Float[Tensor, "*batch n"]) -> Any:

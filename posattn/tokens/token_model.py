@@ -57,14 +57,15 @@ class TokenConfig(ModelConfig):
 
     @property
     def entry_dim(self) -> int:
-        return self.vocabulary.features
+        """One feature per (place, character) pair and, where numbers may stand, the number itself."""
+        return len(self.vocabulary.characters) + self.vocabulary.numbers
 
     @property
     def output_dim(self) -> int:
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
-        """The number at the scratchpad, or one logit per word at every other position."""
+        """What is at the scratchpad where numbers stand among the words, or else at every other position."""
         return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
 
     @property
@@ -132,10 +133,7 @@ class TokenTransformer(Transformer):
         return token_features(x, self.table, self.config.vocabulary.numbers)
 
     def decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
-        if self.config.vocabulary.numbers:
-            return self.decoder(z[..., -1, :])
-        letters = z[..., :-1, :]
-        if self.config.tied:
-            characters = len(self.config.vocabulary.characters)
-            return letters @ (self.encoder.weight[:, :characters] @ self.table.mT)
-        return self.decoder(letters)
+        read = self.config.answers(z)
+        if not self.config.tied:
+            return self.decoder(read)
+        return read @ (self.encoder.weight[:, : len(self.config.vocabulary.characters)] @ self.table.mT)

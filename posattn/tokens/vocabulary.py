@@ -10,7 +10,6 @@ a number v ≥ 0 is v, and the word with index t is -1 - t.
 Letters: V words, C (place, character) pairs, k positions of a sequence.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,11 +56,6 @@ class Vocabulary:
     def code(self, word: str) -> float:
         """The number that stands for a word among numbers."""
         return -1.0 - self.index[word]
-
-    @property
-    def features(self) -> int:
-        """How many features describe a position: one per pair and, where numbers may stand, the number itself."""
-        return len(self.characters) + self.numbers
 
 
 def token_features(
@@ -134,11 +128,8 @@ def category(identifier: int, sign: str = " ") -> str:
     return f"Cat{sign}{identifier:>2}"
 
 
-def _categories(signs: Sequence[str]) -> list[str]:
-    return [category(identifier, sign) for sign in signs for identifier in IDENTIFIERS]
-
-
-_ELEMENTS = (*_categories((" ", *SIGNS["id"], *SIGNS["ood"])), *(name.ljust(6) for name in TYPES))
+_SIGNED = [category(identifier, sign) for sign in (" ", *SIGNS["id"], *SIGNS["ood"]) for identifier in IDENTIFIERS]
+_ELEMENTS = (*_SIGNED, *(name.ljust(6) for name in TYPES))
 _SPELLED = PAD + "0123456789" + "".join(SIGNS.values()) + "".join(sorted(set("Cat, Find of and" + "".join(TYPES))))
 
 VOCABULARIES: dict[str, Vocabulary] = {
