@@ -124,10 +124,9 @@ def _some(u: Float[Tensor, "*members count all"], wanted: int) -> Tensor:
 
 def _values(parts: dict[str, Tensor], c: float) -> Float[Tensor, "*members count n"]:
     """Uniform between two bounds, which are uniform on [0, 5c] and, for c > 1, not both in [0, 5]; to two decimals."""
-    u, v, w = parts["bounds"].double().unbind(dim=-1)
     # Uniform on [0, 5c), and on (5, 5c].
-    bounds = two_bounds(u, v, w, c, lambda u, c: LIMIT * c * u, lambda u, c: LIMIT * c - LIMIT * (c - 1) * u)
-    low, high = (bound[..., None] for bound in bounds)
+    within, outside = (lambda u, c: LIMIT * c * u), (lambda u, c: LIMIT * c - LIMIT * (c - 1) * u)
+    low, high = (bound[..., None] for bound in two_bounds(parts["bounds"].double(), c, within, outside))
     values = low + (high - low) * parts["values"]
     return ((100 * values).round() / 100).clamp(max=LIMIT * c).float()
 

@@ -63,7 +63,7 @@ class Task:
 
     def sample_lengths(
         self, count: int, lengths: Sequence[int] = range(1, 9), scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]
-    ) -> dict[int, Pairs]:
+    ) -> dict[int, tuple[Tensor, Tensor]]:
         """``count`` lists in all, by length, equally many per length; the first lengths get the remainder."""
         if not isinstance(lengths, Sequence) or not lengths or any(lengths.count(n) > 1 for n in lengths):
             raise UsageError(f"lengths is {lengths!r}; it must be a sequence of at least one length, and none twice.")

@@ -54,7 +54,7 @@ class Data(Task):
             _unanswered(self.x)
         return self.x[:count].to(drawn.get("device")), self.y[:count].to(drawn.get("device"))
 
-    def sample_lengths(self, count: int, lengths: Sequence[int] = (), *given: Any, **drawn: Any) -> dict[int, Pairs]:
+    def sample_lengths(self, count: int, lengths: Sequence[int] = (), *given: Any, **drawn: Any) -> dict[int, Any]:
         if len(lengths) != 1:
             raise UsageError(f"variable_length is given; all lists of the data have {self.x.shape[1]} numbers.")
         return super().sample_lengths(count, lengths, *given, **drawn)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from posattn import streams
@@ -43,7 +43,7 @@ def sample_bounds(
 ) -> tuple[Float32[Tensor, "*members count"], Float32[Tensor, "*members count"]]:
     """(gamma_l, gamma_u): the bounds between which ``sample_lists`` with the same arguments draws its values."""
     c = factor(scale)
-    return two_bounds(*_uniform("bounds", 3, count, n, c, seed, **drawn).unbind(-1), c, _within, _outside)
+    return two_bounds(_uniform("bounds", 3, count, n, c, seed, **drawn), c, _within, _outside)
 
 
 def sample_lists(
@@ -88,7 +88,9 @@ def _outside(u: Tensor, c: float) -> Tensor:
 Place = Callable[[Tensor, float], Tensor]  # from u and c to a bound
 
 
-def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside: Place) -> tuple[Tensor, Tensor]:
+def two_bounds(
+    numbers: Float[Tensor, "*lists 3"], c: float, within: Place, outside: Place
+) -> tuple[Float[Tensor, "*lists"], Float[Tensor, "*lists"]]:
     """Two bounds on [-2c, 2c], the lower first; for c > 1 not both lie in I = [-2, 2], as if by rejection but without a loop.
 
     ``within`` gives a bound uniform on [-2c, 2c], ``outside`` one uniform on the part outside I. The same holds for any other
@@ -100,6 +102,7 @@ def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside
     If the first bound is outside, the condition holds: the first is uniform outside and the second uniform on everything. If
     the first bound is inside, the second must be outside: the first is uniform on I and the second uniform outside.
     """
+    u, v, w = numbers.unbind(dim=-1)
     first, second = within(v, c), within(w, c)
     if c > 1:
         first_outside = u < c / (c + 1)

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -142,11 +143,11 @@ class Progress:
             loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
             state = _state(f"{loss:.2e}", f"{rate:.1e}", self.bar.tasks[0].speed)
             self.bar.update(self.job, description=f"epoch {trainer.epoch}/{trainer.recipe.epochs}", state=state)
-        for epoch in ended if self.writer is not None else ():
-            for index, member in enumerate(trainer.members):
-                for row, column in enumerate(("loss", "lr")):
-                    value = float(trainer.history[epoch, row, index])
-                    self.writer.add_scalar(f"{column}/{member.task}/seed {member.seed}", value, epoch)
+        if self.writer is None:
+            return
+        for epoch, (index, member) in product(ended, enumerate(trainer.members)):
+            for column, value in zip(("loss", "lr"), trainer.history[epoch, :, index].tolist(), strict=True):
+                self.writer.add_scalar(f"{column}/{member.task}/seed {member.seed}", value, epoch)
 
 
 def _state(loss: str = "-", lr: str = "-", speed: float | None = None) -> str:

@@ -122,7 +122,8 @@ class Trainer:
         drawn = [task(own.task).sample_lengths(count, lengths, scale, own.seed, device=self.device) for own in members]
         return [
             Block(
-                *(torch.stack(part) for part in zip(*(data[length] for data in drawn), strict=True)),
+                torch.stack([data[length][0] for data in drawn]),
+                torch.stack([data[length][1] for data in drawn]),
                 torch.tensor([stream(member.seed, "shuffle", length) for member in members], device=self.device),
             )
             for length in lengths
