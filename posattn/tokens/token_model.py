@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, Transformer
-from posattn.tokens.vocabulary import VOCABULARIES, Vocabulary, relative_numbers, reset_embedding, token_features
+from posattn.tokens.vocabulary import VOCABULARIES, Vocabulary, relative_numbers, token_features
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class TokenConfig(ModelConfig):
         if flag("tied", self.tied) and self.vocabulary.numbers:  # a vocabulary of words alone has single characters
             raise UsageError(f"tied is True; a network whose tokens are {self.tokens!r} answers no words.")
         if flag("relative", self.relative) and not self.vocabulary.numbers:
-            raise UsageError(
-                f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words."
-            )
+            raise UsageError(f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words.")
 
     @property
     def reads(self) -> str:
@@ -113,10 +111,16 @@ class TokenTransformer(Transformer):
 
     def __init__(self, config: TokenConfig):
         super().__init__(config)
-        self.register_buffer("table", config.vocabulary.table(), persistent=False)
-        reset_embedding(self.encoder, config.vocabulary)
-        if config.vocabulary.shared:
-            self.encoder: Any = SharedEncoder(self.encoder, config.vocabulary)
+        words, encoder = config.vocabulary, self.encoder
+        self.register_buffer("table", words.table(), persistent=False)
+        # Characters and encodings begin as in an embedding layer (standard normal), numbers as in a linear layer.
+        nn.init.normal_(encoder.weight)
+        if words.numbers:
+            nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
+        if encoder.bias is not None:
+            nn.init.uniform_(encoder.bias, -1, 1) if words.numbers else nn.init.zeros_(encoder.bias)
+        if words.shared:
+            self.encoder: Any = SharedEncoder(encoder, words)
 
     def forward(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*out"]:
         if not self.config.relative:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from posattn.errors import UsageError, shown
 
@@ -74,15 +74,6 @@ def relative_numbers(x: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batc
     mean = x.where(number, 0).sum(dim=-1, keepdim=True) / number.sum(dim=-1, keepdim=True).clamp_min(1)
     mean = mean.where(mean > 0, 1)
     return torch.where(number, x / mean, x), mean
-
-
-def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
-    """Initialises characters and encodings as an embedding layer (standard normal) and numbers as a linear layer."""
-    nn.init.normal_(encoder.weight)
-    if words.numbers:
-        nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
-    if encoder.bias is not None:
-        nn.init.uniform_(encoder.bias, -1, 1) if words.numbers else nn.init.zeros_(encoder.bias)
 
 
 def words_given(x: object, words: Vocabulary) -> Int64[Tensor, "*shape"]:

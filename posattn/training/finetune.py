@@ -6,8 +6,8 @@ import torch
 
 from posattn.errors import UsageError, shown, whole
 from posattn.tasks.sampling import factor
+from posattn.training.estimate import require_room_to_train
 from posattn.training.fit import trainer_for
-from posattn.training.needs import require_room_to_train
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run, trained

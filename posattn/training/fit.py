@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from posattn import metrics
-from posattn.devices import hardware, out_of_memory, pick_device
+from posattn.devices import hardware, out_of_memory, pick_device, require_room
 from posattn.errors import UsageError, flag, instance, seed_number, several, whole
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
@@ -21,13 +21,12 @@ from posattn.tasks import task as find_task
 from posattn.tasks.own import Learned, check_target, is_data, tasks_named
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
-from posattn.training.estimate import opening
-from posattn.training.needs import require_room_for_members, require_room_to_train
+from posattn.training.estimate import opening, require_room_to_train
 from posattn.training.polish import polish
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe
 from posattn.training.recipe import recipe as find_recipe
-from posattn.training.run import Run, history_table, losses_of_starts, predictor, read_run, save, trained
+from posattn.training.run import Run, finite, history_table, losses_of_starts, predictor, read_run, save, trained
 from posattn.training.spec import RunSpec
 from posattn.training.suitability import doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
@@ -103,7 +102,8 @@ def train(
             config = network_for(names[0]) if before is None else before.spec.model
         model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
         model.require_room()
-        require_room_for_members(members, model)
+        record = 200  # bytes at least of the Python objects that describe a member
+        require_room(f"members is {members}; so many networks", members * (record + 4 * model.least_numbers))
         recipe = model.recipe if recipe is None else recipe
         data = find_task(names[0])
         if isinstance(data, Data) and samples is None:
@@ -254,7 +254,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     losses = losses_of_starts(trainer.history, trainer.alive.cpu(), starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
-    return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
+    return {"start": best.tolist(), "start_losses": [finite(row) for row in losses.tolist()]}
 
 
 def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     shorter = [block.x.shape[-1] for block in trainer.blocks[:-1]]
     trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance, shorter)
     errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
-    return {"polished": better, "train_loss": _finite(errors.tolist())}
+    return {"polished": better, "train_loss": finite(errors.tolist())}
 
 
 def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, Any]) -> Run:
@@ -293,15 +293,10 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     ]
     result = {
         "status": status,
-        "train_loss": _finite(trainer.history[-1, 0].tolist()),
-        "validation_loss": [None] * len(own) if data else _finite(errors),
+        "train_loss": finite(trainer.history[-1, 0].tolist()),
+        "validation_loss": [None] * len(own) if data else finite(errors),
         "hardware": hardware(trainer.device),
         "torch": torch.__version__,
         "seconds": round(seconds, 1),
     } | about
     return Run(spec, trainer.parameters, result, history_table(trainer.history))
-
-
-def _finite(values: list[float]) -> list[float | None]:
-    """The values for JSON, which has no nan and inf: None stands for these."""
-    return [value if math.isfinite(value) else None for value in values]
