@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from posattn.errors import UsageError
@@ -36,16 +35,15 @@ class Stop:
                     break
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Restores what signals did before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
-    def _ask(self, number: int, _: FrameType | None) -> None:
+    __exit__ = close
+
+    def _ask(self, number: int, _: object) -> None:
         self.asked = number
 
     def leave(self, message: str) -> None:

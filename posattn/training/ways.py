@@ -294,5 +294,6 @@ def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> 
 
 def trains_in_half(config: NetworkConfig) -> bool:
     """Whether a network trains in half precision without kernels of its own: those of prompts, which may be long."""
-    of_prompts = isinstance(config, TokenConfig) and config.vocabulary.numbers and can(config, "fold")
-    return of_prompts and not keeps_queries_apart(config)
+    if not (isinstance(config, TokenConfig) and config.vocabulary.numbers):
+        return False
+    return can(config, "fold") and not keeps_queries_apart(config)
