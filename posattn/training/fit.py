@@ -112,8 +112,6 @@ def train(
         plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
         if variable_length is True and not isinstance(recipe, Recipe) and not can(model, "every length"):
             plan = replace(plan, shuffle_lengths=True)
-        if out is None or not RunFolder(out).finished:  # where lists have several lengths, they count as short here
-            require_room_to_train(model, plan, members, [model.n if variable_length is False else 1], place)
         names = names * members if isinstance(known, str) else names
         rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
         for field, values in (("task", names), ("lr", rates)):
