@@ -94,10 +94,7 @@ class OffsetAttention(nn.Module):
 
 
 def edges(attention: OffsetAttention, n: int, least: float = 0.3) -> list[list[tuple[int, int, float]]]:
-    """The strong edges in lists of n: per loop (j, i, weight) where position i gives j at least ``least`` in some head.
-
-    O(n) per loop. The sink is left out.
-    """
+    """Strong edges, those to the sink left out: per loop (j, i, weight) where i gives j ``least`` in some head."""
     found = []
     for loop in attention.family.loops(n):
         strongest = attention.weights(n, loop)[0].detach().amax(dim=0)

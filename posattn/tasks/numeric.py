@@ -30,18 +30,12 @@ Pairs = tuple[Float32[Tensor, "*members count n"], Float32[Tensor, "*members cou
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table.
+    """One row of the table."""
 
-    name: what :func:`task` finds it by.
-    title: its name in figures.
-    target: a pure function from lists (..., n) to answers (..., n), for every float dtype and device.
-    rounding_step: answers to lists of integers are multiples of it; the rounding accuracy rounds to it.
-    """
-
-    name: str
-    title: str
-    target: Target
-    rounding_step: float = 1.0
+    name: str  # what :func:`task` finds it by
+    title: str  # its name in figures
+    target: Target  # a pure function from lists (..., n) to answers (..., n), for every float dtype and device
+    rounding_step: float = 1.0  # answers to integers are multiples of it; the rounding accuracy rounds to it
 
     # What training needs to know of this kind of task: its loss, the vocabulary of its tokens, the scales of its tests and
     # the settings of its networks in the experiments; and what pages call its inputs.
@@ -62,8 +56,9 @@ class Task:
         return x, self.target(x)
 
     def sample_lengths(
-        self, count: int, lengths: Sequence[int] = range(1, 9), scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]
-    ) -> dict[int, tuple[Tensor, Tensor]]:
+        self, count: int, lengths: Sequence[int] = range(1, 9), scale: float = 1.0, seed: Seeds = 0,
+        **drawn: Unpack[Drawn],
+    ) -> dict[int, tuple[Tensor, Tensor]]:  # fmt: skip
         """``count`` lists in all, by length, equally many per length; the first lengths get the remainder."""
         if not isinstance(lengths, Sequence) or not lengths or any(lengths.count(n) > 1 for n in lengths):
             raise UsageError(f"lengths is {lengths!r}; it must be a sequence of at least one length, and none twice.")

@@ -26,10 +26,7 @@ class FunctionTask(Task):
 
 
 class Data(Task):
-    """Lists and answers of one's own as a task: these are its training lists, and nothing answers others.
-
-    Its name has a digest of the numbers, so that a run of other data is another run.
-    """
+    """Lists and answers of one's own as a task, which answers no other lists; a digest of the numbers is its name."""
 
     def __init__(self, x: object, y: object):
         lists, answers = pairs(x, y)

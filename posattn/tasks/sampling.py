@@ -114,7 +114,7 @@ def two_bounds(
 def uniform(
     count: int, each: int, seed: Seeds, device: Device, *purpose: str | int
 ) -> Float32[Tensor, "*members count each"]:
-    """u for ``count`` lists from the stream that every seed has for a purpose; a single seed gives no axis of members."""
+    """u for ``count`` lists, from the stream of every seed for a purpose; a single seed gives no axis of members."""
     place = None if device is None else pick_device(device)
     seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
     if not isinstance(seeds, (list, tuple, range)):

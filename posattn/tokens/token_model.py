@@ -43,7 +43,8 @@ class TokenConfig(ModelConfig):
         if flag("tied", self.tied) and self.vocabulary.numbers:  # a vocabulary of words alone has single characters
             raise UsageError(f"tied is True; a network whose tokens are {self.tokens!r} answers no words.")
         if flag("relative", self.relative) and not self.vocabulary.numbers:
-            raise UsageError(f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words.")
+            reads = f"a network whose tokens are {self.tokens!r} reads no numbers among words"
+            raise UsageError(f"relative is True; {reads}.")
 
     @property
     def reads(self) -> str:

@@ -22,17 +22,11 @@ from posattn.errors import UsageError, shown
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of texts of one kind, which have equally many characters each, padded with spaces.
+    """The words of texts of one kind, which have equally many characters each, padded with spaces."""
 
-    Args:
-        words: each is read by its index.
-        text: what they spell: ``letters``, or ``prompts`` with numbers among the words.
-        shared: places whose characters have one embedding, which a matrix per place takes into the state.
-    """
-
-    words: tuple[str, ...]
-    text: str = "letters"
-    shared: tuple[int, ...] = ()
+    words: tuple[str, ...]  # each is read by its index
+    text: str = "letters"  # what they spell; or prompts, with numbers among the words
+    shared: tuple[int, ...] = ()  # places whose characters have one embedding, and a matrix per place
 
     @property
     def numbers(self) -> bool:

@@ -110,10 +110,7 @@ def in_words(duration: float) -> str:
 def require_room_to_train(
     model: NetworkConfig, recipe: Recipe, members: int, lengths: Sequence[int], device: torch.device
 ) -> None:
-    """Raises if training does not fit into memory; the sentence names the part that takes most of it.
-
-    Parts are the networks with their moments, the training lists, and what is noted of every epoch.
-    """
+    """Raises if training does not fit into memory; the sentence names the part that takes most of it."""
     networks = members * recipe.starts
     length = (lengths[0] + lengths[-1]) / 2 if isinstance(lengths, range) else sum(lengths) / len(lengths)
     parts = {  # weights, lists and losses are float32, of 4 bytes

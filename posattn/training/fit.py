@@ -116,7 +116,8 @@ def train(
         rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
         for field, values in (("task", names), ("lr", rates)):
             if len(values) != members:
-                raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
+                found = f"{field} lists {len(values)} values"
+                raise UsageError(f"{found}; it must have one for each of the {members} members.")
         if isinstance(data, Data) and plan.polish:
             raise UsageError(f"polish is {plan.polish}; data of one's own answers no longer lists, so it must be 0.")
         if polish:
@@ -151,10 +152,7 @@ def train_spec(
     begin: Run | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Run:
-    """Trains ``spec``, or resumes it from its folder. After each epoch ``report`` gets the number of epochs done.
-
-    ``begin`` is the run that the members of ``spec`` begin with, if any.
-    """
+    """Trains ``spec``, from ``begin`` if given, or resumes it. ``report`` gets the number of epochs done, after each."""
     if isinstance(save_every, bool) or not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if progress is not None:

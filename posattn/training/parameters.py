@@ -35,8 +35,9 @@ class Parameters:
         sizes = [shape.numel() for shape in self.shapes.values()]
         self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
         # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
+        every = [(name.replace("layers.0", "layers"), name, shape) for name, shape in self.shapes.items()]
         self._parts = {
-            part: {name.replace("layers.0", "layers"): shape for name, shape in self.shapes.items() if name.startswith(part)}
+            part: {short: shape for short, name, shape in every if name.startswith(part)}
             for part in ("encoder", "layers.0.", "decoder")
         }
 

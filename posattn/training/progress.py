@@ -116,10 +116,7 @@ class Progress:
         return f"epoch {trainer.epoch}/{trainer.recipe.epochs}{known}, time left: {in_words(left)}"
 
     def last_steps(self, total: int) -> Callable[[int, float], None]:
-        """Adds a line for ``total`` steps after the last epoch; returns a function that advances it by some steps.
-
-        The function takes how many more steps are done, and the loss. Several threads may call it.
-        """
+        """Adds a line for ``total`` steps after the last epoch. Any thread may advance it by steps done, and their loss."""
         if not self.shown:
             return lambda steps, loss: None
         job = self.bar.add_task("last step", total=total, visible=False, state=_state())

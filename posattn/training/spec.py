@@ -78,10 +78,7 @@ class RunSpec:
         return _digest(self.to_dict())[:12]
 
     def identity(self, member: int, precision: bool = True) -> str:
-        """A name for one member's numbers: equal for equal settings, whatever the other members are.
-
-        Without ``precision`` the name is the same for all precisions.
-        """
+        """A name for one member's numbers, whatever the others are; without ``precision`` one for all precisions."""
         alone = self.to_dict() | {"members": [self.members[member].to_dict()]}
         # The member has its own learning rate, and the name of the recipe does not matter.
         alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
@@ -95,7 +92,8 @@ def _lengths(given: object, n: int) -> tuple[int, ...]:
     several = given if isinstance(given, (list, tuple)) else ()
     lengths = tuple(sorted(whole("variable_length", length) for length in several))
     if not lengths or len(set(lengths)) < len(lengths):
-        raise UsageError(f"variable_length is {shown(given)}; it must be True, False or a sequence of different lengths.")
+        kind = "it must be True, False or a sequence of different lengths"
+        raise UsageError(f"variable_length is {shown(given)}; {kind}.")
     if lengths[-1] != n:
         raise UsageError(f"variable_length goes up to {lengths[-1]}; the longest length must be the model's n, {n}.")
     return lengths

@@ -45,7 +45,7 @@ def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
     """A run's network with other settings."""
     own: dict[str, Any] = config.to_dict()
     own |= own.get("settings", {})  # of a network of one's own
-    has_options = isinstance(config, (ModelConfig, LoopedConfig))  # the options of the command are fields of these kinds
+    has_options = isinstance(config, (ModelConfig, LoopedConfig))  # whose fields the options of the command are
     for field in settings.keys() & {"arch"} if has_options else settings:
         if settings[field] != own.get(field):
             raise UsageError(f"{field} is {settings[field]!r}; that of the run to begin with is {own.get(field)!r}.")
@@ -55,10 +55,9 @@ def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
 
 
 def suited(config: NetworkConfig, name: str) -> NetworkConfig:
-    """``config`` as the task of that name needs it.
+    """``config`` with the tokens, or the family of a looped network, that the task needs where it has none.
 
-    A ModelConfig, which names no tokens, reads those of the task. A looped network without a family gets the one that solves
-    the task. Raises if the network does not read what the task gives.
+    Raises if the network does not read what the task gives.
     """
     own = task(name)
     if config.kind == "compiled":
@@ -75,7 +74,7 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
 
 
 def check_reads(config: NetworkConfig, name: str) -> None:
-    """Raises unless a network reads what the task of that name gives, prompts on as many positions as their layout has."""
+    """Raises unless a network reads what the task of that name gives, prompts on the positions of their layout."""
     own = task(name)
     if config.reads != own.TOKENS:
         found = "numbers" if config.reads == "none" else f"the tokens {config.reads!r}"

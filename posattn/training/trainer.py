@@ -82,10 +82,7 @@ class Trainer:
         scale: float = 1.0,
         only: str | None = None,
     ):
-        """``variable_length`` is as for ``train``, and ``scale`` that of the training lists.
-
-        ``only`` names the parameters to train, by a part of their names.
-        """
+        """``variable_length`` is as for ``train``; ``only`` is a part of the names of the parameters to train."""
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = self._blocks(lengths_of(variable_length, config.n), scale)

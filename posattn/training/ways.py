@@ -99,10 +99,7 @@ class Plain:
     def gradient(
         self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
     ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
-        """The loss of a part of a batch of ``lists``, and its gradient for every prepared tensor.
-
-        Losses and gradients of the parts add up to those of the batch's mean.
-        """
+        """The loss of a part of a batch of ``lists``, and its gradient; over the parts both add up to the mean's."""
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
         loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
         found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
