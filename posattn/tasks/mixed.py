@@ -63,6 +63,7 @@ class MixedTask(TokenTask):
     TOKENS: ClassVar[str] = "prompts"
     NETWORK: ClassVar[dict[str, Any]] = {"n": POSITIONS, "tokens": "prompts", "layers": 3, "embed": 32, "width": 32}
     INPUTS: ClassVar[str] = "prompts"
+    UNIFORMS: ClassVar[int | None] = sum(_PARTS.values())
 
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         """What names the stream; the task is no part of it, so the prompts of two tasks differ only in their queries."""
@@ -70,9 +71,6 @@ class MixedTask(TokenTask):
             known = " or ".join(str(own) for own in dict.fromkeys(layout.positions for layout in LAYOUTS.values()))
             raise UsageError(f"n is {n!r}; a prompt of {self.name} has {known} positions, as its layout has it.")
         return "mixed", split, where, repr(c)
-
-    def _uniforms(self, n: int) -> int:
-        return sum(_PARTS.values())
 
     def _sequences(
         self, u: Float[Tensor, "*members count all"], where: str, c: float

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, several, shown, whole
 from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task
-from posattn.tasks.sampling import Device, Drawn, Seeds, sample_lists
+from posattn.tasks.sampling import Device, Drawn, Seeds, drawn_by, sample_lists
 
 Learned = str | Sequence[str] | Target | tuple[Any, Any]  # what ``train`` can be asked to learn
 _TRIED = 100  # lists that a target is tried on
@@ -47,9 +47,10 @@ class Data(Task):
             raise UsageError(f"n is {n}; the lists of the data have {self.x.shape[1]} numbers.")
         if whole("samples", count) > len(self.x):
             raise UsageError(f"samples is {count}; the data has {len(self.x)} lists.")
-        if scale != 1.0 or drawn.get("split", "train") != "train" or drawn.get("integers"):
+        split, integers, device = drawn_by(**drawn)
+        if scale != 1.0 or split != "train" or integers:
             _unanswered(self.x)
-        return self.x[:count].to(drawn.get("device")), self.y[:count].to(drawn.get("device"))
+        return self.x[:count].to(device), self.y[:count].to(device)
 
     def sample_lengths(self, count: int, lengths: Sequence[int] = (), *given: Any, **drawn: Any) -> dict[int, Any]:
         if len(lengths) != 1:

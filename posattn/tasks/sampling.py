@@ -33,9 +33,14 @@ _PAST_2 = 2.0 + 2.0**-22  # the float32 next to 2: a bound outside [-2, 2] must 
 class Drawn(TypedDict, total=False):
     """What every draw takes by name. Lists of different splits are independent; those of integers round the values."""
 
-    split: str  # "train" by default
+    split: str
     integers: bool
     device: Device
+
+
+def drawn_by(split: str = "train", integers: bool = False, device: Device = None) -> tuple[str, bool, Device]:
+    """A ``Drawn`` with its defaults filled in."""
+    return named_split(split), flag("integers", integers), device
 
 
 def sample_bounds(
@@ -66,12 +71,12 @@ def sample_lists(
 
 
 def _uniform(
-    part: str, each: int, count: int, n: int, c: float, seed: Seeds,
-    split: str = "train", integers: bool = False, device: Device = None,
-) -> Float32[Tensor, "*members count each"]:  # fmt: skip
+    part: str, each: int, count: int, n: int, c: float, seed: Seeds, **drawn: Unpack[Drawn]
+) -> Float32[Tensor, "*members count each"]:
     """The uniform numbers of one part of the lists, ``each`` per list."""
-    kind = "integers" if flag("integers", integers) else "reals"
-    return uniform(count, each, seed, device, "lists", named_split(split), whole("n", n), repr(c), kind, part)
+    split, integers, device = drawn_by(**drawn)
+    kind = "integers" if integers else "reals"
+    return uniform(count, each, seed, device, "lists", split, whole("n", n), repr(c), kind, part)
 
 
 def _within(u: Tensor, c: float) -> Tensor:
