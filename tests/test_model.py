@@ -14,6 +14,7 @@ from posattn.encodings import ENCODINGS
 POSITIONAL = ["positional", "scale-exact", "misaligned"]
 # Those with a scratchpad; networks for lists of every length are in test_any_length.py.
 PAPER = [arch for arch in ARCHITECTURES if not ModelConfig(n=2, arch=arch).any_length]
+NO_ENCODINGS = ("no-encoding", "rope-only", "positional-input")
 INPUT_DEPENDENT = [arch for arch in PAPER if arch not in POSITIONAL]
 
 
@@ -401,7 +402,7 @@ def configs(draw):
         "heads": heads,
         "embed": heads * draw(st.integers(1, 5)),
         "width": draw(st.integers(1, 9)),
-        "encoding": draw(st.sampled_from(list(ENCODINGS) if ARCHITECTURES[arch].reads_encodings else ["one-hot"])),
+        "encoding": draw(st.sampled_from(["one-hot"] if arch in NO_ENCODINGS else list(ENCODINGS))),
     }
     fields |= draw(st.fixed_dictionaries({}, optional={"layers": st.integers(1, 4), "d_k": st.integers(1, 7)}))
     if fields["arch"] == "scale-exact":

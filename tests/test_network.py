@@ -21,8 +21,8 @@ from posattn.compiled_run import save as save_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES, AnyLengthConfig
-from posattn.model import KINDS_BY_ARCH, Transformer
-from posattn.network import ABILITIES, can, configuration, from_dict, missing, own_network, require
+from posattn.model import Transformer
+from posattn.network import ABILITIES, KINDS_BY_ARCH, can, configuration, from_dict, missing, own_network, require
 
 # --- every field of every kind ---------------------------------------------------------------------------------------------
 

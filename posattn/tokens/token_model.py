@@ -56,20 +56,16 @@ class TokenConfig(ModelConfig):
         return VOCABULARIES[self.tokens]
 
     @property
-    def entry_dim(self) -> int:
-        return self.vocabulary.features
+    def input_dim(self) -> int:
+        return self.vocabulary.features + self.encoding_dim * self.design.encoded_input
 
     @property
-    def output_dim(self) -> int:
+    def output_dim(self) -> int:  # type: ignore[override]
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
         """The number at the scratchpad, or one logit per word at every other position."""
         return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
-
-    @property
-    def network(self) -> "type[TokenTransformer]":
-        return TokenTransformer
 
 
 class SharedEncoder(nn.Module):
@@ -139,3 +135,6 @@ class TokenTransformer(Transformer):
             characters = len(self.config.vocabulary.characters)
             return letters @ (self.encoder.weight[:, :characters] @ self.table.mT)
         return self.decoder(letters)
+
+
+TokenConfig.network = TokenTransformer
