@@ -242,7 +242,7 @@ class Tasks:
         for digest, epoch, place, checkpoint in self.reports.get_nowait_batch(self.reports.qsize()):
             if digest in self.unfinished:
                 ensemble = self.unfinished[digest]
-                RunFolder(self.store.folder(ensemble.spec)).unpack_checkpoint(checkpoint)
+                RunFolder(self.store.folder(ensemble.spec)).unpack(checkpoint)
                 newest[ensemble.name] = f"epoch {epoch} of {ensemble.spec.recipe.epochs} on {place}"
         for name, said in newest.items() if tell else ():
             self.engine.announce(f"{name}: {said}")
