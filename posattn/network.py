@@ -66,10 +66,7 @@ class NetworkConfig:
         return self.network(self)
 
     def sharpening(self, done: Tensor, start: float, stop: float) -> Tensor:
-        """The factor on the ``sharpened`` logits after a share ``done`` of training, in units of its final value S.
-
-        It grows geometrically from 1/S to 1 between the shares ``start`` and ``stop``.
-        """
+        """The factor on ``sharpened`` logits after a share ``done`` of training: geometric, 1/S at ``start``, 1 at ``stop``."""
         grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
         return torch.exp((grown - 1) * math.log(self.sharpness))  # type: ignore[attr-defined]
 
@@ -150,10 +147,7 @@ def _names(kind: type | None) -> list[str]:
 
 
 def stored_fields(described: Any, later: Iterable[str]) -> dict[str, Any]:
-    """The fields of a dataclass as folders store them.
-
-    Older runs lack the fields in ``later``. A run's digest is made from its fields, so these are left out at their defaults.
-    """
+    """The fields of a dataclass as folders store them, without defaults of those in ``later``, which older digests lack."""
     unset = {field.name: field.default for field in fields(described) if field.name in later}
     return {name: value for name, value in asdict(described).items() if name not in unset or value != unset[name]}
 

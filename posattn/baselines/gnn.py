@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, input_features, positions_of
 from posattn.network import OBJECTS, NetworkConfig, check_input
 
@@ -66,8 +66,6 @@ class GraphAttention(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, heads: int):
         super().__init__()
-        if d_out % heads:
-            raise UsageError(f"d_out is {d_out}; it must be a multiple of heads, which is {heads}.")
         self.heads = heads
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
         self.att_src = nn.Parameter(torch.empty(1, heads, d_out // heads))
@@ -123,13 +121,12 @@ class GraphConfig(NetworkConfig):
     columns: ClassVar[tuple[str, ...]] = ("graph", "encoded_input")
 
     def __post_init__(self) -> None:
-        self._set("n", whole("n", self.n))
+        self._count("n")
         choice("arch", self.arch, ARCHITECTURES)
         choice("graph", self.graph, GRAPHS)
         self._fill("layers", self.n.bit_length())
         self._fill("heads", 2 if self.arch == "gat" else 1)
-        for field in ("layers", "width", "heads"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("layers", "width", "heads")
         if self.arch == "gcn" and self.heads != 1:
             raise UsageError(f"heads is {self.heads}; it must be 1 for gcn, which has no attention.")
         if self.width % self.heads:
