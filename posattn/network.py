@@ -329,8 +329,4 @@ def own_network(arch: str, make: Callable[..., nn.Module]) -> Callable[..., Netw
     something else needs another name.
     """
     MAKERS[instance("arch", arch, str, "a name")] = function("make", make)
-
-    def config(n: int, **settings: Any) -> NetworkConfig:
-        return OwnNetwork(n, arch, tuple(sorted(settings.items())))
-
-    return config
+    return lambda n, **settings: OwnNetwork(n, arch, tuple(sorted(settings.items())))

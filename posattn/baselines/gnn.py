@@ -47,13 +47,8 @@ class GraphConvolution(nn.Module):
 
     def __init__(self, d_in: int, d_out: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(d_out, d_in))
-        self.bias = nn.Parameter(torch.empty(d_out))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        nn.init.zeros_(self.bias)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d_out, d_in)))
+        self.bias = nn.Parameter(torch.zeros(d_out))
 
     def forward(self, x: Float[Tensor, "*batch N d_in"], graph: Bool[Tensor, "N N"]) -> Float[Tensor, "*batch N d_out"]:
         a = graph.to(x.dtype)
@@ -66,19 +61,12 @@ class GraphAttention(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, heads: int):
         super().__init__()
-        self.heads = heads
-        self.weight = nn.Parameter(torch.empty(d_out, d_in))
-        self.att_src = nn.Parameter(torch.empty(1, heads, d_out // heads))
-        self.att_dst = nn.Parameter(torch.empty(1, heads, d_out // heads))
-        self.bias = nn.Parameter(torch.empty(d_out))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        bound = math.sqrt(6 / sum(self.att_src.shape[1:]))  # Glorot's, of an H × d/H matrix
-        nn.init.uniform_(self.att_src, -bound, bound)
-        nn.init.uniform_(self.att_dst, -bound, bound)
-        nn.init.zeros_(self.bias)
+        self.heads, shape = heads, (1, heads, d_out // heads)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d_out, d_in)))
+        bound = math.sqrt(6 / sum(shape[1:]))  # Glorot's, of an H × d/H matrix
+        self.att_src = nn.Parameter(nn.init.uniform_(torch.empty(shape), -bound, bound))
+        self.att_dst = nn.Parameter(nn.init.uniform_(torch.empty(shape), -bound, bound))
+        self.bias = nn.Parameter(torch.zeros(d_out))
 
     def weights(self, z: Float[Tensor, "*batch H N d_h"], graph: Bool[Tensor, "N N"]) -> Float[Tensor, "*batch H N N"]:
         """α of every head, whose row i is what node i reads, from z = X W_h."""
