@@ -94,9 +94,7 @@ def share(field: str, value: object) -> float:
 
 def flag(field: str, value: object) -> bool:
     """``value`` if it is True or False."""
-    if not isinstance(value, bool):
-        raise UsageError(f"{field} is {shown(value)}; it must be True or False.")
-    return value
+    return instance(field, value, bool, "True or False")
 
 
 def instance(field: str, value: object, kind: type[T], what: str) -> T:
