@@ -18,8 +18,8 @@ from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, flag, positive, whole, without
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
-from posattn.model import KINDS_BY_ARCH, Layer, Transformer
-from posattn.network import NetworkConfig, check_input
+from posattn.model import Layer, Transformer
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input
 
 
 class _Undecided(str):
@@ -120,13 +120,6 @@ class LoopedConfig(NetworkConfig):
         kept = 2 * self.embed + 3 * sum(map(sum, self.mlp)) + 2 * looks * self.d_v
         return 4 * self.embed + 4 * looks + (kept * len(self.shape.loops(n)) if gradients else 0)
 
-    @property
-    def network(self) -> "type[LoopedTransformer]":
-        return LoopedTransformer
-
-    def build(self) -> "LoopedTransformer":
-        return LoopedTransformer(self)
-
     _FIXED: ClassVar[dict[str, object]] = {
         "any_length": True, "looped": True, "layers": layers, "bias": bias, "encoding": encoding,
     }  # fmt: skip
@@ -165,7 +158,7 @@ class LoopedLayer(Layer):
 
     def __init__(self, config: LoopedConfig):
         attention = OffsetAttention(config.embed, config.heads, config.d_v, config.family, config.sharpness)
-        super().__init__(attention, config.embed, config.mlp[0], bias=False, attended=config.heads * config.d_v)
+        super().__init__(attention, config.mlp[0], bias=False)
         self.stay = config.stay
 
     def carry(self) -> bool:
@@ -243,6 +236,9 @@ class LoopedTransformer(Transformer):
         n = x.shape[-1]
         maps = [self.layer.attention.matrix(n, loop) for loop in self.config.shape.loops(n)]
         return torch.stack(maps) if maps else self.encoder.weight.new_zeros(0, self.config.heads, 2, 2)
+
+
+LoopedConfig.network = LoopedTransformer
 
 
 def check_list(model: Transformer, x: Float[Tensor, "*batch k"]) -> None:

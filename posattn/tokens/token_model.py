@@ -55,21 +55,18 @@ class TokenConfig(ModelConfig):
         return VOCABULARIES[self.tokens]
 
     @property
-    def entry_dim(self) -> int:
-        """One feature per (place, character) pair and, where numbers may stand, the number itself."""
-        return len(self.vocabulary.characters) + self.vocabulary.numbers
+    def input_dim(self) -> int:
+        """One feature per (place, character) pair, where numbers may stand the number itself, and the encoding if it is input."""
+        features = len(self.vocabulary.characters) + self.vocabulary.numbers
+        return features + self.encoding_dim * self.design.encoded_input
 
     @property
-    def output_dim(self) -> int:
+    def output_dim(self) -> int:  # type: ignore[override]
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
         """What is at the scratchpad where numbers stand among the words, or else at every other position."""
         return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
-
-    @property
-    def network(self) -> "type[TokenTransformer]":
-        return TokenTransformer
 
 
 class SharedEncoder(nn.Module):
@@ -142,3 +139,6 @@ class TokenTransformer(Transformer):
         if not self.config.tied:
             return self.decoder(read)
         return read @ (self.encoder.weight[:, : len(self.config.vocabulary.characters)] @ self.table.mT)
+
+
+TokenConfig.network = TokenTransformer

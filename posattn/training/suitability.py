@@ -8,8 +8,8 @@ from typing import Any
 from posattn.errors import UsageError, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
-from posattn.model import KINDS_BY_ARCH, ModelConfig
-from posattn.network import NetworkConfig, from_dict
+from posattn.model import ModelConfig
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict
 from posattn.tasks import MixedTask, task
 from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
 from posattn.tokens.token_model import TokenConfig
