@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from posattn import files
-from posattn.compiler import MPC, PCOC, PROGRAMS, Program, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Program, compile_program
+from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
 from posattn.compiler.selection import SelectionNetwork
 from posattn.names import ROUTES
