@@ -16,7 +16,7 @@ from posattn.compiler.benes import size_for
 from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, relu, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.mpc import MPC, Machine, Message
-from posattn.compiler.program_numbers import Value, rebuilt
+from posattn.compiler.program_numbers import Value, computed, needed
 from posattn.compiler.traces import Labels
 
 
@@ -85,12 +85,7 @@ class _Plan:
                 for place, value in enumerate(own, start=1):
                     found[value] = self._taken(value, hits, [box.words[place] for box in machine.inbox])
             found |= self._heard(r, machine)
-        sorts: dict[Any, Any] = {}
-        for value in self._needed(r):
-            if value not in found and value.x is not None:
-                found |= {read: read.pure for read in value.reads if read.pure is not None}
-                found[value] = rebuilt(value.x, found, sorts)
-        return found
+        return computed((value for value in self._needed(r) if value not in found), found)
 
     def _heard(self, r: int, machine: Machine) -> dict[Value, Expression]:
         found: dict[Value, Expression] = {}
@@ -180,16 +175,8 @@ def _roots(tracing: Tracing, r: int) -> list[Value]:
 
 
 def _needed(r: int, roots: Iterable[Value]) -> list[Value]:
-    """The values that round r takes from memory or computes for ``roots``, each after those that it reads."""
-    found: set[Value] = set()
-    waiting = [value for value in roots if value.pure is None]
-    while waiting:
-        value = waiting.pop()
-        if value not in found:
-            found.add(value)
-            if value.round == r and value.delivered is None:
-                waiting += [read for read in value.reads if read.pure is None]
-    return sorted(found, key=lambda value: value.index)
+    """The values that round r takes from its inbox or computes for ``roots``."""
+    return needed(roots, lambda value: value.round == r and value.delivered is None)
 
 
 def _of(found: dict[Value, Expression], value: Value) -> Expression:

@@ -286,7 +286,7 @@ def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]
     """What is known of each word of round ``r``'s messages, given that of the round before; a place may be empty."""
     bit, blank = Known(0.0, 1.0, True), Known(0.0, 0.0, True)
     cells = [known for _ in range(program.places) for known in (bit, *words)]
-    analysis = Analysis(cells, program.machines, place=f"{program.name}, round {r + 1}: ")
+    analysis = Analysis(cells, program.machines, place=f"{program.place(r)}: ")
     found = [blank] * program.longest
     for m, message in enumerate(program.messages(r, program.view()), start=1):
         where, to, when = f"{analysis.place}message {m}", analysis.known(message.to), analysis.known(message.when)
