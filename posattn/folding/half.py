@@ -12,6 +12,7 @@ Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H
 
 from collections.abc import Callable
 from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from posattn.model import ModelConfig
 
 HALF = torch.float16
 Heads = tuple[Tensor, ...]  # U_h (M, d, w) of every head
+Attend = Callable[[Tensors, Tensor, int, Heads, bool], Tensor]
 
 
 def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Float[Tensor, "M b 1"]:
@@ -32,7 +34,7 @@ def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config:
     positional = config.design.attends == "position"
     # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
     s = (features.transpose(1, 2) if positional else features).to(HALF)
-    attend = _positional if positional else partial(_self_attention, causal=config.causal)
+    attend: Attend = _positional if positional else partial(_self_attention, causal=config.causal)
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     for layer, (u, c) in enumerate(zip(by_layer(folded, "U"), constants, strict=True)):
         only = layer == config.layers - 1
@@ -49,7 +51,7 @@ def _positional(folded: Tensors, s: Float[Tensor, "M N b d"], layer: int, u: Hea
     """Σ_h A_h s U_h."""
     a = folded["A"][layer][..., -1:, :] if only else folded["A"][layer]
     mixed = [_mix(own, s.flatten(2)).unflatten(2, s.shape[2:]) for own in a.unbind(dim=1)]
-    return reduce(torch.add, map(_mapped, mixed, u))
+    return reduce(add, map(_mapped, mixed, u))
 
 
 def _self_attention(
@@ -64,7 +66,7 @@ def _self_attention(
         if row is not None:
             queries = queries + row[:, None, None].to(HALF)
         parts.append(_attention(queries, s, _mapped(s, u_h), causal and not only))
-    return reduce(torch.add, parts)
+    return reduce(add, parts)
 
 
 def _attention(
