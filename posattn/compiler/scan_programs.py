@@ -13,45 +13,56 @@ earlier one by a single ReLU.
 
 from typing import Any
 
-import numpy as np
-
-from posattn.compiler.expressions import Array
-from posattn.compiler.front_end import Tracing
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
+from posattn.compiler.function_programs import program
 from posattn.compiler.program_messages import send
 from posattn.compiler.program_numbers import Whole, lookup, maximum, relu, select
+from posattn.compiler.programs import doublings
 from posattn.tokens.vocabulary import ALPHABETS, HOPS
 
 LETTERS = sum(map(len, ALPHABETS.values()))
 _MOST = len(HOPS) - 1
 _EMPTY, _NONE, _FIRST = 0, 1, 2  # an entry
+_LARGEST = _FIRST + LETTERS - 1
 
 
-def _khop_scan(me: Any, n: int, letter: Any, k: Any) -> Any:
-    """One machine, in the compiler's front end."""
+@program(letter=Whole(0, LETTERS - 1), k=Whole(0, _MOST))
+def khop_scan(me: Any, n: int, letter: Any, k: Any) -> Any:
+    """k-hop induction heads, by scans."""
     before = (yield send(me + 1, letter, when=me < n - 1))[0]
     key = select(before.present, before[0], LETTERS)
     value = answer = letter + _FIRST
     for hop in range(_MOST):
         table = [select(key == each, value, _EMPTY) for each in range(LETTERS)]
-        for reach in (1 << step for step in range((n - 1).bit_length())):
+        for reach in doublings(n):
             earlier = (yield send(me + reach, *table, when=me < n - reach))[0]
             # An own entry is 1 or more, which outweighs any earlier one.
-            largest = _FIRST + LETTERS - 1
-            table = [own + relu(other - largest * own) for own, other in zip(table, earlier, strict=True)]
+            table = [own + relu(other - _LARGEST * own) for own, other in zip(table, earlier, strict=True)]
         value = maximum(lookup(table, letter), _NONE)
         answer = select(k > hop, value, answer)
     return answer - _FIRST
 
 
-def khop_scan(machines: int, bound: float) -> WrittenPCOC:
-    """The program for letters 0 to 9 and hop counts up to 3; 'none' is the answer -1."""
-    inputs = {"letter": Whole(0, LETTERS - 1), "k": Whole(0, _MOST)}
-    return as_pcoc(Tracing("khop-scan", _khop_scan, inputs, machines, bound))
+@khop_scan.truth
+def _(letter: list[int], k: list[int]) -> Any:
+    """By following the hops: each goes to the place after the latest earlier occurrence of the letter."""
+    after: dict[int, int] = {}  # the latest place after each letter
+    hop: dict[int | None, int | None] = {None: None}
+    for place, each in enumerate(letter):
+        hop[place], after[each] = after.get(each), place + 1
+
+    def answer(at: int | None, hops: int) -> int:
+        for _ in range(hops):
+            at = hop[at]
+        return -1 if at is None else letter[at]
+
+    return [answer(place, hops) for place, hops in enumerate(k)]
 
 
-def sequences(random: np.random.Generator, count: int, machines: int, bound: float) -> Array:
-    """Letters of the whole alphabet, no two alike side by side, and a hop count for all machines."""
-    steps = random.integers(1, LETTERS, (count, machines))
-    hops = np.broadcast_to(random.integers(0, _MOST + 1, (count, 1)), (count, machines))
-    return np.stack([steps.cumsum(axis=1) % LETTERS, hops], axis=-1).astype(float)
+khop_scan.task = "khop"
+
+
+@khop_scan.samples
+def _(random: Any, n: int) -> Any:
+    """Letters of the whole alphabet, no two alike side by side, and one hop count for all machines."""
+    letters, hops = random.integers(1, LETTERS, n).cumsum() % LETTERS, random.integers(0, _MOST + 1)
+    return [(each, hops) for each in letters]

@@ -27,7 +27,7 @@ def brute_force(letters, k):
 
 @pytest.mark.parametrize("machines", [1, 2, 9])
 def test_it_is_exact_at_every_level_on_all_letters(machines):
-    compiled = compile_program("khop-scan", machines, values="lean")
+    compiled = compile_program("khop-scan", machines)
     assert compiled.check(samples=20)["agrees"].all()
     x = PROGRAMS["khop-scan"].sample(np.random.default_rng(1), 30, machines, 1.0)
     found = compiled.model(torch.from_numpy(x)).tolist()
@@ -35,7 +35,7 @@ def test_it_is_exact_at_every_level_on_all_letters(machines):
 
 
 def test_at_the_papers_length_it_is_small_and_answers_the_task():
-    compiled = compile_program("khop-scan", 29, values="lean")
+    compiled = compile_program("khop-scan", 29)
     assert sum(weight.numel() for weight in compiled.model.parameters()) < 1_000_000
     assert compiled.model.config.layers == 1 + 1 + 3 * 5  # the start, the shift, and three scans of 29 letters
     run = CompiledRun("khop-scan", compiled.model)
