@@ -156,7 +156,7 @@ class TableNetwork(nn.Module):
         asked = hops == torch.arange(len(HOPS), device=x.device)[:, None]
         found = (said * asked[:, None, :, None]).sum(dim=0)
         logits = self._words(found[..., slots], found[..., -1:])
-        return logits.transpose(0, 1).reshape(*x.shape, -1)
+        return logits.transpose(0, 1).reshape(*x.shape, len(_WORDS.words))
 
     def _slots(self, hops: Int64[Tensor, " B"], letters: Int64[Tensor, "n B"]) -> tuple[Int64[Tensor, " A"], int]:
         """The row of each letter, and how many rows there are.
@@ -171,7 +171,7 @@ class TableNetwork(nn.Module):
             allowed = f"a hop count, {HOPS[0]} to {HOPS[-1]}, and then letters, {_LETTERS[0]} to {_LETTERS[-1]}"
             raise UsageError(f"the sequence has other words; it must be {allowed}.")
         there = (letters.flatten() == every[:, None]).any(dim=1)
-        count = int(there.sum())
+        count = max(int(there.sum()), 1)  # none occurs in an empty batch
         return torch.where(there, there.cumsum(dim=0) - 1, count), count
 
     def hops(
