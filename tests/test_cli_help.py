@@ -7,7 +7,8 @@ import posattn
 from posattn import names
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES
-from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
+from posattn.model import ARCHITECTURES
+from posattn.network import KINDS_BY_ARCH
 from posattn.tasks import TASKS
 from posattn.tasks.layouts import LAYOUTS
 from posattn.training import RECIPES

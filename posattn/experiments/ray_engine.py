@@ -227,7 +227,7 @@ class Tasks:
         newest: dict[str, str] = {}
         for digest, epoch, place, checkpoint in self.reports.get_nowait_batch(self.reports.qsize()):
             if ensemble := self.unfinished.get(digest):
-                ensemble.folder.unpack_checkpoint(checkpoint)
+                ensemble.folder.unpack(checkpoint)
                 newest[ensemble.name] = f"epoch {epoch} of {ensemble.spec.recipe.epochs} on {place}"
         for name, said in newest.items() if tell else ():
             self.engine.announce(f"{name}: {said}")

@@ -18,7 +18,7 @@ from posattn.compiler import PROGRAMS, Program, compile_program
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.compiler.message_programs import LETTERS
+from posattn.compiler.programs import LETTERS
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.names import BOUND, MACHINES
@@ -30,7 +30,7 @@ from posattn.tasks import FIVE_TASKS, TASKS
 _EXAMPLES = 12  # inputs to try per program
 _LARGEST_EXAMPLE = 8.0
 LONGEST = 64  # the longest list for networks of every length
-# Programs to step through, and their machines (or tokens): few for programs of MPC, which take many rounds.
+# Programs to step through, and their machines (or tokens).
 STEPPED = {
     "prefix-sum": 8, "prefix-min": 8, "tree-sum": 8, "tree-min": 8, "max-subarray": 8, "odd-even-sort": 8,
     "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "self-attention": 3,
@@ -44,8 +44,8 @@ _ABOUT = {
     "input": "Attention compares the numbers.",
     "both": "Attention compares the numbers and their positions.",
 }
-# The program that solves a task: the last of several in the library.
-_SOLVING = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
+# The program that solves a task: the first of several in the library.
+_SOLVING = {row.task: row.name for row in reversed(PROGRAMS.values()) if row.task is not None}
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Content:
     def program(self, name: str, machines: int) -> int:
         """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""
         if (name, machines) not in self.compiled:
-            compiled = compile_program(name, machines, values="lean", direct=True)
+            compiled = compile_program(name, machines)
             own = compiled.program.name
             self.compiled[name, machines] = self.step_through(own, compiled.source, compiled.model, own)
         return self.compiled[name, machines]
