@@ -17,7 +17,7 @@ HELP = """
 import sys
 import posattn.cli
 for verb in [None, *posattn.cli.VERBS]:
-    sys.argv = ["posattn", *([] if verb is None else [posattn.cli.name_of(verb)]), "--help"]
+    sys.argv = ["posattn", *([] if verb is None else [verb]), "--help"]
     try:
         posattn.cli.main()
     except SystemExit as left:

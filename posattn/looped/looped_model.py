@@ -107,11 +107,9 @@ class LoopedConfig(NetworkConfig):
     @property
     def least_numbers(self) -> int:
         """The weights of values and of the MLP."""
-        values = self.heads * self.d_v
-        hidden = self.mlp[0]
-        return (
-            values * (values + hidden[0]) + self.embed * (values + hidden[-1]) + sum(a * b for a, b in pairwise(hidden))
-        )
+        values, hidden = self.heads * self.d_v, self.mlp[0]
+        between = sum(a * b for a, b in pairwise(hidden))
+        return values * (values + hidden[0]) + self.embed * (values + hidden[-1]) + between
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
         """How many numbers a position of a list of n takes in memory, about: four states, and its rows of A.
@@ -215,9 +213,7 @@ class LoopedTransformer(Transformer):
     @property
     def layer(self) -> LoopedLayer:
         """The one layer."""
-        layer = self.layers[0]
-        assert isinstance(layer, LoopedLayer)
-        return layer
+        return self.layers[0]  # type: ignore[return-value]
 
     def encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
         check_list(self, x)
