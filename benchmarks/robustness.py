@@ -319,7 +319,7 @@ BASES = {
 
 def options(verb: str) -> dict[str, str]:
     """Each option of a verb, with the type of its value."""
-    module = next(module for module in posattn.cli.VERBS if module.__name__.endswith(f".{verb.replace('-', '_')}"))
+    module = importlib.import_module(f"posattn.commands.{verb.replace('-', '_')}")
     found = {}
     for name, parameter in inspect.signature(module.command).parameters.items():
         if isinstance(parameter.default, typer.models.OptionInfo):

@@ -189,7 +189,7 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
 def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
     """A network in float64 whose parameters are all 0."""
     with torch.random.fork_rng(devices=[]):  # its initial draws must not change the caller's random state
-        model = config.build().double().requires_grad_(False)
+        model = Transformer(config).double().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
     return model
