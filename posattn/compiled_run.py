@@ -17,6 +17,7 @@ from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
 from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS, Program
 from posattn.compiler.pcoc_to_weights import blank_transformer
+from posattn.compiler.prompt_programs import answer_prompts, machine_inputs
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Labels, Trace
 from posattn.errors import UsageError, instance, shown, whole
@@ -25,12 +26,14 @@ from posattn.model import Transformer
 from posattn.network import from_dict
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, register_reader
+from posattn.tasks import Task, task
+from posattn.tasks.mixed import ANY_QUERY
 
 _FORMAT = 1
 
 
 class CompiledRun(AnyRun):
-    """A compiled program, the one member of a run; it answers in float64. Nothing of it was trained.
+    """A compiled program, which answers in float64: a member for each task that it solves. Nothing of it was trained.
 
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
@@ -53,21 +56,26 @@ class CompiledRun(AnyRun):
         self.program, self.network = program, network
         self._bound = bound if own and bound is not None else _largest(network.config)
         self.row = _own_row(program, network, self._bound) if own else PROGRAMS.get(program)
-        self._task = None if self.row is None else self.row.task
-        # A sequence of tokens begins with the hop count, which every machine is given.
-        length = network.config.n + self.reads_tokens
+        self._tasks = () if self.row is None else self.row.tasks
+        self._tokens = task(self._tasks[0]).TOKENS if self._tasks else "none"
+        # A sequence of letters begins with the hop count, which every machine is given.
+        length = network.config.n + (self._tokens == "letters")
         device = network.P.device if isinstance(network, Transformer) else torch.device("cpu")
-        member = Tested(self._task or program, 0)
+        members = [Tested(name, 0) for name in self._tasks or (program,)]
         self.config: CompiledConfig  # a narrower type than AnyRun's
-        super().__init__(f"compiled {program}", network.config, [member], [length], ["ok"], device)
+        super().__init__(f"compiled {program}", network.config, members, [length], ["ok"] * len(members), device)
 
     @property
     def reads_tokens(self) -> bool:
-        return self._task == "khop"
+        return self._tokens != "none"
 
     @property
     def _reads(self) -> torch.dtype:
-        return torch.int64 if self.reads_tokens else torch.float64
+        return torch.int64 if self._tokens == "letters" else torch.float64
+
+    def reader(self, member: int = 0) -> Task:
+        """One program answers all queries, so it reads the prompts of all tasks."""
+        return ANY_QUERY if self._tokens == "prompts" else super().reader(member)
 
     def model(self, member: int = 0) -> nn.Module:
         self.check_member(member)
@@ -90,21 +98,22 @@ class CompiledRun(AnyRun):
         if list(x.shape[-1:]) != self.lengths:
             found = x.shape[-1] if x.ndim else "no"
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
-        return answer_letters(self.network, x)
+        return (answer_letters if self._tokens == "letters" else answer_prompts)(self.network, x)
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
         network = self.model()
         assert isinstance(network, CompiledTransformer)
-        return network.trace(self._given(x), self.program)
+        given = self._given(x)
+        return network.trace(machine_inputs(given) if self._tokens == "prompts" else given, self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(OF_SHIFTS) if isinstance(self.row, FunctionProgram) else super().metrics
+        return super().metrics if self._tasks else tuple(OF_SHIFTS)
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
-        if not isinstance(self.row, FunctionProgram):
+        if self._tasks or not isinstance(self.row, FunctionProgram):
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
@@ -114,8 +123,8 @@ class CompiledRun(AnyRun):
         return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
 
     def _tested(self, split: str) -> list[Tested]:
-        if self._task is None:
-            tasks = ", ".join(name for name, row in PROGRAMS.items() if row.task)
+        if not self._tasks:
+            tasks = ", ".join(name for name, row in PROGRAMS.items() if row.tasks)
             own = "; one of your own is evaluated with the file that defines it (--task-file)" if self.row is None else ""
             raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}.")
         return self.members
@@ -130,6 +139,8 @@ class CompiledRun(AnyRun):
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
         """The direct answer, for a program of the library or one that a function here describes."""
+        if self._tokens == "prompts":
+            return super().truth(x, member)
         if self.row is None:
             why = "so nothing says what its answers should be; a file that defines it does (--task-file)"
             raise UsageError(f"{self.program} is not in the library, {why}.")
@@ -178,7 +189,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
-    if compilation.source is None or isinstance(compilation.source, FunctionProgram):
+    if compilation.source is None or compilation.source is not PROGRAMS.get(compilation.source.name):
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
         described["labels"] = labels.as_json()

@@ -82,6 +82,11 @@ class AnyRun(ABC):
             )
         return task(name)
 
+    def reader(self, member: int = 0) -> Task:
+        """What reads texts for a member, and says what is right for them."""
+        self.check_member(member)
+        return self.task_of(member)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns of numbers that ``evaluate`` gives."""
@@ -250,17 +255,22 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     return rows.reindex(columns=[*ROW_COLUMNS, *extra])
 
 
-def answer_tokens(run: AnyRun, member: int, text: str) -> str:
-    """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
-    run.check_member(member)
-    asked = run.task_of(member)
+def tokens_of(run: AnyRun, member: int, text: str) -> Tensor:
+    """A sequence (khop) or a prompt (mixed) as a member reads it."""
+    asked = run.reader(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
-    x = asked.laid_out(asked.encode(text), run.config.n)
+    return asked.laid_out(asked.encode(text), run.config.n)
+
+
+def answer_tokens(run: AnyRun, member: int, text: str) -> str:
+    """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
+    asked, x = run.reader(member), tokens_of(run, member, text)
     truth, out = asked.target(x), run.answer(x, member).cpu()
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()
         return f"prompt {asked.decode(x)}\nmodel  {said:.4f}\ntrue   {right:.2f}\nerror  {said - right:+.4f}"
+    assert isinstance(asked, TokenTask)
     said_tokens = out.argmax(dim=-1)
     right_ones = int((said_tokens == truth)[1:].sum())
     lines = zip(("input", "model", "true"), (x, said_tokens, truth), strict=True)

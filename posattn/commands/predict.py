@@ -1,11 +1,17 @@
 """``posattn predict``: a network's answer to one list, sequence or prompt, beside the true one."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Option
 
 from posattn.commands import console
 from posattn.errors import UsageError, meant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from posattn.runs import AnyRun
 
 
 def command(
@@ -43,20 +49,18 @@ def command(
     text = " ".join(given)
     member = 0 if member is None else member
     if trained.reads_tokens:
-        from posattn.runs import answer_tokens
+        from posattn.runs import answer_tokens, tokens_of
 
         print(answer_tokens(trained, member, text))
+        if trace is not None:
+            _save_trace(trained, tokens_of(trained, member, text), trace)
         return
     x = trained.as_input(console.parse_list(text)).cpu()
     if not shorter and (reason := trained.too_short(len(x))):
         raise UsageError(f"{reason}; --shorter asks it all the same.")
     answer = trained.answer(x, member)
     if trace is not None:
-        from posattn.compiled_run import CompiledRun
-
-        if not isinstance(trained, CompiledRun):
-            raise UsageError(f"trace is {str(trace)!r}; only compiled programs have variables to trace.")
-        trained.trace(x).save(trace)
+        _save_trace(trained, x, trace)
     shown = [(x, "g"), (answer, ".4f")]
     unknown = None
     try:
@@ -73,3 +77,11 @@ def command(
     console.print_table(title, names, zip(range(1, len(x) + 1), *columns, strict=True))
     if unknown is not None:
         print(f"Without the true answers: {unknown}")
+
+
+def _save_trace(run: "AnyRun", x: "Tensor", path: Path) -> None:
+    from posattn.compiled_run import CompiledRun
+
+    if not isinstance(run, CompiledRun):
+        raise UsageError(f"trace is {str(path)!r}; only compiled programs have variables to trace.")
+    run.trace(x).save(path)

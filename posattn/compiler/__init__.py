@@ -13,10 +13,12 @@ direct_rounds.py     rounds of MPC that need no routing
 room.py              how large a network will be, and whether it fits into memory
 selection.py         the same network without its large matrices
 letters.py           the compiled khop on sequences of tokens
+prompt_programs.py   the program of mixed-type prompts, and the compiled one on prompts
 library.py           the programs by name
 remarks/             what only shows a remark of the paper
 """
 
+from posattn.compiler import prompt_programs  # noqa: F401, which adds to the library
 from posattn.compiler.analysis import Known
 from posattn.compiler.compiling import Compilation, compile, compile_program
 from posattn.compiler.expressions import Expression, Memory

@@ -30,6 +30,7 @@ class Program:
     least: a lower bound on the machines and heads that N inputs need.
     counts: the paper's sizes for N inputs where they are not those of Theorem 5.1.
     any_scale: whether samples stay legal if real numbers shrink.
+    also: further tasks that it solves.
     """
 
     name: str
@@ -41,6 +42,12 @@ class Program:
     least: Callable[[int], tuple[int, int]] = lambda machines: (machines, 1)
     counts: Callable[[int], dict[str, str]] = lambda machines: {}
     any_scale: bool = True
+    also: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that the program solves."""
+        return () if self.task is None else (self.task, *self.also)
 
     def answers(self, x: Array) -> Array:
         """The answers (..., N, outputs) to inputs (..., N, c)."""

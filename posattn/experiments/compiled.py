@@ -16,7 +16,7 @@ LABEL = "compiled"
 
 @cache
 def compiled_run(program: str, n: int) -> CompiledRun:
-    """A program of the library, compiled for lists of n numbers or sequences of n tokens.
+    """A program of the library, compiled for lists of n numbers, or for sequences or prompts of n tokens.
 
     ``khop`` has a machine per letter and is a SelectionNetwork: at n = 30 the large matrices would take four GiB.
     """
@@ -28,6 +28,7 @@ def compiled_run(program: str, n: int) -> CompiledRun:
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
     """Rows per task that a program solves, and length; of several programs for a task the last of the library is taken."""
-    solving = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
-    tables = [measure.rows(compiled_run(solving[task], n)) for n in lengths for task in tasks if task in solving]
-    return pd.concat(tables, ignore_index=True).assign(series=LABEL)
+    solving = {task: row.name for row in PROGRAMS.values() for task in row.tasks}
+    chosen = dict.fromkeys(solving[task] for task in tasks if task in solving)
+    rows = pd.concat([measure.rows(compiled_run(name, n)) for n in lengths for name in chosen], ignore_index=True)
+    return rows[rows["task"].isin(tasks)].assign(series=LABEL)

@@ -45,6 +45,7 @@ STEPPED = {
     "list-ranking": 4,
     "khop": 4,
     "self-attention": 3,
+    "mixed": 23,
 }
 # What a card says of a network: by its kind, or by what feeds queries and keys.
 _ABOUT = {
@@ -56,7 +57,7 @@ _ABOUT = {
     "both": "Attention compares the numbers and their positions.",
 }
 # The program that solves a task: the last of several in the library.
-_SOLVING = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
+_SOLVING = {task: row.name for row in PROGRAMS.values() for task in row.tasks}
 
 
 @dataclass

@@ -164,3 +164,4 @@ MIXED = tuple(
         ("multitask", "min or max", ("min", "max")),
     )
 )
+ANY_QUERY = MixedTask("mixed", "mixed type, min, max or sum", answers)  # reads all prompts; nothing is trained on it

@@ -24,7 +24,7 @@ def test_the_count_is_that_of_the_network(name, machines, values):
     assert mlp_parameters(config.embed, config.mlp[0]) == sum(mlp)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "mixed"])
 @pytest.mark.parametrize("machines", [1, 2, 3, 5, 8])
 def test_the_least_that_a_program_takes_is_no_more_than_it_takes(name, machines):
     if machines == 1 and name == "self-attention":
