@@ -18,7 +18,6 @@ from posattn.commands import (
     evaluate,
     explore,
     export,
-    gpt2,
     graph,
     ood_probability,
     predict,
@@ -100,7 +99,7 @@ def options(
 
 # Help lists the verbs in this order: what most people want first, the theory last.
 VERBS = [train, evaluate, predict, export, reproduce, report, explore]
-VERBS += [compile, graph, gpt2, bound, certify, ood_probability]
+VERBS += [compile, graph, bound, certify, ood_probability]
 
 
 def name_of(verb: ModuleType) -> str:

@@ -31,7 +31,7 @@ from posattn.tasks.mixed import ANY_QUERY, MIXED, answers
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, WORDS
 from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES
 
-_ANY = 100  # above every identifier of two digits
+_ABOVE = 100  # above every identifier of two digits
 _FIRST_TYPE = WORDS.index[TYPES[0].ljust(6)] + 1
 _CODES = {character: index + 1 for character, index in VOCABULARIES["characters"].index.items()}
 _ZERO = _CODES["0"]
@@ -44,9 +44,8 @@ Steps = Generator[Any, Any, tuple[Any, list[Any], Any]]
 def mixed(me: Any, n: int, word: Any, number: Any) -> Any:
     """The answer to a prompt of mixed type, at the first machine."""
     numeric = word == 0
-    owner, asked, kind = yield from (_of_elements if n == LAYOUTS["elements"].positions else _of_characters)(
-        me, n, word
-    )
+    read = _of_elements if n == LAYOUTS["elements"].positions else _of_characters
+    owner, asked, kind = yield from read(me, n, word)
     there = both(numeric, either(*(owner == each for each in asked)))
     largest, summed = kind == TYPES.index("max"), kind == TYPES.index("sum")
     found = select(there, select(largest, -number, number), 0)  # the largest number is the least of the negative ones
@@ -106,7 +105,7 @@ def _of_characters(me: Any, n: int, word: Any) -> Steps:
         first, last, kind = (own + query.get(place) for own, place in ((first, 0), (last, 1), (kind, 4)))
         larger, rest = (maximum(own, query.get(place)) for own, place in ((larger, 2), (rest, 3)))
         owner = _nearest([owner, *(inbox.get() for inbox in before)])
-    return owner, [first, last, larger, _ANY - rest], kind
+    return owner, [first, last, larger, _ABOVE - rest], kind
 
 
 def _spelled(word: Any, third: Any, fourth: Any, before: Any) -> tuple[Any, ...]:
@@ -115,7 +114,7 @@ def _spelled(word: Any, third: Any, fourth: Any, before: Any) -> tuple[Any, ...]
     identifier = select(two, 10 * third + fourth - 11 * _ZERO, third - _ZERO)
     category = select(both(word == _CODES["C"], one), identifier, 0)
     first, last, between = (select(before == _CODES[character], category, 0) for character in "fd,")
-    rest = select(between > 0, _ANY - between, 0)
+    rest = select(between > 0, _ABOVE - between, 0)
     kind = (word == _CODES["x"]) + 2 * (word == _CODES["u"])
     return category, first, last, between, rest, kind
 

@@ -101,3 +101,9 @@ def test_networks_of_every_layout_train_save_and_answer(name, tmp_path):
 def test_a_plain_configuration_reads_what_its_positions_say():
     model = posattn.train("mixed-min", posattn.ModelConfig(101, layers=1, embed=4, width=4), samples=8, epochs=1, batch=8)
     assert model.config.tokens == "characters"
+
+
+def test_a_run_is_gone_on_with_in_its_own_layout():
+    begin = network_for("mixed-min", layout="characters")
+    assert network_for("mixed-min", begin, layout="characters") == begin == network_for("mixed-min", begin)
+    assert network_for("mixed-min", begin, layout="elements").tokens == "prompts"  # other weights, which training refuses
