@@ -255,22 +255,21 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     return rows.reindex(columns=[*ROW_COLUMNS, *extra])
 
 
-def tokens_of(run: AnyRun, member: int, text: str) -> Tensor:
-    """A sequence (khop) or a prompt (mixed) as a member reads it."""
+def tokens_of(run: AnyRun, member: int, text: str) -> tuple[TokenTask, Tensor]:
+    """What reads texts for one network, and a sequence (khop) or a prompt (mixed) as the network reads it."""
     asked = run.reader(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
-    return asked.laid_out(asked.encode(text), run.config.n)
+    return asked, asked.laid_out(asked.encode(text), run.config.n)
 
 
 def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
-    asked, x = run.reader(member), tokens_of(run, member, text)
+    asked, x = tokens_of(run, member, text)
     truth, out = asked.target(x), run.answer(x, member).cpu()
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()
         return f"prompt {asked.decode(x)}\nmodel  {said:.4f}\ntrue   {right:.2f}\nerror  {said - right:+.4f}"
-    assert isinstance(asked, TokenTask)
     said_tokens = out.argmax(dim=-1)
     right_ones = int((said_tokens == truth)[1:].sum())
     lines = zip(("input", "model", "true"), (x, said_tokens, truth), strict=True)

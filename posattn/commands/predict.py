@@ -52,15 +52,11 @@ def command(
         from posattn.runs import answer_tokens, tokens_of
 
         print(answer_tokens(trained, member, text))
-        if trace is not None:
-            _save_trace(trained, tokens_of(trained, member, text), trace)
-        return
+        return _write_trace(trained, tokens_of(trained, member, text)[1], trace)
     x = trained.as_input(console.parse_list(text)).cpu()
     if not shorter and (reason := trained.too_short(len(x))):
         raise UsageError(f"{reason}; --shorter asks it all the same.")
     answer = trained.answer(x, member)
-    if trace is not None:
-        _save_trace(trained, x, trace)
     shown = [(x, "g"), (answer, ".4f")]
     unknown = None
     try:
@@ -77,11 +73,15 @@ def command(
     console.print_table(title, names, zip(range(1, len(x) + 1), *columns, strict=True))
     if unknown is not None:
         print(f"Without the true answers: {unknown}")
+    _write_trace(trained, x, trace)
 
 
-def _save_trace(run: "AnyRun", x: "Tensor", path: Path) -> None:
-    from posattn.compiled_run import CompiledRun
+def _write_trace(run: "AnyRun", x: "Tensor", path: Path | None) -> None:
+    """Writes the trace of a compiled program, if it is asked for."""
+    if path is not None:
+        from posattn.compiled_run import CompiledRun
 
-    if not isinstance(run, CompiledRun):
-        raise UsageError(f"trace is {str(path)!r}; only compiled programs have variables to trace.")
-    run.trace(x).save(path)
+        if not isinstance(run, CompiledRun):
+            raise UsageError(f"trace is {str(path)!r}; only compiled programs have variables to trace.")
+        run.trace(x).save(path)
+        print(f"Trace: {path}")
