@@ -157,4 +157,4 @@ def _build(machines: int, bound: float) -> WrittenPCOC:
 
 
 _FIRST, *_OTHERS = (task.name for task in MIXED)
-PROGRAMS[mixed.name] = replace(mixed, build=_build, task=_FIRST, also=tuple(_OTHERS), any_scale=True)
+PROGRAMS[mixed.name] = replace(mixed, build=_build, task=_FIRST, also=tuple(_OTHERS))

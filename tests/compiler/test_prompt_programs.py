@@ -58,8 +58,7 @@ def test_prompts_of_all_tasks_have_no_error(n, domain):
 
 
 def test_all_levels_agree_and_the_network_is_small():
-    table = compiled(23).check(samples=10)
-    assert table["agrees"].all() and "as written, numbers times 1e-18" in set(table["level"])
+    assert compiled(23).check(samples=10)["agrees"].all()
     assert sum(p.numel() for p in compiled(23).model.parameters()) < 250_000
     assert (compiled(23).model.config.layers, compiled(101).model.config.layers) == (7, 15)
 
