@@ -60,10 +60,10 @@ class FineTunings(Source):
         """Settings and seed of every trial, by the name of its rows in the store."""
         own, networks = _AT[size], self._networks(size)
         checkpoint = self.checkpoint or (_LARGE if size == "paper" else gpt2.TINY)
-        rate = {"lr": _SMALL_RATE} if checkpoint == gpt2.TINY else {}
-        found = {}
+        lr = _SMALL_RATE if checkpoint == gpt2.TINY else gpt2.FineTuning.lr
+        found: dict[str, tuple[gpt2.FineTuning, int]] = {}
         for task in networks.tasks:
-            settings = gpt2.FineTuning(task, checkpoint, own.samples, own.epochs, **rate)
+            settings = gpt2.FineTuning(task, checkpoint, own.samples, own.epochs, lr=lr)
             known = asdict(settings) | {"checkpoint": Path(checkpoint).name, "test_samples": own.test_samples}
             called = f"gpt2-{size}-{task}-{digest([known, list(networks.measure.key()['factors'])])}"
             found |= {f"{called}-{seed}": (settings, seed) for seed in range(own.seeds)}
