@@ -35,6 +35,7 @@ STORED = {
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
     "compiled-mixed": 48, "mixed-samples": 96, "gpt2": 9, "gpt2, quick": 9,
+    "mixed-scale, quick": 3, "compiled-mixed, quick": 3,
 }  # fmt: skip
 
 
