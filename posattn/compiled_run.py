@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from posattn import files
+from posattn.compiler import letters, prompt_programs
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC
-from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
-from posattn.compiler.letters import answer_letters
-from posattn.compiler.library import PROGRAMS, Program
+from posattn.compiler.function_programs import OWN_PROGRAMS, Program
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
-from posattn.compiler.prompt_programs import answer_prompts, machine_inputs
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Labels, Trace
 from posattn.errors import UsageError, instance, shown, whole
@@ -98,22 +97,28 @@ class CompiledRun(AnyRun):
         if list(x.shape[-1:]) != self.lengths:
             found = x.shape[-1] if x.ndim else "no"
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
-        return (answer_letters if self._tokens == "letters" else answer_prompts)(self.network, x)
+        return (letters.answer_letters if self._tokens == "letters" else prompt_programs.answer_prompts)(self.network, x)
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
         network = self.model()
         assert isinstance(network, CompiledTransformer)
         given = self._given(x)
-        return network.trace(machine_inputs(given) if self._tokens == "prompts" else given, self.program)
+        if self._tokens != "none":
+            given = (letters if self._tokens == "letters" else prompt_programs).machine_inputs(given)
+        return network.trace(given, self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return super().metrics if self._tasks else tuple(OF_SHIFTS)
+        return tuple(OF_SHIFTS) if self._own else super().metrics
+
+    @property
+    def _own(self) -> bool:
+        return self.row is not None and self.row.own
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
-        if self._tasks or not isinstance(self.row, FunctionProgram):
+        if self.row is None or not self.row.own:
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
@@ -164,8 +169,8 @@ def _own_row(name: str, network: Transformer | SelectionNetwork, bound: float) -
     labels, row, config = getattr(network, "labels", None), OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
-    built = row.build(config.n, bound)
-    same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
+    built = fixed_communication(row.build(config.n, bound, "lean" if config.d_v == 1 else "theorem"))
+    same = built.labels is not None and built.labels.columns == labels.columns
     return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
 
 
@@ -189,7 +194,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
-    if compilation.source is None or compilation.source is not PROGRAMS.get(compilation.source.name):
+    if compilation.source is None or compilation.source.own:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
         described["labels"] = labels.as_json()

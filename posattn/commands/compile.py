@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.names import BOUND, MACHINES, VALUES
+from posattn.names import BOUND, MACHINES, ROUTES
 
 if TYPE_CHECKING:
     from posattn.compiler import Compilation
@@ -26,10 +26,7 @@ def command(
     bound: float | None = Option(
         None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
     ),
-    values: str | None = Option(
-        None, help=f"What W_V holds: {' or '.join(VALUES)} (default: {VALUES[1]} for programs of your own)."
-    ),
-    direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
+    route: str = Option(ROUTES[0], help="lean: a small layer for every round; theorem: the construction of the proof."),
     check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
     samples: int = Option(20, help="How many inputs --check tries."),
     out: Path | None = Option(None, "--save", help="Folder for the network."),
@@ -47,7 +44,7 @@ def command(
         rows = [(row.name, row.title, ", ".join(row.tasks)) for row in PROGRAMS.values()]
         return console.print_table("programs", ("program", "computes", "task"), rows)
     largest = BOUND if bound is None else bound
-    compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct)
+    compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, route=route)
     sizes = compilation.sizes()
     sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
     console.print_frame(f"{name} on {machines} machines", sizes)
@@ -56,7 +53,7 @@ def command(
         table = compilation.check(samples)
         console.print_frame(f"against the direct answer, {samples} random inputs", table)
         if not table["agrees"].all():
-            own = compilation.source is not PROGRAMS.get(name) and not table["agrees"][0]
+            own = compilation.source is not None and compilation.source.own and not table["agrees"][0]
             reason = "the program does not give the answers that its truth states" if own else "this is a bug in the compiler"
             raise UsageError(f"the levels of {name} do not agree; {reason}.")
     if out is not None:

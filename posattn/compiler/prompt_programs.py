@@ -11,8 +11,7 @@ Then a scan joins the numbers whose owners are asked for, and the first machine 
 anything but another such number.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.function_programs import program
-from posattn.compiler.library import PROGRAMS
 from posattn.compiler.program_messages import send
 from posattn.compiler.program_numbers import Real, Whole, both, either, maximum, minimum, select
+from posattn.compiler.programs import doublings
 from posattn.errors import UsageError
 from posattn.tasks.layouts import LAYOUTS, elements_of, layout_of
 from posattn.tasks.mixed import ANY_QUERY, MIXED, answers
@@ -49,7 +47,7 @@ def mixed(me: Any, n: int, word: Any, number: Any) -> Any:
     there = both(numeric, either(*(owner == each for each in asked)))
     largest, summed = kind == TYPES.index("max"), kind == TYPES.index("sum")
     found = select(there, select(largest, -number, number), 0)  # the largest number is the least of the negative ones
-    for reach in _powers(_listed(n)):
+    for reach in doublings(_listed(n)):
         heard = yield send(me - reach, there, found, when=me >= reach)
         found, there = _joined(heard, there, found, summed)
     return select(me == 0, select(largest, -found, found), 0)
@@ -64,11 +62,6 @@ def _joined(heard: Any, there: Any, found: Any, summed: Any) -> tuple[Any, Any]:
 def _listed(n: int) -> int:
     """On how many machines the list before the query lies, at most."""
     return ELEMENTS if n == LAYOUTS["elements"].positions else CATEGORIES * len("Cat12_") + IRRELEVANT * len("Cat+12")
-
-
-def _powers(machines: int) -> Iterable[int]:
-    """1, 2, 4, ...: the steps of a scan over so many machines."""
-    return (1 << k for k in range((machines - 1).bit_length()))
 
 
 def _of_elements(me: Any, n: int, word: Any) -> Steps:
@@ -97,7 +90,7 @@ def _of_characters(me: Any, n: int, word: Any) -> Steps:
         send(me + 2, word, when=me + 2 < n),
     ]
     owner, first, last, larger, rest, kind = _spelled(word, *(inbox.get() for inbox in heard))
-    for reach in _powers(n):
+    for reach in doublings(n):
         sends = [send(me - reach, first, last, larger, rest, kind, when=me >= reach)]
         if reach <= _OWNED:
             sends.append(send(me + reach, owner, when=me + reach < n))
@@ -147,14 +140,12 @@ def _prompts(random: np.random.Generator, n: int) -> list[list[float]]:
     return machine_inputs(x[0].double()).tolist()
 
 
-def _build(machines: int, bound: float) -> WrittenPCOC:
-    if layout_of(machines) is None:
+def _machines(n: int) -> int:
+    if layout_of(n) is None:
         known = " or ".join(str(own) for own in dict.fromkeys(layout.positions for layout in LAYOUTS.values()))
-        raise UsageError(f"machines is {machines}; mixed takes {known}, one for each position of a layout of prompts.")
-    built = mixed.build(machines, bound)
-    assert isinstance(built, WrittenPCOC)
-    return built
+        raise UsageError(f"machines is {n}; mixed takes {known}, one for each position of a layout of prompts.")
+    return n
 
 
-_FIRST, *_OTHERS = (task.name for task in MIXED)
-PROGRAMS[mixed.name] = replace(mixed, build=_build, task=_FIRST, also=tuple(_OTHERS))
+mixed.task, *_others = (task.name for task in MIXED)
+mixed.also, mixed.machines = tuple(_others), _machines

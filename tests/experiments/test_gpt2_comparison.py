@@ -8,7 +8,7 @@ import torch
 
 from posattn.baselines import gpt2
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, Engine, Store, gpt2_comparison, reproduce, userfile
+from posattn.experiments import EXPERIMENTS, Engine, Store, catalog, gpt2_comparison, reproduce
 from posattn.experiments.gpt2_comparison import label, with_checkpoint
 from posattn.runs import ROW_COLUMNS
 
@@ -102,7 +102,7 @@ def test_the_command_takes_a_folder_and_says_what_is_none(posattn_command, tmp_p
 
 
 def test_all_experiments_go_on_without_a_gpt2(posattn_command, monkeypatch, tmp_path):
-    monkeypatch.setattr(userfile, "EXPERIMENTS", {name: EXPERIMENTS[name] for name in ("gpt2", "ood-probability")})
+    monkeypatch.setattr(catalog, "EXPERIMENTS", {name: EXPERIMENTS[name] for name in ("gpt2", "ood-probability")})
     monkeypatch.setitem(sys.modules, "transformers", None)
     code, shown, said = posattn_command("reproduce", "all", "--scale", "smoke", "--device", "cpu")
     assert code == 0, said
