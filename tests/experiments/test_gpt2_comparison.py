@@ -50,7 +50,7 @@ def test_a_checkpoint_is_known_by_its_name():
 
 def test_trials_are_kept_and_shown_beside_networks(tmp_path):
     said, store = [], Store(tmp_path / "store")
-    engine = Engine(CPU, said.append, progress=False)
+    engine = Engine(CPU, said.append)
     assert not GPT2.held("smoke", store).some
     reproduce(GPT2, "smoke", tmp_path / "out", store, engine, runs=1)
     assert GPT2.held("smoke", store).said == "1 of 2 trials, 1 of 2 runs" and GPT2.held("smoke", store).enough
@@ -69,7 +69,7 @@ def test_trials_are_kept_and_shown_beside_networks(tmp_path):
 
 
 def test_a_damaged_trial_is_named_where_it_is_read_and_repeated_where_it_is_run(tmp_path):
-    store, engine = Store(tmp_path / "store"), Engine(CPU, progress=False)
+    store, engine = Store(tmp_path / "store"), Engine(CPU)
     before = reproduce(GPT2, "smoke", tmp_path / "out", store, engine, runs=1).rows
     (path,) = (tmp_path / "store" / "computed").glob("gpt2-*.csv")
     path.write_bytes(b"")
