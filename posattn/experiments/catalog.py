@@ -18,6 +18,7 @@ from posattn.experiments.diagrams import Diagrams, diagram_rows
 from posattn.experiments.discrepancy_study import discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.gap_study import GapPanels, Gaps
+from posattn.experiments.gpt2_comparison import METRICS, FineTunings
 from posattn.experiments.hop_study import BesideTables
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.experiments.ood_study import Contours, ood_probability_rows
@@ -280,6 +281,11 @@ _LIST = (
         Lines(views=(View(""), View("", metric="mape"))),
     ),
     Experiment(
+        "compiled-mixed", "Figure 6, beyond the paper", "mixed-type prompts, with the compiled program",
+        _mixed(programs=True),
+        Lines(views=(View(""), View("", metric="closeness"))),
+    ),
+    Experiment(
         "mixed-samples", "Figures 31-33", "mixed-type prompts against training prompts",
         _mixed(samples=_SIZES, measure=Scales((1, 10), train=True)),
         Lines("samples", tuple(
@@ -291,6 +297,11 @@ _LIST = (
                 ("scale 10", {"split": "test", "scale": 10}),
             )
         )),
+    ),
+    Experiment(
+        "gpt2", "Figure 34", "a fine-tuned GPT-2 on mixed-type prompts as text",
+        FineTunings(replace(_mixed(), tasks=("mixed-min", "mixed-sum", "mixed-multitask"), series=PROMPTS[:1])),
+        Lines(views=tuple(View("", metric=metric) for metric in METRICS)),
     ),
 )
 # fmt: on

@@ -33,8 +33,8 @@ LONGEST = 64  # the longest list for networks of every length
 # Programs to step through, and their machines (or tokens).
 STEPPED = {
     "prefix-sum": 8, "prefix-min": 8, "tree-sum": 8, "tree-min": 8, "max-subarray": 8, "odd-even-sort": 8,
-    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "khop-scan": 6,
-    "self-attention": 3,
+    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "khop-scan": 6, "self-attention": 3,
+    "mixed": 23,
 }  # fmt: skip
 # What a card says of a network: by its kind, or by what feeds queries and keys.
 _ABOUT = {
@@ -46,7 +46,7 @@ _ABOUT = {
     "both": "Attention compares the numbers and their positions.",
 }
 # The program that solves a task: the first of several in the library.
-_SOLVING = {row.task: row.name for row in reversed(PROGRAMS.values()) if row.task is not None}
+_SOLVING = {task: row.name for row in reversed(PROGRAMS.values()) for task in row.tasks}
 
 
 @dataclass
