@@ -133,9 +133,8 @@ class TableNetwork(nn.Module):
         w, hidden = config.words, config.width
         self.logits = nn.Parameter(torch.zeros(2, len(_FAMILY.candidates) + 1))  # for keys and reads, and for joins
         self.write = _two_layers(2, hidden, w)
-        self.join = _two_layers(2 * w, hidden, 1)
+        self.join = _gate(w, hidden)
         self.read = _two_layers(2 * w, hidden, 1)
-        nn.init.constant_(self.join[-1].bias, 0.5)  # a gate that is open both ways
         self.decoder = nn.Parameter(torch.tensor([5.0, 0.5]))  # a factor on all logits, and the logit of none
 
     @property
@@ -269,3 +268,10 @@ def _attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Fl
 
 def _two_layers(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(d_in, hidden), nn.ReLU(), nn.Linear(hidden, d_out))
+
+
+def _gate(words: int, hidden: int) -> nn.Sequential:
+    """A gate from two marks that is open both ways at first."""
+    first, last = nn.Linear(2 * words, hidden), nn.Linear(hidden, 1)
+    nn.init.constant_(last.bias, 0.5)
+    return nn.Sequential(first, nn.ReLU(), last)
