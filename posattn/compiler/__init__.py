@@ -12,6 +12,7 @@ pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, 
 direct_rounds.py     rounds of MPC that need no routing
 room.py              how large a network will be, and whether it fits into memory
 selection.py         the same network without its large matrices
+program_network.py   the same network with weights that training may change
 letters.py           the compiled khop on sequences of tokens
 library.py           the programs by name
 remarks/             what only shows a remark of the paper
