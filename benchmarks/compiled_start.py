@@ -1,8 +1,10 @@
-"""Training that begins with compiled weights: what happens to the error? ``python benchmarks/compiled_start.py --out FOLDER``
+"""Training that begins with compiled weights: what happens to the error?
 
-For the five numeric tasks at n = 8, the library's program in softmax form trains on by the paper's recipe, at two learning rates
-and with three seeds, which differ in lists and shuffles. Errors before, after one epoch (20 steps) and at the end, at scales
-1 and 10; and of networks of the same shape that began with random weights. Without --out two steps show that all of it runs.
+    python benchmarks/compiled_start.py --out results/compiled-start
+
+For the five numeric tasks at n = 8, the library's program in softmax form trains on by the paper's recipe, at two learning
+rates and with three seeds, which differ in lists and shuffles. Errors before, after one epoch (20 steps) and at the end, at
+scales 1 and 10; and of networks of the same shape that began with random weights. Without --out, two steps of each.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import pandas as pd
 import torch
 
 import posattn
+from posattn.compiler import PROGRAMS
 from posattn.tasks import FIVE_TASKS
 from posattn.training.begin import named_program, run_of_program
 
@@ -31,7 +34,7 @@ def rows_of(run, seconds: float, **about) -> list[dict]:
 def measure(task: str, epochs: int, seeds: int = SEEDS, samples: int = SAMPLES) -> list[dict]:
     """All rows of a task: ``epochs`` counts those of the longest training."""
     before = run_of_program(named_program("compiled", task, N), task, seeds)
-    about = {"task": task, "program": named_program_of(task), "parameters": before.parameters.flat.shape[1]}
+    about = {"task": task, "program": program_of(task), "parameters": before.parameters.flat.shape[1]}
     rows = rows_of(before, 0.0, **about, start="compiled", lr=0.0, steps=0)
     ways = [("compiled", lr, length) for lr in RATES for length in dict.fromkeys((1, epochs))] + [("random", RATES[-1], epochs)]
     for start, lr, length in ways:
@@ -45,16 +48,14 @@ def measure(task: str, epochs: int, seeds: int = SEEDS, samples: int = SAMPLES) 
     return rows
 
 
-def named_program_of(task: str) -> str:
-    from posattn.compiler import PROGRAMS
-
+def program_of(task: str) -> str:
     return [row.name for row in PROGRAMS.values() if row.task == task][-1]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for rows.csv")
-    parser.add_argument("--epochs", type=int, default=50, help="of the longest training, 20 steps each")
+    parser.add_argument("--epochs", type=int, default=25, help="of the longest training, 20 steps each")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict] = []
