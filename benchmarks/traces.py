@@ -176,7 +176,6 @@ class Plan:
     samples: int = 20_000
     lr: float = 1e-3
     weight: float = 1.0  # of the traces; 0: answers alone
-    until: float = 1.0  # the share of the steps in which traces count
     heads: int = 2
 
 
@@ -194,11 +193,11 @@ def train(setting: Setting, seed: int, plan: Plan) -> tuple[nn.Module, dict[str,
         adam, lambda step: min((step + 1) / warm, 0.5 * (1 + np.cos(np.pi * step / max(1, plan.steps))))
     )
     losses = {"answers": float("nan"), "variables": float("nan")}
-    for step, rows in zip(range(plan.steps), _batches(plan, seed), strict=False):
+    for rows in itertools.islice(_batches(plan, seed), plan.steps):
         states = network.states(x[rows])
         loss = answer_loss(network.decode(states[-1]), y[rows])
         losses["answers"] = loss.item()
-        if plan.weight and step < plan.until * plan.steps:
+        if plan.weight:
             traced = heads.loss(states, rows)
             losses["variables"] = traced.item()
             loss = loss + plan.weight * traced
@@ -244,7 +243,6 @@ def tested(setting: Setting, network: nn.Module, seed: int, count: int = 2000) -
 WAYS: dict[str, dict] = {
     "answers": {"weight": 0.0},
     "traces": {},
-    "traces first": {"until": 0.5},
     "answers, 4 heads": {"weight": 0.0, "heads": 4},
     "traces, 4 heads": {"heads": 4},
 }
