@@ -49,7 +49,7 @@ def measure(task: str, epochs: int, seeds: int = SEEDS, samples: int = SAMPLES) 
 
 
 def program_of(task: str) -> str:
-    return [row.name for row in PROGRAMS.values() if row.task == task][-1]
+    return next(row.name for row in PROGRAMS.values() if row.task == task)
 
 
 def main() -> None:

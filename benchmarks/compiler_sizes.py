@@ -19,8 +19,9 @@ import pandas as pd
 import torch
 
 from posattn import UsageError
-from posattn.compiler import MPC, PROGRAMS, Known, Message, compile_program
+from posattn.compiler import PROGRAMS, Known, compile_program
 from posattn.compiler.expressions import Array
+from posattn.compiler.mpc import MPC, Message
 from posattn.compiler.mpc import run as run_mpc
 from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
 from posattn.compiler.selection import SelectionNetwork
@@ -48,7 +49,7 @@ def program(name: str, size: int) -> tuple[MPC, Array, Array]:
         return exchange(size), x, run_mpc(exchange(size), x)
     row = PROGRAMS[name]
     x = row.sample(random, 2, size, 1e6)
-    written = row.build(size, 1e6)
+    written = row.build(size, 1e6, "theorem")
     assert isinstance(written, MPC)
     return written, x, row.answers(x)
 
@@ -67,7 +68,7 @@ def measure(name: str, size: int) -> dict[str, object]:
     }  # fmt: skip
     try:
         start = time.process_time()
-        dense = compile_program(written, values="lean")
+        dense = compile_program(written)
         row |= {"dense": "built", "compiled, s": time.process_time() - start}
         start = time.process_time()
         row |= {"error": float(np.abs(dense.run(x) - truth).max()), "run, s": time.process_time() - start}

@@ -31,11 +31,11 @@ RUNNER = EXAMPLES / "plain_network.py"
 PlainNetwork = runpy.run_path(str(RUNNER))["PlainNetwork"]
 
 PROGRAMS = {
-    "prefix-sum": "library_programs.py:prefix_sum",
-    "max-subarray": "library_programs.py:max_subarray",
-    "bitonic-sort": "library_programs.py:bitonic_sort",
-    "bfs": "programs.py:bfs",
-    "khop": "library_programs.py:khop",
+    "prefix-sum": "prefix-sum",
+    "max-subarray": "max-subarray",
+    "bitonic-sort": "bitonic-sort",
+    "bfs": f"{EXAMPLES}/programs.py:bfs",
+    "khop": "khop",
 }
 MACHINES = 8
 BOUND = 10.0  # of real inputs
@@ -57,7 +57,7 @@ class Case:
 
     def __init__(self, name: str, inputs: int = 600, machines: int = MACHINES, rotate: int | None = None):
         self.name = name
-        self.compiled: Compilation = compile_program(f"{EXAMPLES}/{PROGRAMS[name]}", machines, bound=BOUND)
+        self.compiled: Compilation = compile_program(PROGRAMS[name], machines, bound=BOUND)
         self.program = self.compiled.program
         source = self.compiled.source
         assert source is not None

@@ -24,19 +24,54 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import posattn
-from posattn.compiler import Program, Whole, lookup, select, send
+from posattn.compiler import Program, Whole, lookup, maximum, minimum, select, send
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.interpreter import values_of
-from posattn.compiler.library import program
 from posattn.network import NetworkConfig
 
-EXAMPLES = Path(__file__).parents[1] / "docs" / "examples" / "library_programs.py"
 BOUND = 1000.0  # of the programs' real numbers
 NONE = 6  # what khop-scan calls "no letter"; letters are 1 to 5
 MOST_VALUES = 16  # whole numbers with more values than this are read as reals
 
 
-# --- a program for khop whose rounds a network of two heads can follow: everyone hears itself and one other -------------
+# --- programs whose rounds a network of two heads can follow: everyone hears itself and one other -----------------------
+
+
+def doublings(n):
+    """1, 2, 4, ... below n."""
+    return [1 << r for r in range((n - 1).bit_length())]
+
+
+@posattn.program
+def max_subarray(me, n, x):
+    whole = prefix = suffix = best = x
+    for reach in doublings(n):
+        before = (yield send(me + reach, whole, prefix, suffix, best, when=me < n - reach))[0]
+        joined = [
+            before[0] + whole,
+            maximum(before[1], before[0] + prefix),
+            maximum(suffix, whole + before[2]),
+            maximum(maximum(before[3], best), before[2] + prefix),
+        ]
+        own = whole, prefix, suffix, best
+        whole, prefix, suffix, best = (select(before.present, *pair) for pair in zip(joined, own, strict=True))
+    return best
+
+
+def exchanges(n):
+    """Every machine's partner in each step of a bitonic sort in which the lower machine always keeps the smaller number."""
+    for stage in range((n - 1).bit_length()):
+        for flip in (2 * (1 << stage) - 1, *(1 << step for step in reversed(range(stage)))):
+            yield [i ^ flip for i in range(n + 1)]
+
+
+@posattn.program
+def bitonic_sort(me, n, x):
+    for partners in exchanges(n):
+        partner = lookup(partners, me)
+        other = (yield send(partner, x, when=partner < n)).get(empty=x)
+        x = select(me < partner, minimum(x, other), maximum(x, other))
+    return x
 
 
 @posattn.program(letter=Whole(0, 5), hops=Whole(0, 3))
@@ -101,8 +136,8 @@ def _letters(x: Tensor) -> np.ndarray:
 
 
 SETTINGS = {
-    "sort": Setting("sort", program(f"{EXAMPLES}:bitonic_sort"), 8, _numbers),
-    "maxsub": Setting("maxsub", program(f"{EXAMPLES}:max_subarray"), 8, _numbers),
+    "sort": Setting("sort", bitonic_sort, 8, _numbers),
+    "maxsub": Setting("maxsub", max_subarray, 8, _numbers),
     "khop": Setting("khop", khop_scan, 9, _letters),
 }
 

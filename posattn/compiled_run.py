@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC
-from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
-from posattn.compiler.letters import answer_letters
-from posattn.compiler.library import PROGRAMS, Program
+from posattn.compiler.function_programs import OWN_PROGRAMS, Program
+from posattn.compiler.letters import answer_letters, machine_inputs
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Labels, Trace
@@ -96,15 +96,20 @@ class CompiledRun(AnyRun):
         """Every variable of the program at every machine and round, from the states of the network."""
         network = self.model()
         assert isinstance(network, CompiledTransformer)
-        return network.trace(self._given(x), self.program)
+        given = self._given(x)
+        return network.trace(machine_inputs(given) if self.reads_tokens else given, self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(OF_SHIFTS) if isinstance(self.row, FunctionProgram) else super().metrics
+        return tuple(OF_SHIFTS) if self._own else super().metrics
+
+    @property
+    def _own(self) -> bool:
+        return self.row is not None and self.row.own
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
-        if not isinstance(self.row, FunctionProgram):
+        if self.row is None or not self.row.own:
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
@@ -153,8 +158,8 @@ def _own_row(name: str, network: Transformer | SelectionNetwork, bound: float) -
     labels, row, config = getattr(network, "labels", None), OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
-    built = row.build(config.n, bound)
-    same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
+    built = fixed_communication(row.build(config.n, bound, "lean" if config.d_v == 1 else "theorem"))
+    same = built.labels is not None and built.labels.columns == labels.columns
     return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
 
 
@@ -178,7 +183,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
-    if compilation.source is None or isinstance(compilation.source, FunctionProgram):
+    if compilation.source is None or compilation.source.own:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
         described["labels"] = labels.as_json()

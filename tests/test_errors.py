@@ -9,7 +9,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, PositionalAttention, TokenConfig, UsageError, errors
-from posattn.compiler import MPC, PCOC, Known, Round, compile_program
+from posattn.compiler import PCOC, Known, Round, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.guarantees import extremum_model
 from posattn.tasks import Task, register, sample_lists, sample_shift
@@ -109,7 +109,7 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: posattn.task("khop").sample(2, integers="no"), "integers is 'no'; it must be True or False."),
         (lambda run: posattn.task("sum", cumulative="no"), "cumulative is 'no'; it must be True or False."),
         (lambda run: posattn.generalization_bound(run.model(), 100, layer_norm="no"), "layer_norm is 'no'; it must be True or"),
-        (lambda run: compile_program("prefix-sum", 3, direct="no"), "direct is 'no'; it must be True or False."),
+        (lambda run: compile_program("prefix-sum", 3, route="no"), "route is 'no'; it must be one of lean, theorem."),
         (lambda run: posattn.train("sum", tensorboard="no"), "tensorboard is 'no'; it must be True or False."),
         (lambda run: extremum_model(4, maximum="no"), "maximum is 'no'; it must be True or False."),
         (lambda run: CompiledConfig(3, 1, 1, 2, 1, ((2,),), ((-1.0, 1.0),), hardmax="no"), "hardmax is 'no'; it must be"),
@@ -118,7 +118,6 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: PCOC(**KEPT, rounds=(ROUND,), spare=-3), "spare is -3; it must be a whole number of at least 0."),
         (lambda run: PCOC(**KEPT, rounds=(ROUND,), outputs=()), "program has no outputs; it must have at least one."),
         (lambda run: PCOC(**KEPT, rounds=(3,)), "round 1 is 3; it must be a Round."),
-        (lambda run: MPC(**KEPT, longest=1, rounds=(3,), finish=lambda m: [m.me]), "round 1 is 3; it must be a function."),
         (lambda run: Known("no", 1), "a value lies in ['no', 1]; both ends must be numbers."),
         (lambda run: run.model("no"), "member is 'no'; this run has member 0 only."),
         (lambda run: run.truth(torch.zeros(3), -1), "member is -1; this run has member 0 only."),

@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: str | None = Argument(
-        None, help="Experiment (see --list), all of them (all), or a .py file of your own, which is executed."
-    ),
+    name: str | None = Argument(None, help="Experiment (see --list), all, or a .py file, which is executed."),
     scale: str = Option("quick", help="smoke (seconds), quick (minutes) or paper (the full recipe)."),
-    out: Path | None = Option(
-        None, help="Folder for rows, figure and page (default out/NAME-SCALE; for all, its parent)."
-    ),
+    out: Path | None = Option(None, help="Folder for rows and figure (default out/NAME-SCALE; for all, its parent)."),
     store: Path = Option(Path("out/store"), help="Folder of trained runs and their rows, shared by experiments."),
     device: str | None = console.DEVICE,
     engine: str = Option("local", help="Where to run: local, which is this machine, or ray."),
@@ -31,13 +27,9 @@ def command(
     only: list[str] | None = Option(
         None, help="Train this series now; may be given several times. With all: where there is one."
     ),
-    runs: int | None = Option(
-        None, help="Train this many runs of every point now (default: all; 0 draws what is there)."
-    ),
+    runs: int | None = Option(None, help="Train this many runs per point now (default all; 0 draws what is there)."),
     show_list: bool = Option(False, "--list", help="List the experiments."),
-    as_json: bool = Option(
-        False, "--json", help="Print the medians as JSON, one object per experiment, in place of tables."
-    ),
+    as_json: bool = Option(False, "--json", help="Print the medians as JSON, one object per experiment."),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
     from posattn.experiments import NothingStored, Store, engine_named, experiments_named, having, reproduce

@@ -1,8 +1,8 @@
 """Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call per lemma.
 
-    built = program.build(machines, bound)       what to run: rounds of messages (MPC) or of fixed communication (PCOC)
-    pcoc = fixed_communication(built)            Lemma B.1, if addresses of messages depend on the data
-    lowered = lower(pcoc, epsilon)               Lemmas B.2 and B.3: attention and MLPs
+    built = program.build(machines, bound, route)   what to run: rounds of messages (MPC) or of fixed communication (PCOC)
+    pcoc = fixed_communication(built)               Lemma B.1, if it is MPC
+    lowered = lower(pcoc, epsilon)                  Lemmas B.2 and B.3: attention and MLPs
 
 Every level can be run, and :meth:`Compilation.check` compares them on random inputs.
 """
@@ -19,8 +19,7 @@ import torch
 from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC
-from posattn.compiler.library import Program
+from posattn.compiler.function_programs import Program
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
@@ -28,9 +27,9 @@ from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
-from posattn.errors import UsageError, flag, positive, seed_number, whole
+from posattn.errors import UsageError, choice, positive, seed_number, whole
 from posattn.model import Transformer
-from posattn.names import BOUND, VALUES
+from posattn.names import BOUND, ROUTES
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
@@ -56,16 +55,23 @@ class Compilation:
         return layout(self.written) if isinstance(self.written, MPC) else None
 
     def run(self, x: Array) -> Array:
-        """The network's answers (..., N, outputs) to inputs (..., N, c)."""
-        x = self.program.given(x)
-        words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
-        answers = self.model(words).numpy()
+        """The network's answers (..., N, outputs) to inputs (..., N, c), or (..., N) if c = 1."""
+        answers = self.model(self._words(x)).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
     def trace(self, x: Array) -> Trace:
-        """Every variable at every machine and round, from the network's own states, for inputs (..., N, c)."""
+        """Every variable at every machine and round, from the network's own states, for such inputs.
+
+        On the theorem's route only the answers have a place of their own in the states.
+        """
+        return self.model.trace(self._words(x), self.program.name)
+
+    def _words(self, x: Array) -> torch.Tensor:
+        one, shape = len(self.program.inputs) == 1, np.shape(x)
+        if one and shape[-1:] == (self.program.length,) and shape[-2:] != (self.program.length, 1):
+            x = np.asarray(x)[..., None]
         x = self.program.given(x)
-        return self.model.trace(torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x), self.program.name)
+        return torch.from_numpy(x[..., 0] if one else x)
 
     def sizes(self) -> pd.DataFrame:
         """The sizes of the network beside those of the theorem."""
@@ -128,14 +134,12 @@ class Compilation:
         random = np.random.default_rng(seed_number(seed))
         states = whole("samples", samples) * self.program.machines * self.program.memory * np.float64().itemsize
         require_room(f"samples is {samples}; the states of {self.program.machines} machines for so many inputs", states)
-        x = self.source.sample(random, samples, self.written.length, self.bound)
+        x = self.source.sample(random, samples, self.program.length, self.bound)
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
-        levels: list[tuple[str, Callable[[Array], Array], float]] = []
+        levels: list[tuple[str, Callable[[Array], Array], float]] = [("as written", self._as_written, exact)]
         if isinstance(self.written, MPC):
             levels.append(("MPC", partial(mpc.run, self.written), exact))
-        if isinstance(self.written, WrittenPCOC):
-            levels.append(("as written", partial(interpreter.run, self.written.tracing), exact))
         levels.append(("PCOC", partial(pcoc.run, self.program), exact))
         for lowered in self._both_kinds(epsilon):
             name = (
@@ -154,6 +158,14 @@ class Compilation:
                 allowed = EXACT * float(np.abs(answers).max())
                 rows.append(_compared(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
+
+    def _as_written(self, x: Array) -> Array:
+        """The answers of the program's function; spare machines have inputs 0."""
+        assert self.source is not None
+        traced, n = self.source.traced(x.shape[-2], self.bound), x.shape[-2]
+        rows = np.zeros((*x.shape[:-2], traced.n, x.shape[-1]))
+        rows[..., :n, :] = x
+        return interpreter.run(traced, rows)[..., :n, :]
 
     def _small(self, x: Array) -> Array | None:
         """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
@@ -184,30 +196,29 @@ def compile_program(
     epsilon: float | None = None,
     temperature: float | None = None,
     bound: float = BOUND,
-    values: str | None = None,
-    direct: bool = False,
+    route: str = ROUTES[0],
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
 
     Args:
-        program: a name or a row of the library, or a program that is already built.
-        machines: how many machines, for a program of the library.
+        program: a name of the library, a program that is a function, or a PCOC or MPC program.
+        machines: how many machines, for a program that is a function: the length of the list.
         epsilon: use softmax, at the temperature where no answer moves by more than this; hardmax by default.
         temperature: use softmax at this temperature.
-        bound: the largest absolute value of real inputs, for a program of the library.
-        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same and is smaller:
-            the default for programs that are functions.
-        direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
+        bound: the largest absolute value of real inputs that state no range, for a program that is a function.
+        route: ``lean``, a small layer for every round, or ``theorem``, the construction of the proof: messages that the data
+            directs are routed over a Beneš network (Lemma B.1), and W_V = I in every head (Lemma B.2).
     """
-    source, written = _written(program, machines, bound)
-    fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
-    held = VALUES[isinstance(written, WrittenPCOC)] if values is None else values
-    lowered = lower(fixed, epsilon, held, temperature)  # Lemmas B.2 and B.3
+    choice("route", route, ROUTES)
+    source, written = _written(program, machines, bound, route)
+    fixed = fixed_communication(written)  # Lemma B.1
+    values = "proved" if route == "theorem" else "lean"
+    lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 
 def _written(
-    program: str | Program | PCOC | MPC, machines: int | None, bound: float
+    program: str | Program | PCOC | MPC, machines: int | None, bound: float, route: str
 ) -> tuple[Program | None, PCOC | MPC]:
     if isinstance(program, (PCOC, MPC)):
         if machines not in (None, program.length):
@@ -215,17 +226,16 @@ def _written(
         return None, program
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
-        raise UsageError(f"program is {program!r}; it must be a name, a library row, a PCOC or an MPC program.")
+        raise UsageError(f"program is {program!r}; it must be a name, a program that is a function, PCOC or MPC.")
     count = whole("machines", machines)
-    nodes, heads = source.least(count)
-    least = attention_parameters(nodes + 1, heads, heads + 1, 1)
+    least = attention_parameters(source.machines(count) + 1, 1, 2, 1)
     require_room_for(f"{source.name} on {count} machines", least)
-    return source, source.build(count, positive("bound", bound))
+    return source, source.build(count, positive("bound", bound), route)
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
     """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
 
-    :func:`compile_program` explains the options (epsilon, temperature, bound, values, direct), and also gives sizes and checks.
+    :func:`compile_program` explains the options (epsilon, temperature, bound, route), and also gives sizes and checks.
     """
     return compile_program(program, machines, **options).model

@@ -67,6 +67,7 @@ class PCOC(ParallelProgram):
         outputs: the memory positions that hold the answer at the end.
         start: the first local computation, which by default changes nothing. ``start_guard`` is its guard.
         spare: how many machines, the last ones, have neither input nor output.
+        labels: the names of rounds and variables, if the program has any.
     """
 
     machines: int
@@ -78,6 +79,7 @@ class PCOC(ParallelProgram):
     start_guard: Guard | None = None
     name: str = "program"
     spare: int = 0
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         for field in ("machines", "memory"):
@@ -128,6 +130,10 @@ class PCOC(ParallelProgram):
         """The computation after communication ``r``; r = 0 is the start."""
         return self.start if r == 0 else self.rounds[r - 1].compute
 
+    def place(self, r: int) -> str:
+        """What errors call round ``r``; 0 is the start."""
+        return f"{self.name}, round {r}" if self.labels is None else self.labels.rounds[r]
+
     def guarding(self, r: int) -> Guard | None:
         return self.start_guard if r == 0 else self.rounds[r - 1].guard
 
@@ -137,11 +143,6 @@ class PCOC(ParallelProgram):
         excesses = [] if found is None else list(found(memory))
         check_cells([excess.count for excess in excesses], memory, f"{self.name}, round {r}")
         return excesses
-
-    @property
-    def labels(self) -> Labels | None:
-        """The names of rounds and variables, if the program has any."""
-        return None
 
     @property
     def guarded(self) -> bool:
@@ -188,6 +189,5 @@ def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
         if (count > 0).any():
             place = tuple(np.argwhere(count > 0)[0])
             told = described_breach(guard.kind, math.ceil(count[place]), program.labels is not None)
-            where = f"{program.name}, round {r}" if program.labels is None else program.labels.rounds[r]
-            raise UsageError(f"{where}: machine {place[-1]} {told}.")
+            raise UsageError(f"{program.place(r)}: machine {place[-1]} {told}.")
     return np.stack(evaluate_expressions(program.local(r), memory, me), axis=-1)

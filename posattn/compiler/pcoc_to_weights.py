@@ -93,7 +93,7 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
             select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
         ]
         first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
-        analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
+        analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
         row = [*local, _number(program, r)]
         key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
@@ -189,7 +189,7 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
 def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
     """A network in float64 whose parameters are all 0."""
     with torch.random.fork_rng(devices=[]):  # its initial draws must not change the caller's random state
-        model = config.build().double().requires_grad_(False)
+        model = Transformer(config).double().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
     return model

@@ -37,10 +37,6 @@ class ProgramConfig(CompiledConfig):
     def design(self) -> Architecture:
         return ARCHITECTURES["positional"]
 
-    @property
-    def network(self) -> "type[ProgramTransformer]":
-        return ProgramTransformer
-
     def build(self) -> "ProgramTransformer":
         return ProgramTransformer(self)
 
@@ -59,6 +55,9 @@ class ProgramTransformer(CompiledTransformer):
             raise UsageError(f"the list has {x.shape[-1]} numbers; this network takes {self.config.n}.")
         positions = torch.arange(self.config.positions, device=x.device)
         return self.encoder(memory_cells(x, positions, 1)), self.P, positions
+
+
+ProgramConfig.network = ProgramTransformer
 
 
 def trainable(model: CompiledTransformer) -> ProgramTransformer:

@@ -114,8 +114,8 @@ class Value(MemoryCell):
     """A number of a program: how it is computed from others (``x``; None if it is given), and in which round and line.
 
     ``pure`` is set if it depends on the machine's number alone: the same without other values. ``source`` and ``senders`` are
-    set if it is received: the sender's number, and who sends to each machine (-1: nobody). ``delivered`` names the message that
-    it is a part of: (send, sender or place, which word, or -1 for whether there is one).
+    set if it is received: the sender's number, and who sends to each machine (-1: nobody). ``delivered`` says which part of a
+    message it is: for each machine the number of the message at its sender, and which word (-1: whether there is one).
     """
 
     def __init__(self, index: int, x: Expression | None, r: int, line: int):
@@ -137,7 +137,7 @@ class Value(MemoryCell):
     pure: Expression | None
     source: "Value | None"
     senders: tuple[int, ...]
-    delivered: tuple[int, int, int] | None
+    delivered: tuple[tuple[int, ...], int] | None
 
     def __bool__(self) -> bool:
         known_of(self)
@@ -190,6 +190,31 @@ def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None
     if isinstance(node, Expression):
         return type(node)(**{name: rebuilt(part, of, sorts) for name, part in vars(node).items()})
     return node
+
+
+def needed(roots: Iterable[Value], computes: Callable[[Value], bool]) -> list[Value]:
+    """``roots`` and what they are computed from, each after what it reads; ``computes`` tells where to look further.
+
+    Values that depend on the machine alone are left out.
+    """
+    found: set[Value] = set()
+    waiting = [value for value in roots if value.pure is None]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            if computes(value):
+                waiting += [read for read in value.reads if read.pure is None]
+    return sorted(found, key=lambda value: value.index)
+
+
+def computed(values: Iterable[Value], given: dict[Value, Expression]) -> dict[Value, Expression]:
+    """What is given, and the values as expressions over it."""
+    found, sorts = dict(given), dict[Any, Any]()
+    for value in values:
+        found |= {read: read.pure for read in value.reads if read.pure is not None}
+        found[value] = rebuilt(value.x, found, sorts)
+    return found
 
 
 def known_of(x: Expression | float) -> Known:

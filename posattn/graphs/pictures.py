@@ -15,8 +15,7 @@ from torch import Tensor
 
 from posattn.compiler.benes import size_for
 from posattn.compiler.library import PROGRAMS, program
-from posattn.compiler.mpc import MPC
-from posattn.compiler.mpc_to_pcoc import simulate
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
@@ -27,6 +26,7 @@ _LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the
 _OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
 
 Arrow = tuple[int, int, int]
+Edge = tuple[int, int, int, int, float]  # round, head, sender, receiver, weight
 _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
 
 
@@ -51,7 +51,7 @@ def graph_of(name: str, machines: int) -> Graph:
     if name == "benes":
         return benes_graph(whole("machines", machines))
     built = program(name).build(whole("machines", machines), 1.0)
-    graph = program_graph(simulate(built) if isinstance(built, MPC) else built)
+    graph = program_graph(fixed_communication(built))
     if name in _TREES:
         tree = program_graph(PROGRAMS[_TREES[name]].build(machines, 1.0))  # type: ignore[arg-type]
         graph = replace(graph, orange=leading_to(tree, machines - 1) & graph.arrows)
@@ -79,8 +79,8 @@ def program_graph(built: PCOC) -> Graph:
     return Graph(built.name, numbered(built.machines), len(built.rounds), frozenset(arrows))
 
 
-def network_edges(model: Transformer) -> list[tuple[int, int, int, int, float]]:
-    """(round, head, sender, receiver, weight) of a compiled network, in which a head attends to one position per machine.
+def network_edges(model: Transformer) -> list[Edge]:
+    """The edges of a compiled network, in which a head attends to one position per machine.
 
     The first layer, which does not communicate, and the sink are left out.
     """

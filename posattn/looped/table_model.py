@@ -28,8 +28,7 @@ from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, flag, positive, whole
 from posattn.looped.families import FAMILIES, Loop
 from posattn.looped.offsets import rows, split_weights
-from posattn.model import KINDS_BY_ARCH
-from posattn.network import NetworkConfig, check_input
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input
 from posattn.tokens.vocabulary import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
 
 _WORDS = VOCABULARIES["letters"]

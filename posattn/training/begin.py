@@ -49,7 +49,7 @@ def names_program(begin: object) -> TypeGuard[str | Path]:
 
 
 def named_program(begin: str | Path, task: str, n: int) -> CompiledTransformer:
-    """The program that ``begin`` names or, if it names none, the library's last that solves the task, for lists of n.
+    """The program that ``begin`` names or, if it names none, the library's first that solves the task, for lists of n.
 
     It is compiled for all numbers of the lists that networks are tested on.
     """
@@ -58,10 +58,10 @@ def named_program(begin: str | Path, task: str, n: int) -> CompiledTransformer:
         solved = [row.task for row in PROGRAMS.values() if row.task is not None and find_task(row.task).TOKENS == "none"]
         tasks = ", ".join(dict.fromkeys(solved))
         raise UsageError(f"from is {str(begin)!r}; no program of lists solves {task}; there are some for {tasks}.")
-    name = str(begin).partition(":")[2] or solving[-1]
+    name = str(begin).partition(":")[2] or solving[0]
     choice(f"the program for {task}", name, solving)
     bound = 2.0 * max(find_task(task).SCALES)  # the lists of scale c are of numbers up to 2 c
-    return compile_program(name, n, epsilon=_EPSILON, bound=bound, values="lean").model
+    return compile_program(name, n, epsilon=_EPSILON, bound=bound).model
 
 
 def run_of_program(model: CompiledTransformer, task: str, members: int) -> Run:

@@ -6,9 +6,8 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiled_run import CompiledRun
-from posattn.compiler import PROGRAMS
+from posattn.compiler import PROGRAMS, Program
 from posattn.compiler.letters import as_logits, machine_inputs
-from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.selection import SelectionNetwork
 
 KHOP = posattn.task("khop")
@@ -21,7 +20,7 @@ def test_tokens_are_letters_and_hops_and_answers_are_tokens_again():
 
 
 def test_it_answers_letters_in_and_out_of_distribution():
-    run = CompiledRun("khop", SelectionNetwork(fixed_communication(PROGRAMS["khop"].build(4, 1.0), direct=True)))
+    run = CompiledRun("khop", SelectionNetwork(PROGRAMS["khop"].build(4, 1.0)))
     for domain in ("id", "ood"):
         x, y = KHOP.sample(40, n=5, domain=domain, seed=3)
         assert (run.predict(x)[0].argmax(dim=-1) == y).all()
@@ -33,7 +32,7 @@ def test_it_answers_letters_in_and_out_of_distribution():
 
 
 def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
-    run = CompiledRun("khop", SelectionNetwork(fixed_communication(PROGRAMS["khop"].build(4, 1.0), direct=True)))
+    run = CompiledRun("khop", SelectionNetwork(PROGRAMS["khop"].build(4, 1.0)))
     for tokens, said in (([2, 5, 6], "3"), (2, "no")):
         with pytest.raises(UsageError, match=f"^the sequence has {said} tokens; this compiled program takes 5\\.$"):
             run.predict(tokens)
@@ -45,3 +44,12 @@ def test_what_is_no_sequence_is_refused():
     for tokens in ([5, 5, 6], [0, 1, 5], [0, 5, 14]):
         with pytest.raises(UsageError, match="a hop count, 0 to 3, and then letters, a to j"):
             machine_inputs(torch.tensor(tokens))
+
+
+def test_every_program_that_solves_the_task_reads_tokens(unchecked, monkeypatch):
+    again = Program(PROGRAMS["khop"].function, PROGRAMS["khop"].ranges)
+    again.name, again.task = "khop-again", "khop"
+    monkeypatch.setitem(PROGRAMS, "khop-again", again)
+    run = CompiledRun("khop-again", posattn.compile("khop-again", machines=3))
+    x, y = KHOP.sample(20, n=4, seed=1)
+    assert run.reads_tokens and (run.predict(x)[0].argmax(dim=-1) == y).all()

@@ -56,7 +56,7 @@ def test_it_takes_lists_of_one_length():
 
 
 def test_it_takes_a_program_with_messages():
-    program = PROGRAMS["list-ranking"].build(4, 1.0)
+    program = PROGRAMS["list-ranking"].build(4, 1.0, "theorem")
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert SelectionNetwork(program)(x).tolist() == [3, 2, 1, 0]
     with pytest.raises(UsageError, match="it must be a PCOC or an MPC program"):

@@ -114,10 +114,12 @@ def test_fine_tuning_changes_the_errors_it_should(at_smoke_scale):
     assert table.index.tolist() == ["in distribution", "out of it", "after fine-tuning"]
 
 
-def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(at_smoke_scale):
-    _, outcome = at_smoke_scale("attention-maps")
-    for name in ("attention-maps", "attention-maps-1", "attention-maps-2"):
-        assert (outcome.page.parent / f"{name}.png").stat().st_size > 10_000
+@pytest.mark.parametrize(("name", "ends"), [("attention-maps", ("", "-1", "-2")), ("diagrams", ("", "-7", "-8"))])
+def test_several_pictures_are_beside_each_other_and_on_the_page(at_smoke_scale, name, ends):
+    _, outcome = at_smoke_scale(name)
+    for end in ends:
+        assert (outcome.page.parent / f"{name}{end}.png").stat().st_size > 10_000
+        assert (outcome.page.parent / f"{name}{end}.pdf").read_bytes().startswith(b"%PDF")
     assert outcome.page.read_text(encoding="utf-8").count('src="data:image/png;base64,') == 3
 
 

@@ -177,7 +177,7 @@ def test_a_network_of_the_package_is_gone_on_with():
 
 
 def test_all_members_begin_with_a_compiled_network_and_part_by_their_lists(tmp_path):
-    program = posattn.compile("prefix-min", machines=3, epsilon=1e-3, bound=20.0, values="lean")
+    program = posattn.compile("prefix-min", machines=3, epsilon=1e-3, bound=20.0)
     still = posattn.train("min", begin=program, members=2, **SHORT | {"lr": 1e-12})
     x, y = posattn.task("min").sample(50, n=3, scale=10)
     for member in range(2):

@@ -5,7 +5,7 @@ import torch
 
 import posattn
 from posattn.compiler.looped_programs import looped_program
-from posattn.training.scan_orders import OrderedScan, random_order
+from posattn.training.polish import OrderedScan, random_order
 
 LEFT_TO_RIGHT = tuple((length, 1) for length in range(1, 16))
 RIGHT_TO_LEFT = tuple((1, length) for length in range(1, 16))

@@ -6,7 +6,7 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.devices import CPU
-from posattn.training.needs import require_room_to_train
+from posattn.training.estimate import require_room_to_train
 from posattn.training.recipe import recipe
 
 KINDS = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import posattn
-from posattn.training.list_variations import vary_lists
+from posattn.training.polish import vary_lists
 
 
 @pytest.fixture(scope="module")

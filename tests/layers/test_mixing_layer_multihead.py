@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from posattn import PositionalAttention, UsageError
+from posattn.layers.mixing_layer import Masks
 
 N, D, H = 7, 12, 3
 HIDDEN = torch.ones(N, N, dtype=torch.bool).triu(1)
@@ -96,14 +97,14 @@ def test_in_a_transformer_encoder(batch_first, norm_first, training):
         with torch.set_grad_enabled(training):
             y = encoder(x if batch_first else x.transpose(0, 1), mask=mask, src_key_padding_mask=pads)
         y = y if batch_first else y.transpose(0, 1)
-        expected, options = x, {"key_padding_mask": pads, "causal": mask is not None}
+        expected, masks = x, Masks(pads, causal=mask is not None)
         for layer in encoder.layers:
             attention = layer.self_attn.layer
             if norm_first:
-                expected = expected + attention.attend(layer.norm1(expected), **options)
+                expected = expected + attention.attend(layer.norm1(expected), masks)
                 expected = expected + layer._ff_block(layer.norm2(expected))
             else:
-                expected = layer.norm1(expected + attention.attend(expected, **options))
+                expected = layer.norm1(expected + attention.attend(expected, masks))
                 expected = layer.norm2(expected + layer._ff_block(expected))
         torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
 

@@ -7,7 +7,7 @@ import torch
 
 from posattn.errors import UsageError
 from posattn.experiments import EXPERIMENTS, Engine, Store, reproduce
-from posattn.experiments.userfile import experiments_named, load_experiment
+from posattn.experiments.catalog import experiments_named, load_experiment
 from posattn.runs import load
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
