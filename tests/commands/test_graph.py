@@ -31,7 +31,7 @@ def test_bad_input_is_one_sentence(posattn_command, arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "drawn"), [("benes", 6, 8), ("bitonic-sort", 5, 8), ("self-attention", 2, 4)]
+    ("name", "asked", "drawn"), [("benes", 6, 8), ("self-attention", 2, 4)]
 )
 def test_a_graph_of_more_machines_than_asked_for_says_so(posattn_command, name, asked, drawn):
     code, shown, _ = posattn_command("graph", name, "--machines", asked, "--json", "own.json")
