@@ -19,6 +19,7 @@ from posattn.experiments.discrepancy_study import discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.gap_study import GapPanels, Gaps
 from posattn.experiments.gpt2_comparison import METRICS, FineTunings
+from posattn.experiments.hop_study import BesideTables
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.experiments.ood_study import Contours, ood_probability_rows
 from posattn.pretrained import COMPARED
@@ -87,10 +88,16 @@ _HOPS = tuple(
 )
 
 
-def _khop(layers: tuple[int, ...] = (8,), samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
+def _khop(
+    layers: tuple[int, ...] = (8,),
+    samples: tuple[int, ...] = (50_000,),
+    lines: tuple[Series, ...] = LETTERS,
+    kind: type[Grid] = Grid,
+    **own: Any,
+) -> Grid:
     """Networks of letters. A sequence of 30 costs as much as ten lists of 8, so the smaller sizes have fewer."""
     fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
-    return Grid(("khop",), LETTERS, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
+    return kind(("khop",), lines, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
 
 def _mixed(samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
@@ -261,6 +268,11 @@ _LIST = (
     Experiment(
         "compiled-khop", "Figures 3, 5, beyond the paper", "k-hop induction heads, with the compiled program",
         _khop(measure=Scales((1, 2)), programs=True),
+        Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
+    ),
+    Experiment(
+        "khop-scan", "Figures 3, 5, beyond the paper", "k-hop induction heads by scans",
+        _khop(lines=LETTERS[:2], kind=BesideTables, measure=Scales((1, 2))),
         Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(

@@ -33,7 +33,8 @@ LONGEST = 64  # the longest list for networks of every length
 # Programs to step through, and their machines (or tokens).
 STEPPED = {
     "prefix-sum": 8, "prefix-min": 8, "tree-sum": 8, "tree-min": 8, "max-subarray": 8, "odd-even-sort": 8,
-    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "self-attention": 3, "mixed": 23,
+    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "khop-scan": 6, "self-attention": 3,
+    "mixed": 23,
 }  # fmt: skip
 # What a card says of a network: by its kind, or by what feeds queries and keys.
 _ABOUT = {
