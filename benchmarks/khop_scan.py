@@ -72,9 +72,7 @@ class Unlooped(TableNetwork):
     def __init__(self, config: TableConfig):
         super().__init__(config)
         self.logits = nn.Parameter(torch.zeros(1 + len(LOOPS), 5))
-        self.joins = nn.ModuleList(table_model._two_layers(2 * config.words, config.width, 1) for _ in LOOPS)
-        for own in self.joins:
-            nn.init.constant_(own[-1].bias, 0.5)
+        self.joins = nn.ModuleList(table_model._gate(config.words, config.width) for _ in LOOPS)
         self.join = nn.Identity()
 
     def _attention(self, n: int):  # type: ignore[no-untyped-def]

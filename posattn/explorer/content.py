@@ -18,7 +18,6 @@ from posattn.compiler import PROGRAMS, Program, compile_program
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.compiler.programs import LETTERS
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.names import BOUND, MACHINES
@@ -129,7 +128,7 @@ class Content:
             "machines": machines,
             "network": number,
             "ranges": ranges,
-            "alphabet": ascii_lowercase[:LETTERS] if lettered else "",  # of the first input and of the answer
+            "alphabet": ascii_lowercase[: int(ranges[0][1]) + 1] if lettered else "",  # of the first input and of the answer
             "examples": examples.tolist(),
             "columns": [] if model.labels is None else list(model.labels.columns),  # of variables, after every round
             "answers": [] if row is None else row.answers(examples).tolist(),

@@ -133,9 +133,8 @@ class TableNetwork(nn.Module):
         w, hidden = config.words, config.width
         self.logits = nn.Parameter(torch.zeros(2, len(_FAMILY.candidates) + 1))  # for keys and reads, and for joins
         self.write = _two_layers(2, hidden, w)
-        self.join = _two_layers(2 * w, hidden, 1)
+        self.join = _gate(w, hidden)
         self.read = _two_layers(2 * w, hidden, 1)
-        nn.init.constant_(self.join[-1].bias, 0.5)  # a gate that is open both ways
         self.decoder = nn.Parameter(torch.tensor([5.0, 0.5]))  # a factor on all logits, and the logit of none
 
     @property
@@ -156,7 +155,7 @@ class TableNetwork(nn.Module):
         asked = hops == torch.arange(len(HOPS), device=x.device)[:, None]
         found = (said * asked[:, None, :, None]).sum(dim=0)
         logits = self._words(found[..., slots], found[..., -1:])
-        return logits.transpose(0, 1).reshape(*x.shape, -1)
+        return logits.transpose(0, 1).reshape(*x.shape, len(_WORDS.words))
 
     def _slots(self, hops: Int64[Tensor, " B"], letters: Int64[Tensor, "n B"]) -> tuple[Int64[Tensor, " A"], int]:
         """The row of each letter, and how many rows there are.
@@ -171,7 +170,7 @@ class TableNetwork(nn.Module):
             allowed = f"a hop count, {HOPS[0]} to {HOPS[-1]}, and then letters, {_LETTERS[0]} to {_LETTERS[-1]}"
             raise UsageError(f"the sequence has other words; it must be {allowed}.")
         there = (letters.flatten() == every[:, None]).any(dim=1)
-        count = int(there.sum())
+        count = max(int(there.sum()), 1)  # none occurs in an empty batch
         return torch.where(there, there.cumsum(dim=0) - 1, count), count
 
     def hops(
@@ -269,3 +268,10 @@ def _attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Fl
 
 def _two_layers(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(d_in, hidden), nn.ReLU(), nn.Linear(hidden, d_out))
+
+
+def _gate(words: int, hidden: int) -> nn.Sequential:
+    """A gate from two marks that is open both ways at first."""
+    first, last = nn.Linear(2 * words, hidden), nn.Linear(hidden, 1)
+    nn.init.constant_(last.bias, 0.5)
+    return nn.Sequential(first, nn.ReLU(), last)

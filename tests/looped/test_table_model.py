@@ -62,6 +62,19 @@ def test_letters_that_do_not_occur_change_no_answer():
     torch.testing.assert_close(alone, model(torch.cat([x, TASK.sample(6, n=12, domain="ood")[0]]))[:6])
 
 
+def test_no_sequences_have_no_answers():
+    assert TableConfig(12).build()(TASK.sample(1, n=12)[0][:0]).shape == (0, 12, 16)
+
+
+def test_members_computed_together_answer_as_alone(monkeypatch):
+    """As on a GPU: by vmap, with rows for all letters."""
+    model, x = TableConfig(12).build(), TASK.sample(6, n=12)[0]
+    alone, weights = model(x), {name: torch.stack([own, own]).detach() for name, own in model.named_parameters()}
+    monkeypatch.setattr(type(model), "_slots", lambda self, hops, letters: (torch.arange(10), 10))
+    found = torch.func.vmap(lambda own: torch.func.functional_call(model, own, (x,)))(weights)
+    torch.testing.assert_close(found, alone.expand(2, *alone.shape))
+
+
 def test_short_and_long_sequences_go_through_the_same_attention(monkeypatch):
     model, x = TableConfig(12).build().double(), TASK.sample(6, n=12)[0]
     by_matrix = model(x)
