@@ -3,20 +3,22 @@
 Three programs: prefix sum and bitonic sort, whose communication is fixed, and list ranking, whose messages go where the data
 says. Each is compiled as a Transformer with dense weights, and as the same network without its large matrices
 (``SelectionNetwork``), which is also run on random input and compared with the direct answer. ``--all`` goes to the
-sizes where memory or patience end (20 minutes).
+sizes where memory or patience end (20 minutes). ``--sparse`` only compares the two forms of six programs at N = 8 and 32.
 """
 
 import argparse
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from posattn import files
 from posattn.compiler import MPC, PCOC, Known, Message, compile_program
-from posattn.compiler.library import PROGRAMS
-from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
+from posattn.compiler.library import PROGRAMS, program
+from posattn.compiler.mpc_to_pcoc import layout
 from posattn.compiler.programs import bitonic_rounds, copies, scan
 from posattn.compiler.selection import SelectionNetwork
 
@@ -27,10 +29,10 @@ GIB = 2**30
 def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
     """Seconds and sizes of one program; the dense network is built only if asked for."""
     start = time.perf_counter()
-    program = fixed_communication(written)
-    small = SelectionNetwork(program)
-    row = {"layers": len(program.rounds) + 1, "heads": program.memory, "small": time.perf_counter() - start}
-    row |= {"parameters": small.config.least_numbers, "stored": small.stored, "seconds": math.nan}
+    small = compile_program(written, sparse=True).model
+    assert isinstance(small, SelectionNetwork)
+    row = {"layers": small.config.layers, "heads": small.config.heads, "small": time.perf_counter() - start}
+    row |= {"parameters": small.config.dense.least_numbers, "stored": small.stored, "seconds": math.nan}
     if build:
         start = time.perf_counter()
         model = compile_program(written, values="lean").model
@@ -42,8 +44,7 @@ def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
 def error(name: str, machines: int) -> float:
     """The largest difference from the direct answer, relative to the largest answer."""
     row = PROGRAMS[name]
-    written = row.build(machines, BOUND)
-    network = SelectionNetwork(fixed_communication(written))
+    network = compile_program(name, machines, bound=BOUND, sparse=True).model
     x = row.sample(np.random.default_rng(0), 2, machines, BOUND)
     truth = row.answers(x)[..., 0]
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
@@ -134,6 +135,52 @@ def thousand() -> None:
           f"{'exact' if exact else 'NOT exact'}")  # fmt: skip
 
 
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+SIX = (
+    "prefix-sum", "bitonic-sort", f"{EXAMPLES}/library_programs.py:list_ranking", f"{EXAMPLES}/library_programs.py:word_count",
+    f"{EXAMPLES}/programs.py:rank_sort", f"{EXAMPLES}/programs.py:bfs",
+)  # fmt: skip
+
+
+def both_forms(machines: int, lists: int = 100, repeats: int = 5) -> None:
+    """Numbers, bytes in a folder, and seconds of the dense and the sparse network: to compile, for a list, and for many.
+
+    Of ``repeats`` times the fastest is taken; the two forms take turns.
+    """
+    print(f"\ndense and sparse, {machines} machines; times in ms, those of {lists} lists per list")
+    columns = ("numbers", "MB", "compile", "one list", "many")
+    print(
+        f"{'program':>14}"
+        + "".join(f"{form + ' ' + name:>16}" for name in columns for form in ("dense", "sparse"))
+        + f"{'differ':>10}"
+    )
+    for name in SIX:
+        row, models, x = program(name), {}, None
+        found: dict[tuple[str, str], float] = {}
+        for form in ("dense", "sparse"):
+            start = time.perf_counter()
+            made = compile_program(row, machines, bound=BOUND, values="lean", sparse=form == "sparse")
+            found["compile", form] = time.perf_counter() - start
+            drawn = row.sample(np.random.default_rng(0), lists, machines, BOUND)
+            x, models[form] = torch.from_numpy(drawn if drawn.shape[-1] > 1 else drawn[..., 0]), made.model
+            tensors = {key: value for key, value in made.model.tensors().items() if value.count_nonzero()}
+            found["numbers", form] = sum(value.numel() for value in tensors.values())
+            found["MB", form] = len(files.packed(tensors)) / 1e6
+        for column, given in (("one list", x[0]), ("many", x)):
+            for _ in range(repeats):
+                for form, model in models.items():
+                    start = time.perf_counter()
+                    model(given)
+                    took = (time.perf_counter() - start) / (1 if column == "one list" else lists)
+                    found[column, form] = min(took, found.get((column, form), math.inf))
+        differ = (models["dense"](x) - models["sparse"](x)).abs().max().item()
+        cells = [
+            f"{found[column, form]:,.0f}" if column == "numbers" else f"{found[column, form] * (1 if column == 'MB' else 1e3):.3g}"
+            for column in columns for form in ("dense", "sparse")
+        ]  # fmt: skip
+        print(f"{row.name:>14}" + "".join(f"{cell:>16}" for cell in cells) + f"{differ:>10.1e}", flush=True)
+
+
 def log(n: int) -> float:
     return max(1.0, math.ceil(math.log2(n)))
 
@@ -148,7 +195,13 @@ def routed(n: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="go on to the largest sizes")
-    everything = parser.parse_args().all
+    parser.add_argument("--sparse", action="store_true", help="compare dense and sparse networks only")
+    given = parser.parse_args()
+    if given.sparse:
+        for machines in (8, 32):
+            both_forms(machines)
+        return
+    everything = given.all
     thousand()
     static = [16, 64, 256, 1024]
     against_machines(

@@ -56,8 +56,9 @@ def program(name: str, size: int) -> tuple[MPC, Array, Array]:
 def measure(name: str, size: int) -> dict[str, object]:
     written, x, truth = program(name, size)
     plan, start = layout(written), time.process_time()
-    small = SelectionNetwork(fixed_communication(written))
-    laid_out, count = time.process_time() - start, small.config.least_numbers
+    small = compile_program(written, sparse=True).model
+    assert isinstance(small, SelectionNetwork)
+    laid_out, count = time.process_time() - start, small.config.dense.least_numbers
     found = small(torch.from_numpy(x[..., 0])).numpy().reshape(truth.shape)
     row = {
         "program": name, "N": written.machines, "s": written.memory, "rounds of MPC": len(written.rounds),

@@ -17,7 +17,6 @@ from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
 from posattn.compiler.letters import answer_letters
 from posattn.compiler.library import PROGRAMS, Program
 from posattn.compiler.pcoc_to_weights import blank_transformer
-from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Labels, Trace
 from posattn.errors import UsageError, instance, shown, whole
 from posattn.metrics import OF_SHIFTS, Tested
@@ -34,7 +33,7 @@ class CompiledRun(AnyRun):
 
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
-        network: a Transformer, or a SelectionNetwork that computes the same.
+        network: what :func:`posattn.compile` gives, sparse or not.
         own: whether it is a program of one's own, which a name of the library does not make one of the library. What a
             function of that name (``@posattn.program``) states is the truth about it.
         bound: the largest absolute value of an own program's real inputs that state no range; by default, of all real inputs.
@@ -43,12 +42,12 @@ class CompiledRun(AnyRun):
     def __init__(
         self,
         program: str,
-        network: Transformer | SelectionNetwork,
+        network: Transformer,
         own: bool = False,
         bound: float | None = None,
     ):
         instance("program", program, str, "a program's name")
-        if not isinstance(getattr(network, "config", None), CompiledConfig):
+        if not isinstance(network, CompiledTransformer):
             raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
         self.program, self.network = program, network
         self._bound = bound if own and bound is not None else _largest(network.config)
@@ -56,10 +55,9 @@ class CompiledRun(AnyRun):
         self._task = None if self.row is None else self.row.task
         # A sequence of tokens begins with the hop count, which every machine is given.
         length = network.config.n + self.reads_tokens
-        device = network.P.device if isinstance(network, Transformer) else torch.device("cpu")
         member = Tested(self._task or program, 0)
         self.config: CompiledConfig  # a narrower type than AnyRun's
-        super().__init__(f"compiled {program}", network.config, [member], [length], ["ok"], device)
+        super().__init__(f"compiled {program}", network.config, [member], [length], ["ok"], network.P.device)
 
     @property
     def reads_tokens(self) -> bool:
@@ -71,8 +69,6 @@ class CompiledRun(AnyRun):
 
     def model(self, member: int = 0) -> nn.Module:
         self.check_member(member)
-        if not isinstance(self.network, Transformer):
-            raise UsageError(f"{self.program} was compiled without its large matrices; it is no Transformer.")
         return self.network
 
     def as_input(self, values: list[float]) -> Tensor:
@@ -94,9 +90,7 @@ class CompiledRun(AnyRun):
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
-        network = self.model()
-        assert isinstance(network, CompiledTransformer)
-        return network.trace(self._given(x), self.program)
+        return self.network.trace(self._given(x), self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -116,8 +110,12 @@ class CompiledRun(AnyRun):
     def _tested(self, split: str) -> list[Tested]:
         if self._task is None:
             tasks = ", ".join(name for name, row in PROGRAMS.items() if row.task)
-            own = "; one of your own is evaluated with the file that defines it (--task-file)" if self.row is None else ""
-            raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}.")
+            own = (
+                "; one of your own is evaluated with the file that defines it (--task-file)" if self.row is None else ""
+            )
+            raise UsageError(
+                f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}."
+            )
         return self.members
 
     def examples(self) -> Tensor | None:
@@ -136,7 +134,9 @@ class CompiledRun(AnyRun):
         rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
         wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
         if tuple(rows.shape[-len(wanted) :]) != wanted:
-            raise UsageError(f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))}).")
+            raise UsageError(
+                f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))})."
+            )
         answers = self.row.answers(rows if self.config.inputs > 1 else rows[..., None])
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
@@ -148,9 +148,9 @@ class CompiledRun(AnyRun):
         return f"CompiledRun({self.program}, n={self.config.n})"
 
 
-def _own_row(name: str, network: Transformer | SelectionNetwork, bound: float) -> Program | None:
+def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program | None:
     """The function here that describes an own program: one of that name, with the network's inputs and variables."""
-    labels, row, config = getattr(network, "labels", None), OWN_PROGRAMS.get(name), network.config
+    labels, row, config = network.labels, OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
     built = row.build(config.n, bound)
@@ -182,7 +182,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
         described["labels"] = labels.as_json()
-    weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
+    weights = {name: value for name, value in compilation.model.tensors().items() if value.count_nonzero()}
     RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
 
@@ -202,12 +202,14 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise files.Damaged(f"{folder.weights.with_suffix('.json')} does not describe a compiled program.") from error
     network = blank_transformer(config)
-    own = dict(network.named_parameters())
-    if not set(tensors) <= set(own) or any(not _alike(own[key], value) for key, value in tensors.items()):
-        raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
-    for key, value in tensors.items():
+    assert isinstance(network, CompiledTransformer)
+    own = network.tensors()
+    fits = set(tensors) <= set(own) and all(_alike(own[key], value) for key, value in tensors.items())
+    for key, value in tensors.items() if fits else ():
         own[key].copy_(value)
-    if "labels" in described and isinstance(network, CompiledTransformer):
+    if not fits or not network.sound:
+        raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
+    if "labels" in described:
         network.labels = Labels.from_json(described["labels"])
     run = CompiledRun(name, network.eval().to(device), own=described.get("own", False), bound=described.get("bound"))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):

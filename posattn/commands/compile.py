@@ -30,6 +30,9 @@ def command(
         None, help=f"What W_V holds: {' or '.join(VALUES)} (default: {VALUES[1]} for programs of your own)."
     ),
     direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
+    sparse: bool = Option(
+        False, "--sparse", help="Indices in place of attention matrices, and only the MLPs' weights that are not 0."
+    ),
     check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
     samples: int = Option(20, help="How many inputs --check tries."),
     out: Path | None = Option(None, "--save", help="Folder for the network."),
@@ -47,7 +50,9 @@ def command(
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
         return console.print_table("programs", ("program", "computes", "task"), rows)
     largest = BOUND if bound is None else bound
-    compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct)
+    compilation = compile_program(
+        name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct, sparse=sparse
+    )
     sizes = compilation.sizes()
     sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
     console.print_frame(f"{name} on {machines} machines", sizes)

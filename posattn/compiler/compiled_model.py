@@ -56,6 +56,7 @@ class CompiledConfig(NetworkConfig):
     integers: tuple[int, ...] = ()
 
     kind: ClassVar[str] = "compiled"
+    trainable: ClassVar[bool] = False
     arch: ClassVar[str] = "positional"
     attends: ClassVar[str] = "position"
     encoding: ClassVar[str] = "one-hot"
@@ -176,6 +177,23 @@ class CompiledTransformer(Transformer):
         given = within_bounds(x, config.n, config.bounds, config.integers).to(self.P.dtype)
         positions = torch.arange(config.positions, device=given.device)
         return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a folder stores: every tensor once, by name."""
+        return dict(self.named_parameters())
+
+    @property
+    def sound(self) -> bool:
+        """Whether the network can run with the tensors that it was given; those of another shape it cannot be given."""
+        return True
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """How many numbers the network holds, in words."""
+        parameters = list(self.parameters())
+        return [
+            ("parameters", sum(p.numel() for p in parameters)),
+            ("of them not 0", sum(int(p.count_nonzero()) for p in parameters)),
+        ]
 
     def blank_input(self, length: int) -> Tensor:
         least, integers = self.P.new_tensor([low for low, _ in self.config.bounds]), list(self.config.integers)

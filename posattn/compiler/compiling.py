@@ -26,6 +26,7 @@ from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, lay
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room_for
+from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
 from posattn.errors import UsageError, flag, positive, seed_number, whole
@@ -71,7 +72,6 @@ class Compilation:
         """The sizes of the network beside those of the theorem."""
         config, model = self.model.config, self.model
         depth = [1 + len(hidden) for hidden in config.mlp]
-        parameters = list(model.parameters())
         rows = [*self._counts(), *self._padding()]
         if self.source is not None:
             said = self.source.counts(config.n)
@@ -80,8 +80,7 @@ class Compilation:
             ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
             ("deepest MLP, linear maps", max(depth), "2, approximating"),
             ("widest MLP", config.width, ""),
-            ("parameters", sum(p.numel() for p in parameters), ""),
-            ("of them not 0", sum(int(p.count_nonzero()) for p in parameters), ""),
+            *((what, count, "") for what, count in model.sizes()),
         ]
         size, network, theorem = zip(*rows, strict=True)
         return pd.DataFrame({"size": size, "network": pd.Series(network, dtype=object), "theorem": theorem})
@@ -159,7 +158,9 @@ class Compilation:
         """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
         reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
         assert self.source is not None
-        legal = self.source.any_scale and all(lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals))
+        legal = self.source.any_scale and all(
+            lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals)
+        )
         if not reals or self.lowered.misfit or not legal:
             return None
         small = x.copy()
@@ -167,6 +168,8 @@ class Compilation:
         return small
 
     def _both_kinds(self, epsilon: float) -> list[Lowered]:
+        if isinstance(self.model, SelectionNetwork):  # which only hardmax has
+            return [self.lowered]
         values = "lean" if self.model.config.d_v == 1 else "proved"
         other = lower(self.program, None if self.lowered.temperature is not None else epsilon, values)
         return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
@@ -186,6 +189,7 @@ def compile_program(
     bound: float = BOUND,
     values: str | None = None,
     direct: bool = False,
+    sparse: bool = False,
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
 
@@ -198,16 +202,17 @@ def compile_program(
         values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same and is smaller:
             the default for programs that are functions.
         direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
+        sparse: a SelectionNetwork, which has indices in place of attention matrices and sparse MLPs; hardmax only.
     """
-    source, written = _written(program, machines, bound)
+    source, written = _written(program, machines, bound, flag("sparse", sparse))
     fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
-    held = VALUES[isinstance(written, WrittenPCOC)] if values is None else values
-    lowered = lower(fixed, epsilon, held, temperature)  # Lemmas B.2 and B.3
+    held = VALUES[sparse or isinstance(written, WrittenPCOC)] if values is None else values
+    lowered = lower(fixed, epsilon, held, temperature, sparse)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 
 def _written(
-    program: str | Program | PCOC | MPC, machines: int | None, bound: float
+    program: str | Program | PCOC | MPC, machines: int | None, bound: float, sparse: bool
 ) -> tuple[Program | None, PCOC | MPC]:
     if isinstance(program, (PCOC, MPC)):
         if machines not in (None, program.length):
@@ -218,14 +223,14 @@ def _written(
         raise UsageError(f"program is {program!r}; it must be a name, a library row, a PCOC or an MPC program.")
     count = whole("machines", machines)
     nodes, heads = source.least(count)
-    least = attention_parameters(nodes + 1, heads, heads + 1, 1)
-    require_room_for(f"{source.name} on {count} machines", least)
+    least = attention_parameters(nodes + 1, heads, heads + 1, 1, sparse)
+    require_room_for(f"{source.name} on {count} machines", least, sparse)
     return source, source.build(count, positive("bound", bound))
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
     """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
 
-    :func:`compile_program` explains the options (epsilon, temperature, bound, values, direct), and also gives sizes and checks.
+    :func:`compile_program` explains the options, and also gives sizes and checks.
     """
     return compile_program(program, machines, **options).model

@@ -7,8 +7,6 @@ import pandas as pd
 
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, compile
-from posattn.compiler.mpc_to_pcoc import fixed_communication
-from posattn.compiler.selection import SelectionNetwork
 from posattn.experiments.measures import Measure
 
 LABEL = "compiled"
@@ -18,12 +16,11 @@ LABEL = "compiled"
 def compiled_run(program: str, n: int) -> CompiledRun:
     """A program of the library, compiled for lists of n numbers or sequences of n tokens.
 
-    ``khop`` has a machine per letter and is a SelectionNetwork: at n = 30 the large matrices would take four GiB.
+    ``khop`` has a machine per letter and is sparse: at n = 30 the large matrices would take four GiB.
     """
-    row = PROGRAMS[program]
-    if row.task != "khop":
+    if PROGRAMS[program].task != "khop":
         return CompiledRun(program, compile(program, machines=n))
-    return CompiledRun(program, SelectionNetwork(fixed_communication(row.build(n - 1, 1.0), direct=True)))
+    return CompiledRun(program, compile(program, machines=n - 1, bound=1.0, direct=True, sparse=True))
 
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:

@@ -11,8 +11,6 @@ from posattn import UsageError
 from posattn.compiler import PROGRAMS, Known, compile_program, pcoc
 from posattn.compiler.compiling import Compilation
 from posattn.compiler.library import program
-from posattn.compiler.mpc_to_pcoc import fixed_communication
-from posattn.compiler.selection import SelectionNetwork
 
 STATIC = [
     name for name, row in PROGRAMS.items() if row.name not in ("word-count", "list-ranking", "khop", "self-attention")
@@ -51,14 +49,10 @@ def test_programs_with_messages_agree_at_every_level(name, machines):
 )
 def test_larger_programs_agree_without_their_matrices(name, machines):
     row = PROGRAMS[name]
-    network = SelectionNetwork(built(name, machines))
+    network = posattn.compile(name, machines, bound=50.0, sparse=True)
     x = row.sample(np.random.default_rng(3), 20, machines, 50.0)
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
     np.testing.assert_allclose(found, row.answers(x)[..., 0], rtol=1e-12, atol=1e-12)
-
-
-def built(name, machines, direct=False):
-    return fixed_communication(PROGRAMS[name].build(machines, 50.0), direct)
 
 
 @pytest.mark.parametrize("name", [name for name, row in PROGRAMS.items() if row.task not in (None, "khop")])
@@ -171,7 +165,7 @@ def test_the_check_finds_digits_that_small_numbers_lose():
 
 def test_a_compiled_khop_names_letters_it_never_saw():
     """The sequence of the paper's task: a b a c with one hop answers ~ ~ b ~, for any letters."""
-    model = SelectionNetwork(built("khop", 4, direct=True))
+    model = posattn.compile("khop", 4, direct=True, sparse=True)
     for a, b, c in ((0, 1, 2), (5, 9, 25)):
         letters = torch.tensor([a, b, a, c], dtype=torch.float64)
         answers = model(torch.stack([letters, torch.ones(4, dtype=torch.float64)], dim=-1))
