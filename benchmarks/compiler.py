@@ -148,37 +148,32 @@ def both_forms(machines: int, lists: int = 100, repeats: int = 5) -> None:
     Of ``repeats`` times the fastest is taken; the two forms take turns.
     """
     print(f"\ndense and sparse, {machines} machines; times in ms, those of {lists} lists per list")
-    columns = ("numbers", "MB", "compile", "one list", "many")
-    print(
-        f"{'program':>14}"
-        + "".join(f"{form + ' ' + name:>16}" for name in columns for form in ("dense", "sparse"))
-        + f"{'differ':>10}"
-    )
+    forms, columns = ("dense", "sparse"), ("numbers", "MB", "compile", "one list", "many")
+    heads = [f"{form} {column}" for column in columns for form in forms]
+    print(f"{'program':>14}" + "".join(f"{head:>16}" for head in heads) + f"{'difference':>12}")
     for name in SIX:
-        row, models, x = program(name), {}, None
+        row, models = program(name), {}
         found: dict[tuple[str, str], float] = {}
-        for form in ("dense", "sparse"):
+        drawn = row.sample(np.random.default_rng(0), lists, machines, BOUND)
+        x = torch.from_numpy(drawn if drawn.shape[-1] > 1 else drawn[..., 0])
+        for form in forms:
             start = time.perf_counter()
-            made = compile_program(row, machines, bound=BOUND, values="lean", sparse=form == "sparse")
-            found["compile", form] = time.perf_counter() - start
-            drawn = row.sample(np.random.default_rng(0), lists, machines, BOUND)
-            x, models[form] = torch.from_numpy(drawn if drawn.shape[-1] > 1 else drawn[..., 0]), made.model
-            tensors = {key: value for key, value in made.model.tensors().items() if value.count_nonzero()}
+            model = compile_program(row, machines, bound=BOUND, values="lean", sparse=form == "sparse").model
+            found["compile", form] = 1e3 * (time.perf_counter() - start)
+            tensors = {key: value for key, value in model.tensors().items() if value.count_nonzero()}
             found["numbers", form] = sum(value.numel() for value in tensors.values())
             found["MB", form] = len(files.packed(tensors)) / 1e6
-        for column, given in (("one list", x[0]), ("many", x)):
+            models[form] = model
+        for column, given, count in (("one list", x[0], 1), ("many", x, lists)):
             for _ in range(repeats):
                 for form, model in models.items():
                     start = time.perf_counter()
                     model(given)
-                    took = (time.perf_counter() - start) / (1 if column == "one list" else lists)
+                    took = 1e3 * (time.perf_counter() - start) / count
                     found[column, form] = min(took, found.get((column, form), math.inf))
-        differ = (models["dense"](x) - models["sparse"](x)).abs().max().item()
-        cells = [
-            f"{found[column, form]:,.0f}" if column == "numbers" else f"{found[column, form] * (1 if column == 'MB' else 1e3):.3g}"
-            for column in columns for form in ("dense", "sparse")
-        ]  # fmt: skip
-        print(f"{row.name:>14}" + "".join(f"{cell:>16}" for cell in cells) + f"{differ:>10.1e}", flush=True)
+        difference = (models["dense"](x) - models["sparse"](x)).abs().max().item()
+        cells = [f"{found[column, form]:,.4g}" for column in columns for form in forms]
+        print(f"{row.name:>14}" + "".join(f"{cell:>16}" for cell in cells) + f"{difference:>12.1e}", flush=True)
 
 
 def log(n: int) -> float:

@@ -22,7 +22,7 @@ from posattn import UsageError
 from posattn.compiler import MPC, PROGRAMS, Known, Message, compile_program
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import run as run_mpc
-from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
+from posattn.compiler.mpc_to_pcoc import layout
 from posattn.compiler.selection import SelectionNetwork
 
 GIB = 2**30
