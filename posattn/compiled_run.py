@@ -74,11 +74,15 @@ class CompiledRun(AnyRun):
     def as_input(self, values: list[float]) -> Tensor:
         """All inputs of the first machine, then those of the second, and so on."""
         n, c = self.config.n, self.config.inputs
-        if len(values) != n * c:
-            each = "" if c == 1 else f", {c} for each of {n} machines"
-            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {n * c}{each}.")
+        if len(values) % c or not self._takes(len(values) // c):
+            each, up_to = "" if c == 1 else f", {c} for each of {n} machines", "up to " * self.config.lengths
+            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {up_to}{n * c}{each}.")
         x = torch.tensor(values, dtype=torch.float64, device=self.device)
-        return x if c == 1 else x.view(n, c)
+        return x if c == 1 else x.view(-1, c)
+
+    def _takes(self, length: int) -> bool:
+        """Whether the network answers lists of a length."""
+        return length == self.config.n or (self.config.lengths and 1 <= length < self.config.n)
 
     def _outputs(self, x: Tensor, member: int = 0) -> Tensor:
         if not self.reads_tokens:
@@ -133,7 +137,8 @@ class CompiledRun(AnyRun):
             raise UsageError(f"{self.program} is not in the library, {why}.")
         rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
         wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
-        if tuple(rows.shape[-len(wanted) :]) != wanted:
+        found = tuple(rows.shape[-len(wanted) :])
+        if len(found) != len(wanted) or found[1:] != wanted[1:] or not self._takes(found[0]):
             raise UsageError(
                 f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))})."
             )
@@ -153,9 +158,10 @@ def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program |
     labels, row, config = network.labels, OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
-    built = row.build(config.n, bound)
+    built = row.for_lengths(config.n, bound) if config.lengths else row.build(config.n, bound)
     same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
-    return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
+    of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
+    return row if same and of_inputs == (config.bounds, config.integers) else None
 
 
 def _largest(config: CompiledConfig) -> float:

@@ -32,6 +32,7 @@ class NetworkConfig:
     kind: ClassVar[str]  # what a run's folder calls it
     any_length: ClassVar[bool] = False  # whether it takes lists longer than n
     trainable: ClassVar[bool] = True  # False where a compiler makes the weights
+    lengths: ClassVar[bool] = False  # whether a compiled program is told how long its list is
     sharpened: ClassVar[str | None] = None  # the attention logits that a factor multiplies, which training may let grow
     columns: ClassVar[tuple[str, ...]] = ()  # fields that result rows have beside the usual ones
 
@@ -195,6 +196,7 @@ _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
 _READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
 _IS_TRAINED: Question = (lambda c: c.trainable, "is a compiled program")
 _HAS_MATRICES: Question = (lambda c: c.kind != "selection", "has indices in place of queries and keys (sparse)")
+_ASKS_NO_LENGTH: Question = (lambda c: not c.lengths, "is told the length of its list")
 _HAS_LENGTH: Question = (lambda c: not c.any_length, "is for lists of every length")
 _TAKES_EVERY: Question = (lambda c: c.any_length, "is for lists of up to {0.n} numbers only")
 _LOOPS: Question = (lambda c: c.kind == "looped", "has no loops")
@@ -232,7 +234,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
     "show": (
         "the explorer shows Transformers of lists of numbers with fixed encodings",
-        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES),
+        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES, _ASKS_NO_LENGTH),
     ),
     "bound": (
         "the bound is for networks that are trained on lists of up to n numbers",

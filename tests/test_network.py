@@ -58,7 +58,7 @@ FITTING = {
     "graph": st.sampled_from([*GRAPHS]),
 }
 FITTING |= dict.fromkeys(
-    ("bias", "causal", "tied", "relative", "looped", "stay", "hardmax", "encoded_input"), st.booleans()
+    ("bias", "causal", "tied", "relative", "looped", "stay", "hardmax", "encoded_input", "lengths"), st.booleans()
 )
 ODD = [None, True, 0, -3, 2.5, math.nan, math.inf, "yes", "", (), (0,), ((0,),), ((1.0, 0.0),), [[2]], [3], {"a": 1}]
 TASKS = {"none": "sum", "letters": "khop", "prompts": "mixed-min"}

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC
+from posattn.compiler.function_programs import FunctionProgram
 from posattn.compiler.library import Program
+from posattn.compiler.machine_memory import with_length
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
@@ -35,6 +38,10 @@ from posattn.names import BOUND, VALUES
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
+
+_ONE_LENGTH = (
+    "lengths is True; {} is written round by round for one length; a function (@posattn.program) can be for all."
+)
 
 
 @dataclass(frozen=True)
@@ -58,15 +65,27 @@ class Compilation:
 
     def run(self, x: Array) -> Array:
         """The network's answers (..., N, outputs) to inputs (..., N, c)."""
-        x = self.program.given(x)
-        words = torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
-        answers = self.model(words).numpy()
+        answers = self.model(self._words(x)).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
+
+    def _words(self, x: Array) -> Tensor:
+        """Inputs (..., N, c) as the network takes them."""
+        x = np.asarray(x, dtype=float) if self.program.lengths else self.program.given(x)
+        return torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
+
+    def _with_length(self, run: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        """``run``, of a level at which the length of a list is an input, as a function of lists alone."""
+        config = self.model.config
+
+        def answers(x: Array) -> Array:
+            every = with_length(self._words(x), config.n, config.bounds, config.integers).numpy()
+            return run(every)[..., : x.shape[-2], :]
+
+        return answers if config.lengths else run
 
     def trace(self, x: Array) -> Trace:
         """Every variable at every machine and round, from the network's own states, for inputs (..., N, c)."""
-        x = self.program.given(x)
-        return self.model.trace(torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x), self.program.name)
+        return self.model.trace(self._words(x), self.program.name)
 
     def sizes(self) -> pd.DataFrame:
         """The sizes of the network beside those of the theorem."""
@@ -120,23 +139,37 @@ class Compilation:
         """Compares every level with the direct answer on random inputs: the largest difference, and how much is allowed.
 
         It runs both kinds of network, hardmax and softmax: the one that was compiled, and the other, compiled here. Levels that
-        are exact also answer small numbers, the same inputs times ``SMALL``.
+        are exact also answer small numbers, the same inputs times ``SMALL``. A program for lists of every length is tried on
+        ``samples`` of each, and the row of a level is that of the length at which it is worst.
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
         random = np.random.default_rng(seed_number(seed))
         states = whole("samples", samples) * self.program.machines * self.program.memory * np.float64().itemsize
         require_room(f"samples is {samples}; the states of {self.program.machines} machines for so many inputs", states)
-        x = self.source.sample(random, samples, self.written.length, self.bound)
+        kinds = self._both_kinds(epsilon)
+        n = self.written.length
+        lengths = range(1, n + 1) if self.program.lengths else [n]
+        table = pd.concat([self._compared(self.source.sample(random, samples, k, self.bound), kinds) for k in lengths])
+        share = table["largest difference"] / table["allowed"]
+        worst = table.assign(share=share.where(table["agrees"], np.inf)).sort_values(
+            "share", ascending=False, kind="stable"
+        )
+        order = dict.fromkeys(table["level"])
+        return worst.groupby("level").first().loc[list(order)].reset_index().drop(columns="share")
+
+    def _compared(self, x: Array, kinds: list[Lowered]) -> pd.DataFrame:
+        """Every level beside the direct answer on some inputs."""
+        assert self.source is not None
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels: list[tuple[str, Callable[[Array], Array], float]] = []
         if isinstance(self.written, MPC):
             levels.append(("MPC", partial(mpc.run, self.written), exact))
         if isinstance(self.written, WrittenPCOC):
-            levels.append(("as written", partial(interpreter.run, self.written.tracing), exact))
-        levels.append(("PCOC", partial(pcoc.run, self.program), exact))
-        for lowered in self._both_kinds(epsilon):
+            levels.append(("as written", self._with_length(partial(interpreter.run, self.written.tracing)), exact))
+        levels.append(("PCOC", self._with_length(partial(pcoc.run, self.program)), exact))
+        for lowered in kinds:
             name = (
                 "hardmax network" if lowered.temperature is None else f"softmax network, T = {lowered.temperature:.2f}"
             )
@@ -147,11 +180,11 @@ class Compilation:
         small = self._small(x)
         rows = []
         for name, run, allowed in levels:
-            rows.append(_compared(name, run(x), truth, allowed))
+            rows.append(_row(name, run(x), truth, allowed))
             if small is not None and allowed == exact:
                 answers = self.source.answers(small)
                 allowed = EXACT * float(np.abs(answers).max())
-                rows.append(_compared(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
+                rows.append(_row(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
 
     def _small(self, x: Array) -> Array | None:
@@ -175,7 +208,7 @@ class Compilation:
         return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
 
 
-def _compared(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
+def _row(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
     largest = float(np.abs(found - truth).max())
     return level, largest, allowed, largest <= allowed < np.inf
 
@@ -190,6 +223,7 @@ def compile_program(
     values: str | None = None,
     direct: bool = False,
     sparse: bool = False,
+    lengths: bool = False,
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
 
@@ -203,8 +237,9 @@ def compile_program(
             the default for programs that are functions.
         direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
         sparse: a SelectionNetwork, which has indices in place of attention matrices and sparse MLPs; hardmax only.
+        lengths: one network for lists of every length up to ``machines``; for programs that are functions.
     """
-    source, written = _written(program, machines, bound, flag("sparse", sparse))
+    source, written = _written(program, machines, bound, flag("sparse", sparse), flag("lengths", lengths))
     fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
     held = VALUES[sparse or isinstance(written, WrittenPCOC)] if values is None else values
     lowered = lower(fixed, epsilon, held, temperature, sparse)  # Lemmas B.2 and B.3
@@ -212,11 +247,13 @@ def compile_program(
 
 
 def _written(
-    program: str | Program | PCOC | MPC, machines: int | None, bound: float, sparse: bool
+    program: str | Program | PCOC | MPC, machines: int | None, bound: float, sparse: bool, lengths: bool
 ) -> tuple[Program | None, PCOC | MPC]:
     if isinstance(program, (PCOC, MPC)):
         if machines not in (None, program.length):
             raise UsageError(f"machines is {machines}; this program was written for {program.length}.")
+        if lengths:
+            raise UsageError(_ONE_LENGTH.format(program.name))
         return None, program
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
@@ -225,7 +262,12 @@ def _written(
     nodes, heads = source.least(count)
     least = attention_parameters(nodes + 1, heads, heads + 1, 1, sparse)
     require_room_for(f"{source.name} on {count} machines", least, sparse)
-    return source, source.build(count, positive("bound", bound))
+    build = source.build
+    if lengths:
+        if not isinstance(source, FunctionProgram):
+            raise UsageError(_ONE_LENGTH.format(source.name))
+        build = source.for_lengths
+    return source, build(count, positive("bound", bound))
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:

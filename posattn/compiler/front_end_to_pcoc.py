@@ -11,8 +11,19 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posattn.compiler.expressions import Expression, Memory, Sort, as_expression, both, either, linear, relu, resolved
-from posattn.compiler.front_end import Tracing
+from posattn.compiler.expressions import (
+    Expression,
+    Memory,
+    Sort,
+    as_expression,
+    both,
+    either,
+    linear,
+    relu,
+    resolved,
+    select,
+)
+from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.compiler.program_numbers import Value, rebuilt
@@ -25,6 +36,10 @@ class WrittenPCOC(PCOC):
 
     tracing: Tracing = field(kw_only=True)
     variables: tuple[dict[str, tuple[Value, int]], ...] = field(kw_only=True)
+
+    @property
+    def lengths(self) -> bool:
+        return self.tracing.length is not None
 
     @property
     def labels(self) -> Labels:
@@ -108,6 +123,7 @@ def as_pcoc(tracing: Tracing) -> WrittenPCOC:
     for r in reversed(range(last + 1)):
         part = tracing.parts[r]
         guarded = [value for sent in part.sent for value in (sent.to, sent.when)] + [each.value for each in part.stated]
+        guarded += [value for value in (tracing.length, tracing.listed) if value is not None and guarded]
         layouts.insert(0, _Layout(tracing, r, [*roots, *guarded]))
         # What the round before must write, and the variables that it assigned, which a trace shows.
         kept = [*layouts[0].kept, *(value.source for value in layouts[0].heard if value.source is not None)]
@@ -179,6 +195,7 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
         sent
         for sent in part.sent
         if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last
+        or (tracing.length is not None and sent.to.pure is None)
     ]
     lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
     stated = [each for each in part.stated if each.integer and each.value.pure is None]
@@ -188,11 +205,19 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     def guard(memory: Memory) -> list[Excess]:
         found = layout.expressions(memory)
         of: Callable[[Value], Expression] = lambda value: found[value] if value.pure is None else value.pure  # noqa: E731
-        beyond = [(both(of(sent.when), either(of(sent.to) < 0, of(sent.to) > last)), 1.0) for sent in lost]
+        listed: Expression | float = 1.0 if tracing.listed is None else of(tracing.listed)
+
+        def after(sent: Sent) -> Expression:
+            """Whether a message is for a machine after the last."""
+            by_data = tracing.length is not None and sent.to.pure is None
+            return of(sent.to) >= of(tracing.length) if by_data else of(sent.to) > last  # type: ignore[arg-type]
+
+        beyond = [(both(of(sent.when), listed, either(of(sent.to) < 0, after(sent))), 1.0) for sent in lost]
         excesses = [Excess(linear(*beyond), MISADDRESSES)] if beyond else []
         for each in stated:
             x = of(each.value)
-            excesses.append(Excess(relu(each.lo - x) + relu(x - each.hi), OVERFLOWS))
+            excess = relu(each.lo - x) + relu(x - each.hi)
+            excesses.append(Excess(excess if tracing.listed is None else select(listed, excess, 0), OVERFLOWS))
         return excesses
 
     return guard

@@ -18,6 +18,7 @@ from posattn.errors import UsageError, shown
 from posattn.errors import function as callable_
 
 Truth = Callable[..., Any]
+OWN = ("me", "n", "length")  # parameters that are no inputs
 OWN_PROGRAMS: dict[str, "FunctionProgram"] = {}  # the latest of every name, so that saved networks find their truth
 Sample = Callable[[np.random.Generator, int], Any]
 
@@ -28,6 +29,11 @@ class FunctionProgram(Program):
 
     function: Callable[..., Any]
     ranges: dict[str, Any] = field(default_factory=dict)
+
+    def for_lengths(self, n: int, bound: float) -> WrittenPCOC:
+        """The program for lists of every length up to ``n``."""
+        inputs = _inputs(self.function, self.ranges)
+        return as_pcoc(Tracing(self.name, self.function, inputs, n, bound, lengths=True))
 
     def truth(self, answer: Truth) -> Truth:
         """States the right answers: a function from the inputs, a list of all machines' for each, to the list of answers."""
@@ -109,7 +115,7 @@ def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> Function
                 f"{name} states a range for {each}, which is none of its inputs: {', '.join(inputs) or 'none'}."
             )
     if not inputs:
-        raise UsageError(f"{name} has no inputs; it must have at least one beside me and n.")
+        raise UsageError(f"{name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
 
     @lru_cache(maxsize=4)
     def build(n: int, bound: float) -> WrittenPCOC:
@@ -140,7 +146,7 @@ def _bound(rows: Rows) -> float:
 
 def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:
     found = {
-        name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in ("me", "n")
+        name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in OWN
     }
     for name, kind in found.items():
         kinds = list(kind) if isinstance(kind, (list, tuple)) else [kind]

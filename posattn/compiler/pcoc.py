@@ -139,6 +139,11 @@ class PCOC(ParallelProgram):
         return excesses
 
     @property
+    def lengths(self) -> bool:
+        """Whether it is for lists of every length: then the last input of all machines is the length."""
+        return False
+
+    @property
     def labels(self) -> Labels | None:
         """The names of rounds and variables, if the program has any."""
         return None

@@ -160,20 +160,21 @@ def _value_width(program: PCOC, values: str) -> int:
 
 def compiled_config(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
     """The configuration of the network that runs ``program`` with these MLPs."""
-    s = program.memory
+    s, inputs = program.memory, len(program.inputs) - program.lengths
     return CompiledConfig(
         n=program.length,
         layers=len(maps),
         heads=s,
         embed=s + 1,
-        inputs=len(program.inputs),
+        inputs=inputs,
         outputs=len(program.outputs),
         spare=program.spare,
         d_v=_value_width(program, values),
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
-        bounds=program.bounds,
-        integers=program.integers,
+        bounds=program.bounds[:inputs],
+        integers=tuple(place for place in program.integers if place < inputs),
+        lengths=program.lengths,
     )
 
 
@@ -183,9 +184,8 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
     model = blank_transformer(config)
     assert isinstance(model, CompiledTransformer)
     with torch.no_grad():
-        for word in range(config.inputs):
-            model.encoder.weight[word, word] = 1.0
-        model.encoder.weight[s, config.inputs] = 1.0
+        for column, word in enumerate([*range(config.input_dim - 1), s]):
+            model.encoder.weight[word, column] = 1.0
         for row, position in enumerate(program.outputs):
             model.decoder.weight[row, position] = 1.0
         for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
