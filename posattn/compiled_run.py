@@ -106,7 +106,7 @@ class CompiledRun(AnyRun):
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
-        x = self._examples(self.row, whole("samples", samples))
+        x = self._examples(self.row, whole("samples", samples), self.config.n)
         out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
         found = {name: measure(out, y).item() for name, measure in OF_SHIFTS.items()}
         return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
@@ -122,12 +122,13 @@ class CompiledRun(AnyRun):
             )
         return self.members
 
-    def examples(self) -> Tensor | None:
+    def examples(self, length: int | None = None) -> Tensor | None:
         """Inputs that the program accepts, where they are known; random ones may break its rules."""
-        return None if self.row is None else self._examples(self.row, 100)
+        n = length if length is not None and self._takes(whole("length", length)) else self.config.n
+        return None if self.row is None else self._examples(self.row, 100, n)
 
-    def _examples(self, row: Program, count: int) -> Tensor:
-        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, self.config.n, self._bound))
+    def _examples(self, row: Program, count: int, n: int) -> Tensor:
+        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, n, self._bound))
         return x if self.config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:

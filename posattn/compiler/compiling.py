@@ -152,11 +152,9 @@ class Compilation:
         lengths = range(1, n + 1) if self.program.lengths else [n]
         table = pd.concat([self._compared(self.source.sample(random, samples, k, self.bound), kinds) for k in lengths])
         share = table["largest difference"] / table["allowed"]
-        worst = table.assign(share=share.where(table["agrees"], np.inf)).sort_values(
-            "share", ascending=False, kind="stable"
-        )
-        order = dict.fromkeys(table["level"])
-        return worst.groupby("level").first().loc[list(order)].reset_index().drop(columns="share")
+        worst = share.where(table["agrees"], np.inf).argsort(kind="stable")
+        rows = table.iloc[worst[::-1]].drop_duplicates("level").set_index("level")
+        return rows.loc[list(dict.fromkeys(table["level"]))].reset_index()
 
     def _compared(self, x: Array, kinds: list[Lowered]) -> pd.DataFrame:
         """Every level beside the direct answer on some inputs."""

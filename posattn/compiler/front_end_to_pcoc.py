@@ -205,19 +205,20 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     def guard(memory: Memory) -> list[Excess]:
         found = layout.expressions(memory)
         of: Callable[[Value], Expression] = lambda value: found[value] if value.pure is None else value.pure  # noqa: E731
-        listed: Expression | float = 1.0 if tracing.listed is None else of(tracing.listed)
+        listed = [] if tracing.listed is None else [of(tracing.listed)]
 
         def after(sent: Sent) -> Expression:
-            """Whether a message is for a machine after the last."""
-            by_data = tracing.length is not None and sent.to.pure is None
-            return of(sent.to) >= of(tracing.length) if by_data else of(sent.to) > last  # type: ignore[arg-type]
+            """Whether a message is for a machine after the last of the list, if the data says where it goes, or of all."""
+            if tracing.length is not None and sent.to.pure is None:
+                return of(sent.to) >= of(tracing.length)
+            return of(sent.to) > last
 
-        beyond = [(both(of(sent.when), listed, either(of(sent.to) < 0, after(sent))), 1.0) for sent in lost]
+        beyond = [(both(of(sent.when), *listed, either(of(sent.to) < 0, after(sent))), 1.0) for sent in lost]
         excesses = [Excess(linear(*beyond), MISADDRESSES)] if beyond else []
         for each in stated:
             x = of(each.value)
             excess = relu(each.lo - x) + relu(x - each.hi)
-            excesses.append(Excess(excess if tracing.listed is None else select(listed, excess, 0), OVERFLOWS))
+            excesses.append(Excess(select(listed[0], excess, 0) if listed else excess, OVERFLOWS))
         return excesses
 
     return guard

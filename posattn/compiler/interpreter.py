@@ -46,9 +46,7 @@ def values_of(tracing: Tracing, x: Array) -> Array:
                     f"a number is {{:g}}, stated to be from {each.lo:g} to {each.hi:g}")  # fmt: skip
         for sent in part.sent:
             to, when = cells[..., sent.to.index], (cells[..., sent.when.index] > 0.5) & (me < length)
-            after = (
-                length if sent.to.pure is None else tracing.n
-            )  # what the data does not direct beyond the list is not heard
+            after = length if sent.to.pure is None else tracing.n  # where the data does not direct it, it gets lost
             last = "0 to " + (f"{tracing.n - 1}" if tracing.length is None else "the last of its list")
             _refuse(when & ((to < 0) | (to >= after)), to, tracing.place(r, sent.line),
                     f"it sends to machine {{:g}}; it must be {last}")  # fmt: skip

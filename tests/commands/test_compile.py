@@ -153,6 +153,9 @@ def test_a_sparse_network_for_every_length_is_saved_asked_and_drawn(posattn_comm
     trace = json.loads((tmp_path / "trace.json").read_text())["rounds"]
     assert trace[-1]["variables"]["answer"] == [1, 3, 6] and trace[0]["variables"]["length"] == [3, 3, 3]
     assert posattn_command("graph", "sums", "--out", "sums.svg")[0] == 0
+    code, _, error = posattn_command("export", "sums", "--task-file", program, "--length", 3, "--torch", "sums.pt2")
+    assert (code, error) == (0, "")
+    assert torch.export.load("sums.pt2").module()(torch.tensor([[1.0, 2.0, 4.0]])).tolist() == [[1, 3, 6]]
     code, _, told = posattn_command("predict", "sums", "1,2,3,4,5")
     assert code == 2 and "the list has 5 numbers; this compiled program takes up to 4." in told
     code, _, told = posattn_command("explore", "sums")

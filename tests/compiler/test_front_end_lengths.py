@@ -181,6 +181,17 @@ def test_other_lengths_and_other_programs_are_refused_in_a_sentence(unchecked):
     assert "is told the length of its list" in missing(model.config, "show")
 
 
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_the_trace_of_a_shorter_list_is_that_of_the_program_as_it_is_written(k):
+    compiled = compile_program(ranking, 5, lengths=True)
+    config, x = compiled.model.config, ranking.sample(np.random.default_rng(0), 4, k, 1.0)
+    every = with_length(torch.from_numpy(x[..., 0]), 5, config.bounds, config.integers).numpy()
+    written, found = interpreter.trace(compiled.written, every), compiled.trace(x)
+    for own, other in zip(found.rounds, written.rounds, strict=True):
+        assert own.keys() == other.keys()
+        assert all((own[name] == other[name][..., :k]).all() for name in own)
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_shorter_lists_are_traced_and_asked_of_a_saved_network(tmp_path, unchecked, sparse):
     compiled = compile_program(search, 4, lengths=True, sparse=sparse)
