@@ -1,12 +1,15 @@
-"""What ``make bench`` calls without arguments must not need them."""
+"""What ``make bench`` calls without arguments must not need them; and the language models of ``hybrid.py``."""
 
 import runpy
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 
-TUNE = Path(__file__).resolve().parents[2] / "benchmarks" / "tune.py"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+TUNE, HYBRID = BENCHMARKS / "tune.py", BENCHMARKS / "hybrid.py"
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,41 @@ def test_the_search_says_what_it_needs(arguments, code, monkeypatch, capsys):
         assert left.value.code is None and "give a stage and a file" in capsys.readouterr().out
     else:
         assert code in str(left.value.code)
+
+
+@pytest.mark.parametrize("kind", ["self", "positional", "alternating", "halves"])
+def test_language_models_of_every_kind_are_causal_and_of_one_size(kind):
+    hybrid = runpy.run_path(str(HYBRID))
+    tiny = hybrid["SIZES"]["tiny"]
+    model = hybrid["LanguageModel"](kind, tiny)
+    x = torch.randint(256, (3, tiny.n))
+    changed = x.clone()
+    changed[:, 20:] = torch.randint(256, (3, tiny.n - 20))
+    before, after = model(x), model(changed)
+    assert torch.allclose(before[:, :20], after[:, :20], atol=1e-6)
+    assert not torch.allclose(before[:, 20:], after[:, 20:], atol=1e-3)
+    with torch.device("meta"):
+        count = sum(p.numel() for p in hybrid["LanguageModel"](kind, hybrid["SIZES"]["full"]).parameters())
+    assert 11.0e6 < count < 11.8e6
+
+
+def test_language_models_train_and_stored_rows_are_not_measured_again(tmp_path, monkeypatch, capsys):
+    for k in range(20):
+        (tmp_path / f"{k}.rst.txt").write_text("abab" * 100)
+    out = tmp_path / "rows.csv"
+    call = ["hybrid.py", "--text", str(tmp_path), "--size", "tiny", "--seeds", "1", "--steps", "20", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", call)
+    runpy.run_path(str(HYBRID), run_name="__main__")
+    rows, text = pd.read_csv(out), out.read_text()
+    assert (rows[rows["by"] == "steps"]["steps"] == 20).all() and len(rows) == 8
+    assert (rows["loss"] < 5).all()  # log 256 = 5.5 is what a uniform guess gets
+    slowest = rows[rows["by"] == "steps"].set_index("kind")["seconds"].idxmax()
+    assert rows[(rows["by"] == "time") & (rows["kind"] == slowest)]["steps"].item() == 20
+    runpy.run_path(str(HYBRID), run_name="__main__")
+    assert out.read_text() == text
+
+
+def test_a_folder_without_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["hybrid.py", "--text", str(tmp_path), "--out", str(tmp_path / "rows.csv")])
+    with pytest.raises(SystemExit, match="holds 0 files"):
+        runpy.run_path(str(HYBRID), run_name="__main__")
