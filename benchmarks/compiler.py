@@ -1,9 +1,9 @@
-"""Compile time and size against machines N and memory s, beside the theorem's growth: ``python benchmarks/compiler.py``.
+"""Size and speed of all compiled programs, and growth with machines N beside the theorem's: ``python benchmarks/compiler.py``.
 
-Three programs: prefix sum and bitonic sort, whose communication is fixed, and list ranking, whose messages go where the data
-says. Each is compiled as a Transformer with dense weights, and as the same network without its large matrices
-(``SelectionNetwork``), which is also run on random input and compared with the direct answer. ``--all`` goes to the
-sizes where memory or patience end (20 minutes). ``--sparse`` only compares the two forms of six programs at N = 8 and 32.
+Growth is that of prefix sum and bitonic sort, whose communication is fixed, and of list ranking on the theorem's route. Each
+is compiled as a Transformer with dense weights, and as the same network without its large matrices (``SelectionNetwork``),
+which is also run on random input and compared with the direct answer. ``--all`` goes to the sizes where memory or patience
+end (20 minutes). ``--sparse`` only compares the two forms of six programs at N = 8 and 32.
 """
 
 import argparse
@@ -16,14 +16,15 @@ import numpy as np
 import torch
 
 from posattn import files
-from posattn.compiler import MPC, PCOC, Known, Message, compile_program
-from posattn.compiler.library import PROGRAMS, program
+from posattn.compiler import MPC, PCOC, PROGRAMS, Program, compile_program
+from posattn.compiler.library import program
 from posattn.compiler.mpc_to_pcoc import layout
-from posattn.compiler.programs import bitonic_rounds, copies, scan
 from posattn.compiler.selection import SelectionNetwork
+from posattn.names import ROUTES
 
 BOUND = 1e6
 GIB = 2**30
+ROUTE = {"list-ranking": "theorem"}
 
 
 def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
@@ -35,7 +36,7 @@ def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
     row |= {"parameters": small.config.dense.least_numbers, "stored": small.stored, "seconds": math.nan}
     if build:
         start = time.perf_counter()
-        model = compile_program(written, values="lean").model
+        model = compile_program(written).model
         row["seconds"] = time.perf_counter() - start
         assert sum(p.numel() for p in model.parameters()) == row["parameters"]
     return row
@@ -44,7 +45,7 @@ def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
 def error(name: str, machines: int) -> float:
     """The largest difference from the direct answer, relative to the largest answer."""
     row = PROGRAMS[name]
-    network = compile_program(name, machines, bound=BOUND, sparse=True).model
+    network = compile_program(name, machines, bound=BOUND, route=ROUTE.get(name, ROUTES[0]), sparse=True).model
     x = row.sample(np.random.default_rng(0), 2, machines, BOUND)
     truth = row.answers(x)[..., 0]
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
@@ -69,7 +70,7 @@ def against_machines(name: str, sizes: list[int], dense_up_to: int, law: str, gr
     print("".join(f"{title:>13}" for title in head))
     before: tuple[int, float] | None = None
     for n in sizes:
-        row = measure(PROGRAMS[name].build(n, BOUND), n <= dense_up_to)
+        row = measure(PROGRAMS[name].build(n, BOUND, ROUTE.get(name, ROUTES[0])), n <= dense_up_to)
         ratio = "" if before is None else f"{row['parameters'] / before[1]:.2f}"
         predicted = "" if before is None else f"{growth(n) / growth(before[0]):.2f}"
         cells = [
@@ -81,50 +82,32 @@ def against_machines(name: str, sizes: list[int], dense_up_to: int, law: str, gr
         before = (n, row["parameters"])
 
 
-def sums_of(words: int, machines: int) -> PCOC:
-    """Prefix sums of several words at once: s = 2 words."""
-    return scan("sums", machines, BOUND, lambda a, b: [x + y for x, y in zip(a, b, strict=True)], words, True)
-
-
-def sorts_of(words: int, machines: int) -> PCOC:
-    inputs = (Known(-BOUND, BOUND),)
-    return PCOC(machines, 2 * words, inputs, bitonic_rounds(machines, words), (0,), copies(2 * words), name="sorts")
-
-
-def exchange_of(words: int, machines: int) -> MPC:
-    """One round in which every machine sends ``words`` words where its input says."""
-    inputs = (Known(0, machines - 1, True),)
-
-    def send(machine):  # type: ignore[no-untyped-def]
-        return [Message(machine.inbox[0].words[0], (machine.me,) * words)]
-
-    return MPC(machines, words, words, inputs, (send,), lambda machine: [machine.inbox[0].words[0]], "exchange")
-
-
-def against_memory() -> None:
-    print("\nagainst the memory s, N = 16")
-    head = ("program", "s", "layers", "heads", "2s, s", "padding", "parameters", "compile s")
-    print("".join(f"{title:>13}" for title in head))
-    builders: dict[str, Callable[[int, int], PCOC | MPC]] = {
-        "sums": sums_of,
-        "sorts": sorts_of,
-        "exchange": exchange_of,
-    }
-    for name, build in builders.items():
-        for words in (1, 2, 4, 8):
-            written = build(words, 16)
-            row = measure(written, True)
-            routed = isinstance(written, MPC)
-            padding = f"{layout(written).factor:.3g}" if isinstance(written, MPC) else "1"
-            cells = [
-                name, str(written.memory), f"{row['layers']}", f"{row['heads']}", f"{(1 + routed) * written.memory}", padding,
-                f"{row['parameters']:.3g}", f"{row['seconds']:.2f}",
-            ]  # fmt: skip
-            print("".join(f"{cell:>13}" for cell in cells), flush=True)
+def every_program() -> None:
+    """The programs of the library and of docs/examples on 8 machines, as they are compiled by default."""
+    print("\nby default, 8 machines (life: 9)")
+    head = ("layers", "heads", "parameters", "not 0", "compile s", "ms an input")
+    print(f"{'program':>24}" + "".join(f"{title:>13}" for title in head))
+    examples = files.execute(Path(__file__).parents[1] / "docs" / "examples" / "programs.py", "examples")
+    for row in (*PROGRAMS.values(), *(each for each in examples.values() if isinstance(each, Program))):
+        n = {"life": 9, "self-attention": 4}.get(row.name, 8)
+        start = time.perf_counter()
+        compiled = compile_program(row, n)
+        seconds = time.perf_counter() - start
+        x = row.sample(np.random.default_rng(0), 21, n, BOUND)
+        times = []
+        for one in x:
+            start = time.perf_counter()
+            compiled.run(one)
+            times.append(time.perf_counter() - start)
+        held = [(p.numel(), int(p.count_nonzero())) for p in compiled.model.parameters()]
+        config = compiled.model.config
+        cells = [f"{config.layers}", f"{config.heads}", f"{sum(a for a, _ in held):,}", f"{sum(b for _, b in held):,}"]
+        cells += [f"{seconds:.2f}", f"{1000 * float(np.median(times)):.1f}"]
+        print(f"{row.name:>24}" + "".join(f"{cell:>13}" for cell in cells), flush=True)
 
 
 def thousand() -> None:
-    """The issue's own figure: prefix sums of 1024 integers, compiled and run dense."""
+    """Prefix sums of 1024 integers, compiled and run dense."""
     start = time.perf_counter()
     model = compile_program("prefix-sum", 1024).model
     compiled = time.perf_counter() - start
@@ -137,7 +120,7 @@ def thousand() -> None:
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 SIX = (
-    "prefix-sum", "bitonic-sort", f"{EXAMPLES}/library_programs.py:list_ranking", f"{EXAMPLES}/library_programs.py:word_count",
+    "prefix-sum", "bitonic-sort", "list-ranking", "word-count",
     f"{EXAMPLES}/programs.py:rank_sort", f"{EXAMPLES}/programs.py:bfs",
 )  # fmt: skip
 
@@ -158,7 +141,7 @@ def both_forms(machines: int, lists: int = 100, repeats: int = 5) -> None:
         x = torch.from_numpy(drawn if drawn.shape[-1] > 1 else drawn[..., 0])
         for form in forms:
             start = time.perf_counter()
-            model = compile_program(row, machines, bound=BOUND, values="lean", sparse=form == "sparse").model
+            model = compile_program(row, machines, bound=BOUND, sparse=form == "sparse").model
             found["compile", form] = 1e3 * (time.perf_counter() - start)
             tensors = {key: value for key, value in model.tensors().items() if value.count_nonzero()}
             found["numbers", form] = sum(value.numel() for value in tensors.values())
@@ -182,7 +165,7 @@ def log(n: int) -> float:
 
 def routed(n: int) -> float:
     """(2k - 1) R + 1 layers, each with a sorting network of log² levels on 2S tuples."""
-    plan = layout(PROGRAMS["list-ranking"].build(n, BOUND))  # type: ignore[arg-type]
+    plan = layout(PROGRAMS["list-ranking"].build(n, BOUND, "theorem"))  # type: ignore[arg-type]
     layers = (2 * plan.network.k - 1) * len(plan.program.rounds) + 1
     return layers * plan.tuples**2 * log(2 * plan.tuples) * (log(2 * plan.tuples) + 1)
 
@@ -197,6 +180,7 @@ def main() -> None:
             both_forms(machines)
         return
     everything = given.all
+    every_program()
     thousand()
     static = [16, 64, 256, 1024]
     against_machines(
@@ -211,7 +195,6 @@ def main() -> None:
         "R log N MLPs, each of log² S levels of S² weights; S = s N/2, R = 2 log N",
         routed,
     )  # fmt: skip
-    against_memory()
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def program(name: str, size: int) -> tuple[MPC, Array, Array]:
         return exchange(size), x, run_mpc(exchange(size), x)
     row = PROGRAMS[name]
     x = row.sample(random, 2, size, 1e6)
-    written = row.build(size, 1e6)
+    written = row.build(size, 1e6, "theorem")
     assert isinstance(written, MPC)
     return written, x, row.answers(x)
 
@@ -68,7 +68,7 @@ def measure(name: str, size: int) -> dict[str, object]:
     }  # fmt: skip
     try:
         start = time.process_time()
-        dense = compile_program(written, values="lean")
+        dense = compile_program(written)
         row |= {"dense": "built", "compiled, s": time.process_time() - start}
         start = time.process_time()
         row |= {"error": float(np.abs(dense.run(x) - truth).max()), "run, s": time.process_time() - start}

@@ -149,7 +149,7 @@ KILLED = {
     "train, looped": ("train", "sum", "--arch", "looped", "--n", "4", "--samples", "200", "--batch", "100", "--epochs", "20",
                       "--polish", "5", "--out", "run", "--save-every", "0.05"),
     "reproduce": ("reproduce", "compact", "--scale", "smoke", "--store", "store", "--out", "out"),
-    "compile": ("compile", "bitonic-sort", "--machines", "8", "--direct", "--save", "program"),
+    "compile": ("compile", "bitonic-sort", "--machines", "8", "--save", "program"),
 }  # fmt: skip
 
 
@@ -238,9 +238,9 @@ def made(there: Path) -> dict[str, tuple[list[Path], tuple[str, ...]]]:
         (*TRAIN, "--out", "run"),
         (*TRAIN[:-2], "--seed", "9", "--layers", "2", "--out", "other"),
         (*TRAIN[:-2], "--seed", "5", "--out", "third"),
-        ("compile", "bitonic-sort", "--direct", "--save", "sorter"),
-        ("compile", "prefix-sum", "--direct", "--save", "adder"),
-        ("compile", "prefix-sum", "--direct", "--bound", "100", "--save", "narrow"),
+        ("compile", "bitonic-sort", "--save", "sorter"),
+        ("compile", "prefix-sum", "--save", "adder"),
+        ("compile", "prefix-sum", "--bound", "100", "--save", "narrow"),
         ("reproduce", "compact", "--scale", "smoke", "--store", "store", "--out", "out"),
         ("reproduce", "ood-probability", "--scale", "smoke", "--store", "store", "--out", "out-computed"),
     ]:
@@ -305,7 +305,7 @@ BASES = {
     "evaluate": ["run", "--samples", "20"],
     "predict": ["run", "1,2,3,4"],
     "export": ["run", "--onnx", "network.onnx"],
-    "compile": ["prefix-sum", "--direct", "--machines", "4"],
+    "compile": ["prefix-sum", "--machines", "4"],
     "graph": ["run", "--out", "graph.svg"],
     "bound": ["run"],
     "certify": ["run", "--seconds", "1"],
@@ -418,8 +418,8 @@ def calls_of(run_: Path) -> list[tuple[str, Callable[..., Any], dict[str, Any]]]
         ("load", posattn.load, {"path": str(run_)}),
         ("task", posattn.task, {"name": "sum"}),
         ("pretrained", posattn.pretrained, {"task": "sort", "arch": "positional"}),
-        ("compile", posattn.compile, {"program": "prefix-sum", "machines": 4, "bound": 100.0, "direct": True}),
-        ("compile()()", posattn.compile("prefix-sum", machines=4, direct=True), {"x": x.double()}),
+        ("compile", posattn.compile, {"program": "prefix-sum", "machines": 4, "bound": 100.0}),
+        ("compile()()", posattn.compile("prefix-sum", machines=4), {"x": x.double()}),
         ("ood_probability", posattn.ood_probability, {"n": 4, "scale": 2.0, "samples": 100, "seed": 0}),
         ("generalization_bound", posattn.generalization_bound,
          {"model": posattn.Transformer(posattn.ModelConfig(n=4, **network)), "samples": 100, "delta": 0.05}),

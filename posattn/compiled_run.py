@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC
-from posattn.compiler.function_programs import OWN_PROGRAMS, FunctionProgram
+from posattn.compiler.function_programs import OWN_PROGRAMS, Program
 from posattn.compiler.letters import answer_letters
-from posattn.compiler.library import PROGRAMS, Program
+from posattn.compiler.library import PROGRAMS
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
 from posattn.errors import UsageError, instance, shown, whole
 from posattn.metrics import OF_SHIFTS, Tested
 from posattn.model import Transformer
+from posattn.names import ROUTES
 from posattn.network import from_dict
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, register_reader
@@ -98,11 +99,15 @@ class CompiledRun(AnyRun):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(OF_SHIFTS) if isinstance(self.row, FunctionProgram) else super().metrics
+        return tuple(OF_SHIFTS) if self._own else super().metrics
+
+    @property
+    def _own(self) -> bool:
+        return self.row is not None and self.row.own
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
-        if not isinstance(self.row, FunctionProgram):
+        if self.row is None or not self.row.own:
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
@@ -159,10 +164,13 @@ def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program |
     labels, row, config = network.labels, OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
-    built = row.for_lengths(config.n, bound) if config.lengths else row.build(config.n, bound)
-    same = isinstance(built, WrittenPCOC) and built.labels.columns == labels.columns
-    of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
-    return row if same and of_inputs == (config.bounds, config.integers) else None
+    for route in ROUTES[: 1 if config.lengths else None]:
+        built = row.for_lengths(config.n, bound) if config.lengths else fixed_communication(row.build(config.n, bound, route))
+        of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
+        same = built.labels is not None and built.labels.columns == labels.columns
+        if same and of_inputs == (config.bounds, config.integers):
+            return row
+    return None
 
 
 def _largest(config: CompiledConfig) -> float:
@@ -185,7 +193,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
         "error": lowered.error,
         "misfit": lowered.misfit,
     }
-    if compilation.source is None or isinstance(compilation.source, FunctionProgram):
+    if compilation.source is None or compilation.source.own:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
         described["labels"] = labels.as_json()

@@ -52,7 +52,7 @@ def both(tmp_path_factory):
 def unseal(folder):
     """Makes a folder what earlier versions wrote."""
     described = json.loads((folder / "program.json").read_text())
-    del described["seal"], described["sha256"]
+    del described["seal"], described["sha256"], described["labels"]
     (folder / "program.json").write_text(json.dumps(described, indent=2))
 
 
@@ -84,7 +84,7 @@ def test_an_altered_description_is_refused(both, tmp_path, change):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_that_an_earlier_version_saved_loads(tmp_path, name):
-    save(compile_program(name, 2, values="lean"), tmp_path / "own")
+    save(compile_program(name, 2), tmp_path / "own")
     unseal(tmp_path / "own")
     assert posattn.load(tmp_path / "own").program == name
     changed = json.loads((tmp_path / "own" / "program.json").read_text()) | {"machines": 3}
@@ -127,7 +127,7 @@ def test_the_same_program_compiled_otherwise_is_another(both, tmp_path):
     before = contents(both / "prefix-sum")
     assert set(before) == {"program.json", "weights.json", "weights.safetensors"}
     with pytest.raises(UsageError, match=r"prefix-sum holds prefix-sum, compiled otherwise; give another folder\.$"):
-        save(compile_program("prefix-sum", 4, values="lean"), both / "prefix-sum")
+        save(compile_program("prefix-sum", 4, route="theorem"), both / "prefix-sum")
     assert contents(both / "prefix-sum") == before
     for older in (False, True):
         shutil.copytree(both / "prefix-sum", tmp_path / f"own-{older}")
@@ -162,7 +162,7 @@ def test_a_program_that_was_not_saved_to_the_end_is_saved_again(both, tmp_path, 
 
 @pytest.mark.parametrize("name", ["word-count", "list-ranking", "prefix-sum"])
 def test_an_export_is_checked_with_inputs_that_the_program_answers(name):
-    run = CompiledRun(name, compile_program(name, 3, bound=0.25, values="lean").model)
+    run = CompiledRun(name, compile_program(name, 3, bound=0.25).model)
     x = run.examples()
     torch.testing.assert_close(run.predict(x)[0], run.truth(x))
     assert x.shape == (100, 3, 2)[: 2 + (name == "word-count")]

@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from posattn.commands import console
 from posattn.errors import UsageError
-from posattn.names import BOUND, MACHINES, VALUES
+from posattn.names import BOUND, MACHINES, ROUTES
 
 if TYPE_CHECKING:
     from posattn.compiler import Compilation
@@ -26,10 +26,7 @@ def command(
     bound: float | None = Option(
         None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
     ),
-    values: str | None = Option(
-        None, help=f"What W_V holds: {' or '.join(VALUES)} (default: {VALUES[1]} for programs of your own)."
-    ),
-    direct: bool = Option(False, "--direct", help="Do not route messages whose addresses are known beforehand."),
+    route: str = Option(ROUTES[0], help="lean: a small layer for every round; theorem: the construction of the proof."),
     sparse: bool = Option(
         False, "--sparse", help="Indices in place of attention matrices, and only the MLPs' weights that are not 0."
     ),
@@ -47,14 +44,14 @@ def command(
     Example: posattn compile prefix-sum --machines 8 --check
     """
     from posattn.compiled_run import save
-    from posattn.compiler import PROGRAMS, FunctionProgram, compile_program
+    from posattn.compiler import PROGRAMS, compile_program
 
     if show_list or name is None:
         rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
         return console.print_table("programs", ("program", "computes", "task"), rows)
     largest = BOUND if bound is None else bound
     compilation = compile_program(
-        name, machines, epsilon=epsilon, bound=largest, values=values, direct=direct, sparse=sparse, lengths=lengths
+        name, machines, epsilon=epsilon, bound=largest, route=route, sparse=sparse, lengths=lengths
     )
     sizes = compilation.sizes()
     sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
@@ -64,7 +61,7 @@ def command(
         table = compilation.check(samples)
         console.print_frame(f"against the direct answer, {samples} random inputs", table)
         if not table["agrees"].all():
-            own = isinstance(compilation.source, FunctionProgram) and not table["agrees"][0]
+            own = compilation.source is not None and compilation.source.own and not table["agrees"][0]
             reason = "the program does not give the answers that its truth states" if own else "this is a bug in the compiler"
             raise UsageError(f"the levels of {name} do not agree; {reason}.")
     if out is not None:

@@ -73,3 +73,5 @@ def command(
     console.print_table(title, names, zip(range(1, len(x) + 1), *columns, strict=True))
     if unknown is not None:
         print(f"Without the true answers: {unknown}")
+    if trace is not None:
+        print(f"Trace: {trace}")

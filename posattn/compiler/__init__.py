@@ -3,25 +3,24 @@
 compiling.py         the pipeline: one call per lemma
 function_programs.py programs as plain Python functions (@posattn.program), which front_end.py executes once
 program_numbers.py   what such a function computes with, and program_messages.py what it sends and receives
-interpreter.py       such a program as it is written; front_end_to_pcoc.py makes it a program of PCOC
+interpreter.py       such a program as it is written; front_end_to_pcoc.py makes it PCOC, front_end_to_mpc.py MPC
 traces.py            the program's variables in the states of its network
 expressions.py       what a machine computes in a round
 mpc.py, pcoc.py      the two models of computation, with interpreters
 mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
 pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, analysis.py the bounds
-direct_rounds.py     rounds of MPC that need no routing
 room.py              how large a network will be, and whether it fits into memory
 selection.py         the same network without its large matrices
-letters.py           the compiled khop on sequences of tokens
-library.py           the programs by name
+letters.py           compiled programs for the task khop on sequences of tokens
+programs.py          the library's programs; library.py has them by name
 remarks/             what only shows a remark of the paper
 """
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.compiling import Compilation, compile, compile_program
 from posattn.compiler.expressions import Expression, Memory
-from posattn.compiler.function_programs import FunctionProgram, program
-from posattn.compiler.library import PROGRAMS, Program
+from posattn.compiler.function_programs import Program, program
+from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc import MPC, Machine, Message, Received
 from posattn.compiler.pcoc import PCOC, Excess, Round
 from posattn.compiler.program_messages import send
@@ -49,7 +48,7 @@ from posattn.compiler.program_numbers import (
 )
 
 __all__ = [
-    "MPC", "PCOC", "PROGRAMS", "Bit", "Compilation", "Excess", "Expression", "FunctionProgram", "Known", "Machine", "Memory",
+    "MPC", "PCOC", "PROGRAMS", "Bit", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory",
     "Message", "N", "Program", "Real", "Received", "Round", "Whole", "absolute", "both", "by_machine", "clamp", "compile",
     "compile_program", "either", "equal", "fitted", "greater", "lookup", "maximum", "minimum", "program", "relu", "select",
     "send", "sort_records", "times", "within",

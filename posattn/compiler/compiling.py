@@ -1,8 +1,8 @@
 """Theorem 5.1 as a program: MPC to PCOC to the weights of a positional Transformer, one call per lemma.
 
-    built = program.build(machines, bound)       what to run: rounds of messages (MPC) or of fixed communication (PCOC)
-    pcoc = fixed_communication(built)            Lemma B.1, if addresses of messages depend on the data
-    lowered = lower(pcoc, epsilon)               Lemmas B.2 and B.3: attention and MLPs
+    built = program.build(machines, bound, route)   what to run: rounds of messages (MPC) or of fixed communication (PCOC)
+    pcoc = fixed_communication(built)               Lemma B.1, if it is MPC
+    lowered = lower(pcoc, epsilon)                  Lemmas B.2 and B.3: attention and MLPs
 
 Every level can be run, and :meth:`Compilation.check` compares them on random inputs.
 """
@@ -21,8 +21,7 @@ from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC
-from posattn.compiler.function_programs import FunctionProgram
-from posattn.compiler.library import Program
+from posattn.compiler.function_programs import Program
 from posattn.compiler.machine_memory import with_length
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
@@ -32,9 +31,9 @@ from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
-from posattn.errors import UsageError, flag, positive, seed_number, whole
+from posattn.errors import UsageError, choice, flag, positive, seed_number, whole
 from posattn.model import Transformer
-from posattn.names import BOUND, VALUES
+from posattn.names import BOUND, ROUTES
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
@@ -64,14 +63,20 @@ class Compilation:
         return layout(self.written) if isinstance(self.written, MPC) else None
 
     def run(self, x: Array) -> Array:
-        """The network's answers (..., N, outputs) to inputs (..., N, c)."""
+        """The network's answers (..., N, outputs) to inputs (..., N, c), or (..., N) if c = 1."""
         answers = self.model(self._words(x)).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
     def _words(self, x: Array) -> Tensor:
-        """Inputs (..., N, c) as the network takes them."""
-        x = np.asarray(x, dtype=float) if self.program.lengths else self.program.given(x)
-        return torch.from_numpy(x[..., 0] if x.shape[-1] == 1 else x)
+        """Such inputs as the network takes them."""
+        one, shape = self.model.config.inputs == 1, np.shape(x)
+        if self.program.lengths:  # a list may be shorter, and the network checks it
+            x = np.asarray(x, dtype=float)
+            return torch.from_numpy(x[..., 0] if one and x.ndim > 1 and x.shape[-1] == 1 else x)
+        if one and shape[-1:] == (self.program.length,) and shape[-2:] != (self.program.length, 1):
+            x = np.asarray(x)[..., None]
+        x = self.program.given(x)
+        return torch.from_numpy(x[..., 0] if one else x)
 
     def _with_length(self, run: Callable[[Array], Array]) -> Callable[[Array], Array]:
         """``run``, of a level at which the length of a list is an input, as a function of lists alone."""
@@ -84,7 +89,10 @@ class Compilation:
         return answers if config.lengths else run
 
     def trace(self, x: Array) -> Trace:
-        """Every variable at every machine and round, from the network's own states, for inputs (..., N, c)."""
+        """Every variable at every machine and round, from the network's own states, for such inputs.
+
+        On the theorem's route only the answers have a place of their own in the states.
+        """
         return self.model.trace(self._words(x), self.program.name)
 
     def sizes(self) -> pd.DataFrame:
@@ -148,7 +156,7 @@ class Compilation:
         states = whole("samples", samples) * self.program.machines * self.program.memory * np.float64().itemsize
         require_room(f"samples is {samples}; the states of {self.program.machines} machines for so many inputs", states)
         kinds = self._both_kinds(epsilon)
-        n = self.written.length
+        n = self.program.length
         lengths = range(1, n + 1) if self.program.lengths else [n]
         table = pd.concat([self._compared(self.source.sample(random, samples, k, self.bound), kinds) for k in lengths])
         share = table["largest difference"] / table["allowed"]
@@ -161,11 +169,9 @@ class Compilation:
         assert self.source is not None
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
-        levels: list[tuple[str, Callable[[Array], Array], float]] = []
+        levels: list[tuple[str, Callable[[Array], Array], float]] = [("as written", self._as_written, exact)]
         if isinstance(self.written, MPC):
             levels.append(("MPC", partial(mpc.run, self.written), exact))
-        if isinstance(self.written, WrittenPCOC):
-            levels.append(("as written", self._with_length(partial(interpreter.run, self.written.tracing)), exact))
         levels.append(("PCOC", self._with_length(partial(pcoc.run, self.program)), exact))
         for lowered in kinds:
             name = (
@@ -184,6 +190,16 @@ class Compilation:
                 allowed = EXACT * float(np.abs(answers).max())
                 rows.append(_row(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
+
+    def _as_written(self, x: Array) -> Array:
+        """The answers of the program's function; spare machines have inputs 0."""
+        assert self.source is not None
+        if isinstance(self.written, WrittenPCOC) and self.written.lengths:
+            return self._with_length(partial(interpreter.run, self.written.tracing))(x)
+        traced, n = self.source.traced(x.shape[-2], self.bound), x.shape[-2]
+        rows = np.zeros((*x.shape[:-2], traced.n, x.shape[-1]))
+        rows[..., :n, :] = x
+        return interpreter.run(traced, rows)[..., :n, :]
 
     def _small(self, x: Array) -> Array | None:
         """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
@@ -218,34 +234,33 @@ def compile_program(
     epsilon: float | None = None,
     temperature: float | None = None,
     bound: float = BOUND,
-    values: str | None = None,
-    direct: bool = False,
+    route: str = ROUTES[0],
     sparse: bool = False,
     lengths: bool = False,
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
 
     Args:
-        program: a name or a row of the library, or a program that is already built.
-        machines: how many machines, for a program of the library.
+        program: a name of the library, a program that is a function, or a PCOC or MPC program.
+        machines: how many machines, for a program that is a function: the length of the list.
         epsilon: use softmax, at the temperature where no answer moves by more than this; hardmax by default.
         temperature: use softmax at this temperature.
-        bound: the largest absolute value of real inputs, for a program of the library.
-        values: ``proved``, W_V = I as in the proof, or ``lean``, one column per head, which computes the same and is smaller:
-            the default for programs that are functions.
-        direct: skip routing in rounds of MPC whose addresses do not depend on the data; the lemma routes all of them.
+        bound: the largest absolute value of real inputs that state no range, for a program that is a function.
+        route: ``lean``, a small layer for every round, or ``theorem``, the construction of the proof: messages that the data
+            directs are routed over a Beneš network (Lemma B.1), and W_V = I in every head (Lemma B.2).
         sparse: a SelectionNetwork, which has indices in place of attention matrices and sparse MLPs; hardmax only.
-        lengths: one network for lists of every length up to ``machines``; for programs that are functions.
+        lengths: one network for lists of every length up to ``machines``, of a program that is a function; lean only.
     """
-    source, written = _written(program, machines, bound, flag("sparse", sparse), flag("lengths", lengths))
-    fixed = fixed_communication(written, flag("direct", direct))  # Lemma B.1
-    held = VALUES[sparse or isinstance(written, WrittenPCOC)] if values is None else values
-    lowered = lower(fixed, epsilon, held, temperature, sparse)  # Lemmas B.2 and B.3
+    choice("route", route, ROUTES)
+    source, written = _written(program, machines, bound, route, flag("sparse", sparse), flag("lengths", lengths))
+    fixed = fixed_communication(written)  # Lemma B.1
+    values = "proved" if route == "theorem" and not sparse else "lean"
+    lowered = lower(fixed, epsilon, values, temperature, sparse)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 
 def _written(
-    program: str | Program | PCOC | MPC, machines: int | None, bound: float, sparse: bool, lengths: bool
+    program: str | Program | PCOC | MPC, machines: int | None, bound: float, route: str, sparse: bool, lengths: bool
 ) -> tuple[Program | None, PCOC | MPC]:
     if isinstance(program, (PCOC, MPC)):
         if machines not in (None, program.length):
@@ -255,17 +270,15 @@ def _written(
         return None, program
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
-        raise UsageError(f"program is {program!r}; it must be a name, a library row, a PCOC or an MPC program.")
+        raise UsageError(f"program is {program!r}; it must be a name, a program that is a function, PCOC or MPC.")
     count = whole("machines", machines)
-    nodes, heads = source.least(count)
-    least = attention_parameters(nodes + 1, heads, heads + 1, 1, sparse)
+    least = attention_parameters(source.machines(count) + 1, 1, 2, 1, sparse)
     require_room_for(f"{source.name} on {count} machines", least, sparse)
-    build = source.build
-    if lengths:
-        if not isinstance(source, FunctionProgram):
-            raise UsageError(_ONE_LENGTH.format(source.name))
-        build = source.for_lengths
-    return source, build(count, positive("bound", bound))
+    if not lengths:
+        return source, source.build(count, positive("bound", bound), route)
+    if route == "theorem":
+        raise UsageError(f"lengths is True and route {route!r}; a network for lists of every length is lean.")
+    return source, source.for_lengths(count, positive("bound", bound))
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:

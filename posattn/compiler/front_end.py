@@ -39,12 +39,13 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 @dataclass(frozen=True)
 class Sent:
-    """A message to one address, as the round computes it, and the line that sends it."""
+    """A message to one address, as the round computes it, the line that sends it, and which ``send`` it is of."""
 
     to: Value
     words: tuple[Value, ...]
     when: Value
     line: int
+    send: Send
 
 
 @dataclass
@@ -68,13 +69,14 @@ class Tracing:
         self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float, lengths: bool = False
     ):
         code = function.__code__
-        self.name, self.n, self.file, self.first = name, n, Path(code.co_filename).name, code.co_firstlineno
+        self.name, self.n, self.path, self.first = name, n, code.co_filename, code.co_firstlineno
         self.values: list[Value] = []
         self.known: list[Known] = []
         self.analysis = Analysis(self.known, n)
         self.parts = [Part(line=self.first)]
         self.inputs: list[Value] = []
         self.reading: list[Value] = []  # by the expression that was noted last
+        self._waiting = False  # whether the function waits at a yield
         self._gated: dict[tuple[int, int, float], Value] = {}  # what senders gate, by what it is made of
         self.length: Value | None = None
         self.listed: Value | None = None
@@ -109,12 +111,15 @@ class Tracing:
 
     def _new(self, x: Expression | None, known: Known) -> Value:
         self.known.append(known)
-        self.values.append(Value(len(self.values), x, len(self.parts) - 1, _line()))
+        self.values.append(Value(len(self.values), x, len(self.parts) - 1, self._line()))
         return self.values[-1]
 
-    def place(self, r: int, line: int) -> str:
-        """Where something is, for errors."""
-        return f"{self.name} ({self.file}:{line}), round {r}"
+    def place(self, r: int, line: int | None = None) -> str:
+        """Where something is, for errors: a line of round ``r``, by default the one at which the round sends or states."""
+        part = self.parts[r]
+        if line is None:
+            line = part.stated[0].named.line if part.stated and not part.sent else part.line
+        return f"{self.name} ({Path(self.path).name}:{line}), round {r}"
 
     def _execute(
         self, function: Callable[..., Any], ranges: dict[str, Any], bound: float, lengths: bool
@@ -151,7 +156,7 @@ class Tracing:
             raise self._explained(error, running) from error
 
     def _explained(self, error: Exception, running: Any) -> UsageError:
-        frame, line = _user_frame(error.__traceback__)
+        frame, line = self._user_frame(error.__traceback__)
         if frame is None and (waiting := _frames(running)):  # what was yielded is at fault
             frame, line = waiting[0], waiting[0].f_lineno
         reading = set(self.reading)
@@ -166,6 +171,28 @@ class Tracing:
         answers = list(found) if isinstance(found, (list, tuple)) else [found]
         self.reading = []
         return [self.value(as_expression(answer)) for answer in answers]
+
+    def _is_programs(self, frame: FrameType) -> bool:
+        """Whether a frame is of the program: of its own file, or outside this package."""
+        path = frame.f_code.co_filename
+        return path == self.path or not path.startswith(_PACKAGE)
+
+    def _line(self) -> int:
+        if self._waiting:
+            return self.here.line
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self._is_programs(frame):
+            frame = frame.f_back
+        return 0 if frame is None else frame.f_lineno
+
+    def _user_frame(self, trace: TracebackType | None) -> tuple[FrameType | None, int]:
+        """The innermost frame of an error that is the program's, and its line."""
+        found: tuple[FrameType | None, int] = (None, 0)
+        while trace is not None:
+            if self._is_programs(trace.tb_frame):
+                found = trace.tb_frame, trace.tb_lineno
+            trace = trace.tb_next
+        return found
 
     # --- communication ---
 
@@ -186,7 +213,11 @@ class Tracing:
         part.names, part.line = names, frames[0].f_lineno
         places = [self._sent(each, part) for each in sends]
         self.parts.append(Part(line=part.line))
-        inboxes = [Inbox(self._arriving(group), len(each.words)) for group, each in zip(places, sends, strict=True)]
+        self._waiting = True
+        inboxes = [
+            Inbox(self._arriving(group), len(each.words), each.most) for group, each in zip(places, sends, strict=True)
+        ]
+        self._waiting = False
         return inboxes[0] if isinstance(asked, Send) else tuple(inboxes)
 
     def _sent(self, each: Send, part: Part) -> list[int]:
@@ -200,10 +231,10 @@ class Tracing:
             words = tuple(self.value(as_expression(word)) for word in each.words)
             if address.pure is not None and bit.pure is not None:
                 for i, (wanted, sends) in enumerate(zip(self.table(address), self.table(bit), strict=True)):
-                    if sends and wanted not in range(self.n):
+                    if sends and not 0 <= wanted < self.n:
                         raise UsageError(f"machine {i} sends to machine {wanted:g}, which is not there; use when=.")
             found.append(len(part.sent))
-            part.sent.append(Sent(address, words, bit, part.line))
+            part.sent.append(Sent(address, words, bit, part.line, each))
         return found
 
     def table(self, value: Value) -> Array:
@@ -226,29 +257,30 @@ class Tracing:
 
     def _expected_all(self, numbers: list[int]) -> list[Place]:
         """Places whose senders are known beforehand: the first one holds each machine's first message, and so on."""
-        senders: list[list[int]] = [[] for _ in range(self.n)]
-        for sent in (self.parts[-2].sent[number] for number in numbers):
+        arriving: list[list[tuple[int, int]]] = [[] for _ in range(self.n)]  # (number, sender) for every machine
+        for number in numbers:
+            sent = self.parts[-2].sent[number]
             to, when = self.table(sent.to), None if sent.when.pure is None else self.table(sent.when)
             for i in range(self.n):
                 if when is not None and not when[i]:
                     continue
-                if to[i] in range(self.n):
-                    senders[int(to[i])].append(i)
-        sent = self.parts[-2].sent[numbers[0]]
-        return [self._expected(sent, numbers[0], q, senders) for q in range(max(map(len, senders)))]
+                if 0 <= to[i] < self.n:
+                    arriving[int(to[i])].append((number, i))
+        return [self._expected(numbers[0], q, arriving) for q in range(max(map(len, arriving)))]
 
-    def _expected(self, sent: Sent, number: int, q: int, senders: list[list[int]]) -> Place:
+    def _expected(self, first: int, q: int, arriving: list[list[tuple[int, int]]]) -> Place:
         """A place whose sender is known beforehand; the sender blanks what it does not send."""
-        known = tuple(each[q] if q < len(each) else -1 for each in senders)
+        sent = self.parts[-2].sent[first]
+        numbers, senders = zip(*(each[q] if q < len(each) else (first, -1) for each in arriving), strict=True)
         bits = [sent.when] if sent.when.pure is None else []
         bits += [] if self.listed is None else [self.listed]
         words = [
-            self._received(reduce(self._blanked, bits, word), known, (number, q, w)) for w, word in enumerate(sent.words)
+            self._received(reduce(self._blanked, bits, word), senders, (numbers, w)) for w, word in enumerate(sent.words)
         ]
         if not bits:
-            present = self.value(expressions.by_machine(float(i >= 0) for i in known))
+            present = self.value(expressions.by_machine(float(i >= 0) for i in senders))
             return Place(present, tuple(words))
-        return Place(self._received(reduce(self._blanked, bits), known, (number, q, -1)), tuple(words))
+        return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
 
     def _blanked(self, x: Value, when: Value) -> Value:
         return self._gate(when, x, 0.0)
@@ -260,11 +292,14 @@ class Tracing:
             to = self._gate(sent.when, to, float(self.n))
         if self.listed is not None:
             to = self._gate(self.listed, to, float(self.n))
-        present = self.value(equal(self._received(to, everyone), self.me))._set(delivered=(number, i, -1))
+        numbers = (number,) * self.n
+        present = self.value(equal(self._received(to, everyone), self.me))
+        present._set(senders=everyone, delivered=(numbers, -1))
         words = []
         for w, word in enumerate(sent.words):
             heard = self._received(word, everyone)
-            words.append(self.value(Select(present, heard, as_expression(0.0)))._set(delivered=(number, i, w)))
+            word = self.value(Select(present, heard, as_expression(0.0)))
+            words.append(word._set(senders=everyone, delivered=(numbers, w)))
         return Place(present, tuple(words))
 
     def _gate(self, when: Value, x: Value, blank: float) -> Value:
@@ -278,23 +313,6 @@ class Tracing:
     def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
         found = self._new(None, self.known[source.index].join(Known(0.0, 0.0, True)))
         return found._set(source=source, senders=senders, delivered=delivered)
-
-
-def _line() -> int:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return 0 if frame is None else frame.f_lineno
-
-
-def _user_frame(trace: TracebackType | None) -> tuple[FrameType | None, int]:
-    """The innermost frame of an error that is not this package's, and its line."""
-    found: tuple[FrameType | None, int] = (None, 0)
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            found = trace.tb_frame, trace.tb_lineno
-        trace = trace.tb_next
-    return found
 
 
 def _frames(running: Any) -> list[FrameType]:

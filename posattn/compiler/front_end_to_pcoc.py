@@ -41,15 +41,6 @@ class WrittenPCOC(PCOC):
     def lengths(self) -> bool:
         return self.tracing.length is not None
 
-    @property
-    def labels(self) -> Labels:
-        lines = (
-            part.line if part.sent or not part.stated else part.stated[0].named.line for part in self.tracing.parts
-        )
-        rounds = tuple(self.tracing.place(r, line) for r, line in enumerate(lines))
-        return Labels(rounds, tuple({name: at for name, (_, at) in each.items()} for each in self.variables))
-
-
 class _Layout:
     """Which values a round finds in memory, and where."""
 
@@ -115,8 +106,8 @@ def _free(taken: set[int]) -> int:
     return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
-def as_pcoc(tracing: Tracing) -> WrittenPCOC:
-    """The PCOC program that runs the traced function."""
+def as_pcoc(tracing: Tracing, spare: int = 0) -> WrittenPCOC:
+    """The PCOC program that runs the traced function; the last ``spare`` machines have inputs 0."""
     last = len(tracing.parts) - 1
     layouts: list[_Layout] = []
     roots: list[Value] = list(tracing.answers)
@@ -130,7 +121,7 @@ def as_pcoc(tracing: Tracing) -> WrittenPCOC:
         roots = [*kept, *_assigned(tracing, r - 1)] if r else []
     for r, layout in enumerate(layouts[1:], start=1):
         layout.kept = list(dict.fromkeys([*layout.kept, *_assigned(tracing, r - 1)]))
-    return _assembled(tracing, layouts)
+    return _assembled(tracing, layouts, spare)
 
 
 def _assigned(tracing: Tracing, r: int) -> list[Value]:
@@ -139,9 +130,14 @@ def _assigned(tracing: Tracing, r: int) -> list[Value]:
     return [v for v, name in names if v.round == r and v is not tracing.me and (v.pure is None or "[" not in name)]
 
 
-def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
-    homes: dict[str, int] = {}  # the position of every variable
-    variables = [layout.place(tracing.parts[r].names, homes) for r, layout in enumerate(layouts[1:])]
+def _assembled(tracing: Tracing, layouts: list[_Layout], spare: int) -> WrittenPCOC:
+    homes: dict[str, int] = {}  # the position of every variable, until no later round has it
+    variables = []
+    for r, layout in enumerate(layouts[1:]):
+        to_come = zip(tracing.parts[r:], layouts[r + 1 :], strict=False)
+        alive = {part.names[value] for part, later in to_come for value in later.kept if value in part.names}
+        homes = {name: place for name, place in homes.items() if name in alive}
+        variables.append(layout.place(tracing.parts[r].names, homes))
     answers = dict(enumerate(tracing.answers))
     one = len(answers) == 1
     variables.append({"answer" if one else f"answer[{at}]": (answer, at) for at, answer in answers.items()})
@@ -172,9 +168,16 @@ def _assembled(tracing: Tracing, layouts: list[_Layout]) -> WrittenPCOC:
         start=computes[0],
         start_guard=guards[0],
         name=tracing.name,
+        spare=spare,
+        labels=_labels(tracing, variables),
         tracing=tracing,
         variables=tuple(variables),
     )
+
+
+def _labels(tracing: Tracing, variables: Sequence[dict[str, tuple[Value, int]]]) -> Labels:
+    columns = tuple({name: at for name, (_, at) in each.items()} for each in variables)
+    return Labels(tuple(tracing.place(r) for r in range(len(columns))), columns)
 
 
 def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:

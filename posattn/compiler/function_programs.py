@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -11,73 +11,138 @@ import numpy as np
 from posattn.compiler import interpreter
 from posattn.compiler.expressions import Array
 from posattn.compiler.front_end import Tracing
+from posattn.compiler.front_end_to_mpc import as_mpc, directed_by_data
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
-from posattn.compiler.library import Program, Rows
+from posattn.compiler.mpc import MPC
+from posattn.compiler.pcoc import PCOC
 from posattn.compiler.program_numbers import Range, Real
-from posattn.errors import UsageError, shown
+from posattn.errors import UsageError, choice, shown
 from posattn.errors import function as callable_
+from posattn.names import ROUTES
 
 Truth = Callable[..., Any]
 OWN = ("me", "n", "length")  # parameters that are no inputs
-OWN_PROGRAMS: dict[str, "FunctionProgram"] = {}  # the latest of every name, so that saved networks find their truth
-Sample = Callable[[np.random.Generator, int], Any]
+Draw = Callable[[np.random.Generator, int], Any]
+OWN_PROGRAMS: dict[str, "Program"] = {}  # the latest of every name, so that saved networks find their truth
 
 
-@dataclass(frozen=True, kw_only=True)
-class FunctionProgram(Program):
-    """A program that a function of one machine describes; ``ranges`` says what its inputs may be."""
+class Program:
+    """A program that a function of one machine describes; ``ranges`` says what its inputs may be.
 
-    function: Callable[..., Any]
-    ranges: dict[str, Any] = field(default_factory=dict)
+    task: the task of :mod:`posattn.tasks` that the program solves, if any.
+    counts: the paper's sizes for lists of n numbers where they are not those of Theorem 5.1.
+    machines: how many machines a list of n numbers needs; those beyond n have inputs 0, and answers that nobody asks for.
+    """
+
+    task: str | None = None
+    counts: Callable[[int], dict[str, str]] = staticmethod(lambda n: {})
+    machines: Callable[[int], int] = staticmethod(lambda n: n)
+    _truth: Truth | None = None
+    _draw: Draw | None = None
+
+    def __init__(self, function: Callable[..., Any], ranges: dict[str, Any]):
+        self.name = getattr(callable_("program", function), "__name__", "program").replace("_", "-")
+        if not hasattr(function, "__code__"):
+            raise UsageError(f"program is {shown(function)}; it must be a function of Python with named inputs.")
+        self.function, self.ranges = function, _inputs(function, ranges)
+        for each in ranges:
+            if each not in self.ranges:
+                known = ", ".join(self.ranges) or "none"
+                raise UsageError(f"{self.name} states a range for {each}, which is none of its inputs: {known}.")
+        if not self.ranges:
+            raise UsageError(f"{self.name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
+        self.title = (function.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
+        self.own = Path(__file__).parent not in Path(function.__code__.co_filename).parents
+
+    def build(self, n: int, bound: float, route: str = ROUTES[0]) -> PCOC | MPC:
+        """The program for lists of ``n`` numbers, real ones up to ``bound``: PCOC, a layer per round, or what the theorem has.
+
+        That is MPC if the data directs messages, and PCOC if not.
+        """
+        theorem = choice("route", route, ROUTES) == "theorem"
+        return _built(self, n, float(bound), theorem and directed_by_data(self.traced(n, bound)))
+
+    def traced(self, n: int, bound: float) -> Tracing:
+        """What the function does, for the machines that ``n`` numbers need."""
+        return _traced(self, self.machines(n), float(bound))
 
     def for_lengths(self, n: int, bound: float) -> WrittenPCOC:
         """The program for lists of every length up to ``n``."""
-        inputs = _inputs(self.function, self.ranges)
-        return as_pcoc(Tracing(self.name, self.function, inputs, n, bound, lengths=True))
+        if (machines := self.machines(n)) != n:
+            raise UsageError(f"lengths is True; {self.name} has {machines} machines for {n} inputs, and one length.")
+        return as_pcoc(Tracing(self.name, self.function, self.ranges, n, bound, lengths=True))
 
     def truth(self, answer: Truth) -> Truth:
         """States the right answers: a function from the inputs, a list of all machines' for each, to the list of answers."""
-        callable_("truth", answer)
-
-        def answers(rows: Rows) -> Rows:
-            built = self.build(len(rows), _bound(rows))
-            assert isinstance(built, WrittenPCOC)
-            return _as_rows(f"the truth of {self.name}", answer(**self._columns(rows)), len(rows), len(built.outputs))
-
-        object.__setattr__(self, "answer", answers)
+        self._truth = callable_("truth", answer)
         return answer
 
-    def samples(self, draw: Sample) -> Sample:
+    def samples(self, draw: Draw) -> Draw:
         """Says how inputs are drawn for checks: ``draw(random, n)`` gives a row of inputs for every machine."""
-        callable_("samples", draw)
-
-        def sample(random: np.random.Generator, count: int, n: int, bound: float) -> Array:
-            inputs = len(self.build(n, bound).inputs)
-            drawn = [_as_rows(f"the sample of {self.name}", draw(random, n), n, inputs) for _ in range(count)]
-            return np.array(drawn, dtype=float)
-
-        object.__setattr__(self, "sample", sample)
-        object.__setattr__(self, "any_scale", False)
+        self._draw = callable_("samples", draw)
         return draw
 
-    def _columns(self, rows: Rows) -> dict[str, list[Any]]:
+    @property
+    def any_scale(self) -> bool:
+        """Whether samples stay legal if real numbers shrink."""
+        return self._draw is None
+
+    def sample(self, random: np.random.Generator, count: int, n: int, bound: float) -> Array:
+        """Inputs (count, n, c)."""
+        kinds = [each.known(n, bound) for kind in self.ranges.values() for each in _several(kind)]
+        if self._draw is None:
+            drawn = [
+                random.integers(int(k.lo), int(k.hi) + 1, (count, n))
+                if k.integer
+                else random.uniform(k.lo, k.hi, (count, n))
+                for k in kinds
+            ]
+            return np.stack(drawn, axis=-1).astype(float)
+        what = f"the sample of {self.name}"
+        return np.array([_as_rows(what, self._draw(random, n), n, len(kinds)) for _ in range(count)])
+
+    def answers(self, x: Array) -> Array:
+        """The right answers (..., n, outputs) to inputs (..., n, c): by the truth, or else as the program is written."""
+        n = x.shape[-2]
+        if self._truth is None:
+            bound = 2.0 ** np.ceil(np.log2(max(1.0, np.abs(x).max(initial=0.0))))  # it holds for these inputs
+            return interpreter.run(self.traced(n, bound), x)
+        what, width = f"the truth of {self.name}", len(self.traced(n, 1.0).answers)
+        rows = x.reshape(-1, *x.shape[-2:]).tolist()
+        found = [_as_rows(what, self._truth(**self._columns(each)), n, width) for each in rows]
+        return np.array(found).reshape(*x.shape[:-1], width)
+
+    def _columns(self, rows: list[list[float]]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
         place = 0
-        for name, kind in _inputs(self.function, self.ranges).items():
-            several = isinstance(kind, list)
-            width = len(kind) if several else 1
-            found[name] = [
-                [_plain(x) for x in row[place : place + width]] if several else _plain(row[place]) for row in rows
-            ]
+        for name, kind in self.ranges.items():
+            width = len(_several(kind))
+            parts = [[_plain(x) for x in row[place : place + width]] for row in rows]
+            found[name] = parts if isinstance(kind, list) else [part[0] for part in parts]
             place += width
         return found
+
+
+@lru_cache(maxsize=8)
+def _traced(program: Program, machines: int, bound: float) -> Tracing:
+    return Tracing(program.name, program.function, program.ranges, machines, bound)
+
+
+@lru_cache(maxsize=8)
+def _built(program: Program, n: int, bound: float, routed: bool) -> PCOC | MPC:
+    traced = program.traced(n, bound)
+    return as_mpc(traced) if routed else as_pcoc(traced, spare=traced.n - n)
 
 
 def _plain(x: float) -> float:
     return int(x) if float(x).is_integer() else x
 
 
-def _as_rows(what: str, found: Any, n: int, width: int) -> Rows:
+def _several(kind: Any) -> list[Range]:
+    return kind if isinstance(kind, list) else [kind]
+
+
+def _as_rows(what: str, found: Any, n: int, width: int) -> Array:
     """``found`` as a row of ``width`` numbers for each of ``n`` machines."""
     try:
         rows = np.array([np.ravel(row) for row in found], dtype=float)
@@ -85,13 +150,13 @@ def _as_rows(what: str, found: Any, n: int, width: int) -> Rows:
         raise UsageError(f"{what} is {shown(found)}; it must be a row of numbers for each machine.") from error
     if rows.shape != (n, width):
         raise UsageError(f"{what} has shape {rows.shape}; it must be {(n, width)}: one row for each machine.")
-    return rows.tolist()
+    return rows
 
 
 @overload
-def program(function: Callable[..., Any], /) -> FunctionProgram: ...
+def program(function: Callable[..., Any], /) -> Program: ...
 @overload
-def program(**ranges: Range | list[Range]) -> Callable[[Callable[..., Any]], FunctionProgram]: ...
+def program(**ranges: Range | list[Range]) -> Callable[[Callable[..., Any]], Program]: ...
 
 
 def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any:
@@ -100,48 +165,14 @@ def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any
     See docs/compiler.md for what the function can use.
     """
     if function is None:
-        return lambda function: program_of(function, ranges)
-    return program_of(function, {})
+        return lambda function: _registered(Program(function, ranges))
+    return _registered(Program(function, {}))
 
 
-def program_of(function: Callable[..., Any], ranges: dict[str, Any]) -> FunctionProgram:
-    name = getattr(callable_("program", function), "__name__", "program").replace("_", "-")
-    if not hasattr(function, "__code__"):
-        raise UsageError(f"program is {shown(function)}; it must be a function of Python with named inputs.")
-    inputs = _inputs(function, ranges)
-    for each in ranges:
-        if each not in inputs:
-            raise UsageError(
-                f"{name} states a range for {each}, which is none of its inputs: {', '.join(inputs) or 'none'}."
-            )
-    if not inputs:
-        raise UsageError(f"{name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
-
-    @lru_cache(maxsize=4)
-    def build(n: int, bound: float) -> WrittenPCOC:
-        return as_pcoc(Tracing(name, function, inputs, n, bound))
-
-    def answer(rows: Rows) -> Rows:
-        found: Rows = interpreter.run(build(len(rows), _bound(rows)).tracing, np.array([rows]))[0].tolist()
-        return found
-
-    def sample(random: np.random.Generator, count: int, n: int, bound: float) -> Array:
-        drawn = [
-            random.integers(int(k.lo), int(k.hi) + 1, (count, n))
-            if k.integer
-            else random.uniform(k.lo, k.hi, (count, n))
-            for k in build(n, bound).inputs
-        ]
-        return np.stack(drawn, axis=-1).astype(float)
-
-    title = (function.__doc__ or name).strip().splitlines()[0].rstrip(".")
-    OWN_PROGRAMS[name] = FunctionProgram(name, title, build, answer, sample, function=function, ranges=ranges)
-    return OWN_PROGRAMS[name]
-
-
-def _bound(rows: Rows) -> float:
-    """A bound that holds for an input, where only its program's own answer is asked for."""
-    return 2.0 ** np.ceil(np.log2(max(1.0, *(abs(x) for row in rows for x in row))))
+def _registered(made: Program) -> Program:
+    if made.own:
+        OWN_PROGRAMS[made.name] = made
+    return made
 
 
 def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:

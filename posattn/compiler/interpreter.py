@@ -56,9 +56,8 @@ def values_of(tracing: Tracing, x: Array) -> Array:
 def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array, length: Array) -> Array:
     """A part of a message, for every machine: whether there is one (-1), or a word of it."""
     assert value.delivered is not None
-    number, sender, part = value.delivered
-    message = sent[number]
-    senders = np.array(value.senders) if value.senders else np.full(tracing.n, sender)
+    numbers, part = value.delivered
+    message, senders = sent[numbers[0]], np.array(value.senders)  # all messages of a send have the same words
     to, when = (cells[..., each.index][..., senders] for each in (message.to, message.when))
     expected = message.to.pure is not None  # then the places are laid out by the addresses
     there = (senders >= 0) if expected else (to == np.arange(tracing.n))

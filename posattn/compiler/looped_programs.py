@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from posattn.compiler.analysis import Analysis, Known
-from posattn.compiler.expressions import Expression, MemoryCell, maximum
+from posattn.compiler.expressions import Expression, MemoryCell, maximum, minimum
 from posattn.compiler.expressions_to_relu import relu_layers
-from posattn.compiler.programs import joined_stretch, least, total
+from posattn.compiler.programs import joined_stretch
 from posattn.errors import choice
 from posattn.looped.families import FAMILIES
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
@@ -68,8 +68,8 @@ _PARTNER_OR_MEAN = (*_PARTNER, (0, 1), (0, -1), 0)
 _THE_SAME_IF_LESS = (*_PARTNER_IF_LESS, 0, (0, -1), 0)
 
 LOOPED_PROGRAMS: dict[str, LoopedProgram] = {
-    "sum": _scan(total),
-    "min": _scan(least),
+    "sum": _scan(lambda a, b: [a[0] + b[0]]),
+    "min": _scan(lambda a, b: [minimum(a[0], b[0])]),
     "maxsub": _scan(joined_stretch, words=4),
     "sort": LoopedProgram("butterfly", 1, (_PARTNER, _PARTNER_IF_LESS), ((0,),) * 2, _exchange),
     "median-total": LoopedProgram("selector", 1, (_PARTNER_OR_MEAN, _THE_SAME_IF_LESS), ((0,),) * 2, _exchange),

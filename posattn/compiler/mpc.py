@@ -25,6 +25,8 @@ from posattn.compiler.expressions import (
     evaluate_expressions,
 )
 from posattn.compiler.inputs import ParallelProgram
+from posattn.compiler.machine_memory import OVERFLOWS, described_breach
+from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, function, instance, several, whole
 
 
@@ -86,7 +88,8 @@ class MPC(ParallelProgram):
     """A program: ``rounds``, each a function from a machine to its messages, and ``finish``, which gives the answers.
 
     ``memory`` is s, in words. ``longest`` is the number of words of the longest message; the input, which is the first inbox,
-    counts as one. The last ``spare`` machines have no input and give no answer.
+    counts as one. The last ``spare`` machines have no input and give no answer. ``checks`` gives, of a round and a machine,
+    whole numbers that must not exceed 0; the round after the last is the finish.
     """
 
     machines: int
@@ -97,6 +100,7 @@ class MPC(ParallelProgram):
     finish: Callable[[Machine], Sequence[Expression]]
     name: str = "program"
     spare: int = 0
+    checks: Callable[[int, Machine], Sequence[Expression]] = lambda r, machine: []
 
     def __post_init__(self) -> None:
         for field in ("machines", "memory"):
@@ -131,6 +135,14 @@ class MPC(ParallelProgram):
     def one_length(self) -> int | None:
         """The length of all messages; None if they differ."""
         return min(self._all_lengths) if len(self._all_lengths) == 1 else None
+
+    def place(self, r: int) -> str:
+        """What errors call round ``r``, counted from 0."""
+        return f"{self.name}, round {r + 1}"
+
+    def labels(self, steps: int) -> Labels | None:
+        """The names of the rounds of PCOC, ``steps`` for each of the program's, if the program has names for its own."""
+        return None
 
     def view(self) -> Machine:
         """A machine whose inbox is memory cells: for each place the bit, then the words."""
@@ -182,9 +194,14 @@ def run(program: MPC, x: Array) -> Array:
     inbox = np.zeros((*shape, program.places, program.longest + 1))
     inbox[:, own, 0, 0] = 1.0
     inbox[:, own, 0, 1 : 1 + x.shape[-1]] = batch
-    for r in range(len(program.rounds)):
-        inbox = _deliver(program, r, inbox.reshape(*shape, math.prod(inbox.shape[2:])), me)
-    cells = inbox.reshape(*shape, math.prod(inbox.shape[2:]))
+    for r in range(len(program.rounds) + 1):
+        cells = inbox.reshape(*shape, math.prod(inbox.shape[2:]))
+        for count in evaluate_expressions(program.checks(r, program.view()), cells, me):
+            if (count > 0).any():
+                place = tuple(np.argwhere(count > 0)[0])
+                told = described_breach(OVERFLOWS, math.ceil(count[place]), named=True)
+                raise UsageError(f"{program.place(r)}, machine {place[-1]}: it {told}.")
+        inbox = _deliver(program, r, cells, me) if r < len(program.rounds) else inbox
     answers = evaluate_expressions(program.answers(program.view()), cells, me)
     return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], len(answers))
 
@@ -197,7 +214,7 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
     table = np.stack(evaluate_expressions(parts, cells, me), axis=-1) if parts else np.empty((*cells.shape[:2], 0))
     table = table.reshape(*cells.shape[:2], len(messages), program.longest + 2)
     inbox = np.zeros((*cells.shape[:2], program.places, program.longest + 1))
-    where = f"{program.name}, round {r + 1}: machine"
+    where = f"{program.place(r)}: machine"
     for mine, boxes in zip(table, inbox, strict=True):
         filled, received = np.zeros(program.machines, dtype=int), np.zeros(program.machines, dtype=int)
         for i, own in enumerate(mine):

@@ -13,9 +13,8 @@ a multiple of 2^(k-1) of them, so messages are padded to B tuples.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from posattn.compiler import direct_rounds
 from posattn.compiler.analysis import Analysis, Known
 from posattn.compiler.benes import Benes, size_for
 from posattn.compiler.expressions import (
@@ -30,7 +29,7 @@ from posattn.compiler.expressions import (
     select,
     sort_records,
 )
-from posattn.compiler.machine_memory import MISADDRESSES, PASSES_ON, RECEIVES, SENDS
+from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS, PASSES_ON, RECEIVES, SENDS
 from posattn.compiler.mpc import MPC, Inbox, Machine, Received, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.errors import UsageError
@@ -99,36 +98,23 @@ def layout(program: MPC) -> Layout:
     return Layout(program, size_for(program.machines), max(1, most))
 
 
-def fixed_communication(program: PCOC | MPC, direct: bool = False) -> PCOC:
+def fixed_communication(program: PCOC | MPC) -> PCOC:
     """A PCOC program that gives the same answers: the program itself, or for MPC that of Lemma B.1."""
-    return simulate(program, direct) if isinstance(program, MPC) else program
+    return simulate(program) if isinstance(program, MPC) else program
 
 
-def simulate(program: MPC, direct: bool = False) -> PCOC:
-    """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory.
-
-    With ``direct``, a round whose addresses do not depend on the data takes one round, without routing (``direct_rounds``).
-    """
+def simulate(program: MPC) -> PCOC:
+    """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory."""
     plan = layout(program)
-    routed = _routed(plan)
-    straight = [
-        direct_rounds.schedule(program, r, plan.network.machines) if direct else None
-        for r in range(len(program.rounds))
-    ]
-    deliveries = [routed if known is None else _straight(plan, known) for known in straight]
-    words = _input_knowledge(program)
-    views: list[View] = [_from_input, *(delivery.view for delivery in deliveries)]
-    computes: list[tuple[Local, Guard | None]] = []  # the program's own, before every delivery and after the last
-    for r, delivery in enumerate(deliveries):
-        computes.append(_sending(plan, r, words, views[r], delivery))
-        words = _sent_knowledge(program, r, words)
-    computes.append(_finishing(plan, words, views[-1]))
-    rounds = [
-        each
-        for delivery, (compute, guard) in zip(deliveries, computes[1:], strict=True)
-        for each in delivery.rounds(compute, guard)
-    ]
-    start, start_guard = computes[0]
+    words, view = _input_knowledge(program), _from_input
+    computes: list[tuple[Local, Guard]] = []  # the program's own, before every delivery and after the last
+    for r in range(len(program.rounds)):
+        computes.append(_own(plan, r, words, view))
+        words, view = _sent_knowledge(program, r, words), _from_tuples
+    (start, start_guard), *others = [*computes, _own(plan, len(program.rounds), words, view)]
+    *inner, last = plan.network.steps
+    placing = [Round(_receive(plan, step), _placing(plan, step + 1), lambda memory: [_held(plan, memory)]) for step in inner]
+    rounds = [each for own in others for each in (*placing, Round(_receive(plan, last), *own))]
     return PCOC(
         machines=plan.network.machines,
         memory=plan.memory,
@@ -139,49 +125,8 @@ def simulate(program: MPC, direct: bool = False) -> PCOC:
         start_guard=start_guard,
         name=program.name,
         spare=plan.network.machines - program.length,
+        labels=program.labels(len(plan.network.steps)),
     )
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """How the messages of one round travel.
-
-    place: writes a machine's messages into its memory before they leave.
-    rounds: the rounds of communication, given the computation and guard that follow the last one.
-    view: reads the inbox from the memory after the last round.
-    """
-
-    place: Callable[[Expression, list[Sent]], list[Expression]]
-    rounds: Callable[[Local, Guard | None], list[Round]]
-    view: View
-
-
-def _straight(plan: Layout, known: direct_rounds.Schedule) -> Delivery:
-    """All messages travel in one round, each in a block of memory that neither its sender nor its receiver uses twice."""
-
-    def place(me: Expression, messages: list[Sent]) -> list[Expression]:
-        return _filled(plan, known.place([replace(each, when=_sent(plan, me, each)) for each in messages]))
-
-    def rounds(compute: Local, guard: Guard | None) -> list[Round]:
-        return [Round(known.receive, compute, guard)]
-
-    def view(_: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-        return Machine(memory.me, Inbox(_box(present, carried, words) for present, *carried in known.inbox(memory)))
-
-    return Delivery(place, rounds, view)
-
-
-def _routed(plan: Layout) -> Delivery:
-    """Messages travel over the Beneš network."""
-    placing = {step: _placing(plan, step) for step in plan.network.steps}
-    held: Guard = lambda memory: [_held(plan, memory)]  # noqa: E731
-
-    def rounds(compute: Local, guard: Guard | None) -> list[Round]:
-        *inner, last = plan.network.steps
-        found = [Round(_receive(plan, step), placing[step + 1], held) for step in inner]
-        return [*found, Round(_receive(plan, last), compute, guard)]
-
-    return Delivery(lambda me, messages: _as_tuples(plan, me, messages), rounds, _from_tuples)
 
 
 def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]]:
@@ -278,25 +223,29 @@ def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Kno
     return Received(present, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in zip(carried, words, strict=True)))
 
 
-def _sending(
-    plan: Layout, r: int, words: Sequence[Known], view: View, delivery: Delivery
-) -> tuple[Local, Guard | None]:
-    """The program's own round ``r``: the computation that writes its messages for delivery, and the guard."""
+def _own(plan: Layout, r: int, words: Sequence[Known], view: View) -> tuple[Local, Guard]:
+    """The program's own round ``r``, or its finish: the computation that writes messages or answers, and the guard."""
+    program, finish = plan.program, r == len(plan.program.rounds)
 
     def compute(memory: Memory) -> list[Expression]:
-        return delivery.place(memory.me, plan.program.messages(r, view(plan, memory, words)))
+        machine = view(plan, memory, words)
+        return _filled(plan, program.answers(machine)) if finish else _as_tuples(plan, memory.me, program.messages(r, machine))
 
     def guard(memory: Memory) -> list[Excess]:
-        messages = plan.program.messages(r, view(plan, memory, words))
-        sent = [both(each.when >= 1, memory.me < plan.program.machines) for each in messages]
+        machine = view(plan, memory, words)
+        found = [_received(plan, memory)] if view is _from_tuples else []
+        found += [Excess(count, OVERFLOWS) for count in program.checks(r, machine)]
+        if finish:
+            return found
+        messages = program.messages(r, machine)
+        sent = [both(each.when >= 1, memory.me < program.machines) for each in messages]
         lost = [
-            both(bit, either(each.to < 0, each.to >= plan.program.machines))
+            both(bit, either(each.to < 0, each.to >= program.machines))
             for bit, each in zip(sent, messages, strict=True)
         ]
         counted = ((bit, float(each.length)) for bit, each in zip(sent, messages, strict=True))
-        found = [Excess(linear(*counted, constant=-float(plan.program.memory)), SENDS)]
-        found.append(Excess(linear(*((bit, 1.0) for bit in lost)), MISADDRESSES))
-        return [_received(plan, memory), *found] if view is _from_tuples else found
+        found.append(Excess(linear(*counted, constant=-float(program.memory)), SENDS))
+        return [*found, Excess(linear(*((bit, 1.0) for bit in lost)), MISADDRESSES)]
 
     return compute, guard
 
@@ -339,13 +288,6 @@ def _reversed_bits(number: Expression, k: int) -> Expression:
         number = number - digit * (1 << bit)
         total = total + digit * (1 << (k - 1 - bit))
     return total
-
-
-def _finishing(plan: Layout, words: Sequence[Known], view: View) -> tuple[Local, Guard | None]:
-    def compute(memory: Memory) -> list[Expression]:
-        return _filled(plan, plan.program.answers(view(plan, memory, words)))
-
-    return compute, (lambda memory: [_received(plan, memory)]) if view is _from_tuples else None
 
 
 def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:

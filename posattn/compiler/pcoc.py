@@ -67,6 +67,7 @@ class PCOC(ParallelProgram):
         outputs: the memory positions that hold the answer at the end.
         start: the first local computation, which by default changes nothing. ``start_guard`` is its guard.
         spare: how many machines, the last ones, have neither input nor output.
+        labels: the names of rounds and variables, if the program has any.
     """
 
     machines: int
@@ -78,6 +79,7 @@ class PCOC(ParallelProgram):
     start_guard: Guard | None = None
     name: str = "program"
     spare: int = 0
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         for field in ("machines", "memory"):
@@ -142,11 +144,6 @@ class PCOC(ParallelProgram):
     def lengths(self) -> bool:
         """Whether it is for lists of every length: then the last input of all machines is the length."""
         return False
-
-    @property
-    def labels(self) -> Labels | None:
-        """The names of rounds and variables, if the program has any."""
-        return None
 
     @property
     def guarded(self) -> bool:

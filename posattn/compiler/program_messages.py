@@ -18,8 +18,9 @@ from posattn.compiler.program_numbers import (
     select,
     total,
     traced,
+    within,
 )
-from posattn.errors import UsageError, shown
+from posattn.errors import UsageError, shown, whole
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,21 @@ class Send:
     to: tuple[Any, ...]
     words: tuple[Any, ...]
     when: tuple[Any, ...]
+    most: int | None
 
 
-def send(to: Any, *words: Any, when: Any = 1) -> Send:
-    """A message of ``words`` for the machine ``to``, or for each of a list, sent where the bit ``when`` is 1."""
+def send(to: Any, *words: Any, when: Any = 1, most: int | None = None) -> Send:
+    """A message of ``words`` for the machine ``to``, or for each of a list, sent where the bit ``when`` is 1.
+
+    ``most`` states how many of these messages arrive at a machine at most; every level checks it.
+    """
     addresses = tuple(to) if isinstance(to, (list, tuple, range)) else (to,)
     bits = tuple(when) if isinstance(when, (list, tuple)) else (when,) * len(addresses)
     if len(bits) != len(addresses):
         raise UsageError(f"a message has {len(addresses)} addresses and {len(bits)} bits of when; give one for each.")
     if not words:
         raise UsageError("a message has no words; it must have at least one.")
-    return Send(addresses, words, bits)
+    return Send(addresses, words, bits, None if most is None else whole("most", most))
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,14 @@ class Inbox(Sequence[Place]):
     ``inbox[q]`` is the q-th message that there is; after the last one messages are empty.
     """
 
-    def __init__(self, places: Sequence[Place], words: int):
+    def __init__(self, places: Sequence[Place], words: int, most: int | None = None):
         zero = traced(as_expression)(0.0)
         self.places, self.empty = list(places), Place(zero, (zero,) * words)
+        if most is not None and most < len(self):
+            there = within(self.count(), 0, most)
+            if most == 1:  # all others are empty, and their words 0
+                words_of = zip(*(place.words for place in self.places), strict=True)
+                self.places = [Place(there, tuple(one_of(total(column), column) for column in words_of))]
 
     def __len__(self) -> int:
         return len(self.places)

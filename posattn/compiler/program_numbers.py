@@ -114,8 +114,8 @@ class Value(MemoryCell):
     """A number of a program: how it is computed from others (``x``; None if it is given), and in which round and line.
 
     ``pure`` is set if it depends on the machine's number alone: the same without other values. ``source`` and ``senders`` are
-    set if it is received: the sender's number, and who sends to each machine (-1: nobody). ``delivered`` names the message that
-    it is a part of: (send, sender or place, which word, or -1 for whether there is one).
+    set if it is received: the sender's number, and who sends to each machine (-1: nobody). ``delivered`` says which part of a
+    message it is: for each machine the number of the message at its sender, and which word (-1: whether there is one).
     """
 
     def __init__(self, index: int, x: Expression | None, r: int, line: int):
@@ -137,7 +137,7 @@ class Value(MemoryCell):
     pure: Expression | None
     source: "Value | None"
     senders: tuple[int, ...]
-    delivered: tuple[int, int, int] | None
+    delivered: tuple[tuple[int, ...], int] | None
 
     def __bool__(self) -> bool:
         known_of(self)

@@ -1,202 +1,274 @@
-"""Programs with fixed communication, each a few lines of PCOC: scans, trees, sorting networks.
+"""The programs of the library, each a function of the front end (docs/compiler.md), with its answers in plain Python.
 
-A scan doubles its reach every round; a sorting network exchanges with partners that depend on the round alone. Every builder
-takes the number of machines and a bound on the numbers.
+A scan doubles its reach every round; a sorting network exchanges with partners that depend on the round alone; in the last
+three programs the data decides where messages go, or everyone hears everything. Real inputs lie within the bound.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from statistics import median as middle
+from typing import Any
 
-from posattn.compiler.analysis import Known
-from posattn.compiler.expressions import Expression, Memory, by_machine, equal, maximum, minimum, select
-from posattn.compiler.pcoc import PCOC, Local, Round
+from posattn.compiler.function_programs import program
+from posattn.compiler.program_messages import send
+from posattn.compiler.program_numbers import N, Real, Whole, by_machine, clamp, lookup, maximum, minimum, select
+from posattn.errors import UsageError
 
-Words = Sequence[Expression]
-Combine = Callable[[Words, Words], Words]
-
-
-def doublings(machines: int) -> list[int]:
-    """1, 2, 4, ... below the number of machines."""
-    return [1 << r for r in range((machines - 1).bit_length())]
+# --- scans and trees (Figure 7, left) ----------------------------------------------------------------------------------
 
 
-def copies(count: int) -> Local:
-    """The start of a program whose memory holds its number ``count`` times."""
-    return lambda memory: [memory[0]] * count
+def doublings(n: int) -> list[int]:
+    """1, 2, 4, ... below n."""
+    return [1 << r for r in range((n - 1).bit_length())]
 
 
-# --- scans and trees (Figure 7, left) ---------------------------------------------------------------------------------
+@program
+def prefix_sum(me: Any, n: int, x: Any) -> Any:
+    """x_1 + ... + x_i."""
+    for reach in doublings(n):
+        x = x + (yield send(me + reach, x, when=me < n - reach)).get()
+    return x
 
 
-def scan(
-    name: str, machines: int, bound: float, combine: Combine, words: int = 1, blank_is_neutral: bool = False
-) -> PCOC:
-    """x_1 ∘ ... ∘ x_i at machine i in log2 N rounds: in round r machine i receives from machine i - 2^r.
-
-    A value has ``words`` words, all equal to the input at first. Memory holds it twice: one copy to keep and one to send.
-    """
-
-    def step(reach: int) -> Round:
-        def compute(memory: Memory) -> list[Expression]:
-            mine, theirs = memory[:words], memory[words:]
-            joined = combine(theirs, mine)
-            if not blank_is_neutral:
-                joined = [select(memory.me >= reach, new, old) for new, old in zip(joined, mine, strict=True)]
-            return [*joined, *joined]
-
-        return Round(
-            lambda i: [(i, range(words)), *([(i - reach, range(words, 2 * words))] if i >= reach else [])], compute
-        )
-
-    rounds = tuple(step(reach) for reach in doublings(machines))
-    return PCOC(machines, 2 * words, (Known(-bound, bound),), rounds, (words - 1,), copies(2 * words), name=name)
+@prefix_sum.truth
+def _(x: list[float]) -> Any:
+    return list(accumulate(x))
 
 
-def total(a: Words, b: Words) -> Words:
-    return [a[0] + b[0]]
+prefix_sum.task = "sum"
 
 
-def least(a: Words, b: Words) -> Words:
-    return [minimum(a[0], b[0])]
+@program
+def prefix_min(me: Any, n: int, x: Any) -> Any:
+    """min(x_1..x_i)."""
+    for reach in doublings(n):
+        x = minimum(x, (yield send(me + reach, x, when=me < n - reach)).get(empty=x))
+    return x
 
 
-def joined_stretch(a: Words, b: Words) -> Words:
+@prefix_min.truth
+def _(x: list[float]) -> Any:
+    return list(accumulate(x, min))
+
+
+prefix_min.task = "min"
+
+
+def up_the_tree(me: Any, n: int, reach: int, x: Any) -> Any:
+    """A step of the binary tree whose root is the last machine."""
+    return send(me + reach, x, when=by_machine((n - 1 - i) % (2 * reach) == reach for i in range(n)))
+
+
+@program
+def tree_sum(me: Any, n: int, x: Any) -> Any:
+    """The sum, at the last machine."""
+    for reach in doublings(n):
+        x = x + (yield up_the_tree(me, n, reach, x)).get()
+    return select(me == n - 1, x, 0)
+
+
+@tree_sum.truth
+def _(x: list[float]) -> Any:
+    return [*[0] * (len(x) - 1), sum(x)]
+
+
+@program
+def tree_min(me: Any, n: int, x: Any) -> Any:
+    """The minimum, at the last machine."""
+    for reach in doublings(n):
+        x = minimum(x, (yield up_the_tree(me, n, reach, x)).get(empty=x))
+    return select(me == n - 1, x, 0)
+
+
+@tree_min.truth
+def _(x: list[float]) -> Any:
+    return [*[0] * (len(x) - 1), min(x)]
+
+
+def joined_stretch(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     """Joins two neighbouring stretches. A stretch is (sum, best prefix sum, best suffix sum, best sum of neighbours)."""
     best = maximum(maximum(a[3], b[3]), a[2] + b[1])
     return [a[0] + b[0], maximum(a[1], a[0] + b[1]), maximum(b[2], b[0] + a[2]), best]
 
 
-def prefix_sum(machines: int, bound: float) -> PCOC:
-    return scan("prefix-sum", machines, bound, total, blank_is_neutral=True)
-
-
-def prefix_min(machines: int, bound: float) -> PCOC:
-    return scan("prefix-min", machines, bound, least)
-
-
-def max_subarray(machines: int, bound: float) -> PCOC:
+@program
+def max_subarray(me: Any, n: int, x: Any) -> Any:
     """The largest sum of neighbours so far."""
-    return scan("max-subarray", machines, bound, joined_stretch, words=4)
+    stretch = [x] * 4
+    for reach in doublings(n):
+        before = (yield send(me + reach, *stretch, when=me < n - reach))[0]
+        pairs = zip(joined_stretch(before.words, stretch), stretch, strict=True)
+        stretch = [select(me >= reach, joined, own) for joined, own in pairs]
+    return stretch[3]
 
 
-def tree(name: str, machines: int, bound: float, combine: Combine) -> PCOC:
-    """x_1 ∘ ... ∘ x_N at the last machine and 0 elsewhere: a binary tree whose root is the last machine."""
-
-    def listens(i: int, reach: int) -> bool:
-        from_root = machines - 1 - i
-        return from_root % (2 * reach) == 0 and i >= reach
-
-    def step(reach: int) -> Round:
-        def compute(memory: Memory) -> list[Expression]:
-            (joined,) = combine([memory[1]], [memory[0]])
-            value = select(by_machine(listens(i, reach) for i in range(machines)), joined, memory[0])
-            if 2 * reach >= machines:
-                value = select(equal(memory.me, machines - 1), value, 0)
-            return [value, value]
-
-        return Round(lambda i: [(i, (0,)), *([(i - reach, (1,))] if listens(i, reach) else [])], compute)
-
-    rounds = tuple(step(reach) for reach in doublings(machines))
-    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name=name)
+@max_subarray.truth
+def _(x: list[float]) -> Any:
+    return [max(sum(x[j : k + 1]) for k in range(i + 1) for j in range(k + 1)) for i in range(len(x))]
 
 
-def tree_sum(machines: int, bound: float) -> PCOC:
-    return tree("tree-sum", machines, bound, total)
+max_subarray.task = "maxsub"
 
 
-def tree_min(machines: int, bound: float) -> PCOC:
-    return tree("tree-min", machines, bound, least)
+# --- sorting networks (Figure 7, right) --------------------------------------------------------------------------------
 
 
-# --- sorting networks (Figure 7, right) -------------------------------------------------------------------------------
+def exchanges(n: int, ascend: bool) -> Any:
+    """Every machine's partner in each step of a bitonic sort, and whether it keeps the smaller number.
 
-
-def exchange(
-    machines: int, senders: Callable[[int, int], Sequence[int]], keeps_less: Callable[[int], bool], words: int = 1
-) -> Round:
-    """Machine i compares the words w of two machines, ``senders(i, w)``, and keeps the smaller or the larger."""
-
-    def receive(i: int) -> list[tuple[int, Sequence[int]]]:
-        return [(sender, (place * words + w,)) for w in range(words) for place, sender in enumerate(senders(i, w))]
-
-    def compute(memory: Memory) -> list[Expression]:
-        less = by_machine(keeps_less(i) for i in range(machines))
-        pairs = zip(memory[:words], memory[words:], strict=True)
-        kept = [select(less, minimum(mine, theirs), maximum(mine, theirs)) for mine, theirs in pairs]
-        return [*kept, *kept]
-
-    return Round(receive, compute)
-
-
-def odd_even_sort(machines: int, bound: float) -> PCOC:
-    """Neighbours exchange, first (0, 1), (2, 3), ..., then (1, 2), (3, 4), ..., in turn.
-
-    The text says that N - 1 rounds are enough; 4, 3, 2, 1 needs all N.
+    Blocks ascend and descend in turn, and partners differ in one bit. With ``ascend`` all blocks ascend, and the first step of
+    a block mirrors it. Then a list of any length is sorted: a machine keeps its number where the partner is missing.
     """
-
-    def step(parity: int) -> Round:
-        def senders(i: int, w: int) -> tuple[int, int]:
-            other = i + 1 if i % 2 == parity else i - 1
-            return i, other if 0 <= other < machines else i
-
-        return exchange(machines, senders, lambda i: i % 2 == parity)
-
-    rounds = tuple(step(r % 2) for r in range(machines))
-    return PCOC(machines, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name="odd-even-sort")
+    for block in (2 * reach for reach in doublings(n)):
+        for reach in reversed(doublings(block)):
+            flip = block - 1 if ascend and 2 * reach == block else reach
+            less = [(i & reach > 0) == (not ascend and i & block > 0) for i in range(n)]
+            yield [i ^ flip for i in range(n)], less
 
 
-def bitonic_rounds(machines: int, held: Sequence[int]) -> tuple[Round, ...]:
-    """Batcher's bitonic sort of 2^k machines, k (k + 1) / 2 rounds: partners differ in one bit.
-
-    Word w is a number at the first ``held[w]`` machines and a blank at the others. Blanks are sorted as if they were larger
-    than all numbers. Where they lie does not depend on the numbers, so the oracle knows it, and nothing is compared with them.
-    """
-
-    def step(block: int, reach: int) -> Round:
-        less = [bool(i & reach) == bool(i & block) for i in range(machines)]
-        senders = [[_compared(full, i, i ^ reach, less[i]) for i in range(machines)] for full in numbers]
-        numbers[:] = [[bool(pair) for pair in row] for row in senders]
-        return exchange(machines, lambda i, w: senders[w][i], lambda i: less[i], len(held))
-
-    numbers = [[i < count for i in range(machines)] for count in held]  # by word and machine: whether it is no blank
-    return tuple(step(block, reach) for block, reach in bitonic_steps(machines))
+def exchange(x: Any, partners: list[int], keeps_less: list[bool]) -> Any:
+    """The smaller or the larger of a machine's number and its partner's; its own where the partner is missing."""
+    there = [0 <= partner < len(partners) for partner in partners]
+    other = (yield send(by_machine(partners), x, when=by_machine(there))).get(empty=x)
+    return select(by_machine(keeps_less), minimum(x, other), maximum(x, other))
 
 
-def _compared(full: Sequence[bool], i: int, partner: int, keeps_less: bool) -> list[int]:
-    """The machines whose words machine ``i`` compares. A number beside a blank goes to the machine that keeps less, twice."""
-    numbers = [machine for machine in (i, partner) if full[machine]]
-    return numbers if len(numbers) == 2 else numbers * 2 * keeps_less
+@program
+def bitonic_sort(me: Any, n: int, x: Any) -> Any:
+    """Sorting, log² N rounds."""
+    for partners, keeps_less in exchanges(n, ascend=n & (n - 1) > 0):
+        x = yield from exchange(x, partners, keeps_less)
+    return x
 
 
-def bitonic_steps(machines: int) -> list[tuple[int, int]]:
-    """(block, reach): machines i and i ^ reach exchange, ascending where i & block is 0."""
-    log = (machines - 1).bit_length()
-    return [(2 << stage, 1 << step) for stage in range(log) for step in reversed(range(stage + 1))]
+@program
+def odd_even_sort(me: Any, n: int, x: Any) -> Any:
+    """Sorting, neighbours exchange."""
+    for r in range(n):  # the text says that n - 1 rounds are enough; 4, 3, 2, 1 needs all n
+        first = [(i + r) % 2 == 0 for i in range(n)]
+        x = yield from exchange(x, [i + 1 if first[i] else i - 1 for i in range(n)], first)
+    return x
 
 
-def bitonic_sort(machines: int, bound: float) -> PCOC:
-    """Bitonic sort, with spare machines up to the next power of two."""
-    size = 1 << (machines - 1).bit_length()
-    rounds, spare = bitonic_rounds(size, [machines]), size - machines
-    return PCOC(size, 2, (Known(-bound, bound),), rounds, (0,), copies(2), name="bitonic-sort", spare=spare)
+@bitonic_sort.truth
+@odd_even_sort.truth
+def _(x: list[float]) -> Any:
+    return sorted(x)
 
 
-def median(machines: int, bound: float) -> PCOC:
-    """The median of x_1..x_i at machine i.
+bitonic_sort.task = odd_even_sort.task = "sort"
 
-    Word p belongs to the list x_1..x_p. All lists are sorted at once. Then machine p receives the two middle values of list p,
-    at positions p and N + p, and nothing else.
-    """
-    size = 1 << (machines - 1).bit_length()
 
-    def receive(p: int) -> list[tuple[int, Sequence[int]]]:
-        return [(p // 2, (p,)), ((p + 1) // 2, (machines + p,))] if p < machines else []
+@program
+def median(me: Any, n: int, x: Any) -> Any:
+    """The median of x_1..x_i, by sorting."""
+    words = [x] * n  # word p is a number of the list x_1..x_p at the machines up to p
+    for partners, keeps_less in exchanges(n, ascend=True):
+        others = (yield send(by_machine(partners), *words, when=by_machine(j < n for j in partners)))[0]
+        for p in range(n):
+            kept = select(by_machine(keeps_less), minimum(words[p], others[p]), maximum(words[p], others[p]))
+            words[p] = select(by_machine(max(i, j) <= p for i, j in enumerate(partners)), kept, words[p])
+    places = [2 * me, 2 * me + 1, 2 * me - 1, 2 * me]  # the lists whose lower middle is here, then whose upper one is
+    sends = [send(p, lookup(words, clamp(p, 0, n - 1)), when=(p >= 0) & (p < n)) for p in places]
+    return sum(heard.get() for heard in (yield sends)) / 2
 
-    def middle(memory: Memory) -> list[Expression]:
-        total = memory[0]
-        for word in memory[1:]:
-            total = total + word
-        return [total * 0.5] * len(memory)
 
-    rounds = (*bitonic_rounds(size, range(1, machines + 1)), Round(receive, middle))
-    inputs, start = (Known(-bound, bound),), copies(2 * machines)
-    return PCOC(size, 2 * machines, inputs, rounds, (0,), start, name="median", spare=size - machines)
+@median.truth
+def _(x: list[float]) -> Any:
+    return [middle(x[: i + 1]) for i in range(len(x))]
+
+
+median.task = "median"
+
+
+# --- messages that the data directs ------------------------------------------------------------------------------------
+
+
+@program(key=Whole(0, N - 1), value=Real())
+def word_count(me: Any, n: int, key: Any, value: Any) -> Any:
+    """Sums of values by key."""
+    return (yield send(key, value)).sum()
+
+
+@word_count.truth
+def _(key: list[int], value: list[float]) -> Any:
+    return [sum(x for k, x in zip(key, value, strict=True) if k == j) for j in range(len(key))]
+
+
+@program(follows=Whole(0, N))
+def list_ranking(me: Any, n: int, follows: Any) -> Any:
+    """Distance from the end of a list."""
+    distance = follows < n
+    for _ in doublings(n):
+        asked = (yield send(follows, me, when=follows < n, most=1))[0]
+        told = (yield send(asked[0], follows, distance, when=asked.present, most=1))[0]
+        follows, distance = select(told.present, told[0], follows), distance + told[1]
+    return distance
+
+
+@list_ranking.truth
+def _(follows: list[int]) -> Any:
+    def distance(i: int) -> int:
+        node, count = i, 0
+        while (node := follows[node]) != len(follows):
+            count += 1
+            if count > len(follows):
+                raise UsageError(f"the list of node {i} never ends.")
+        return count
+
+    return [distance(i) for i in range(len(follows))]
+
+
+@list_ranking.samples
+def _(random: Any, n: int) -> Any:
+    """A random order of the nodes, which may be cut into two."""
+    order, cut, follows = random.permutation(n), random.integers(0, n), [n] * n
+    for place, (here, following) in enumerate(pairwise(order)):
+        if place != cut:
+            follows[here] = following
+    return follows
+
+
+LETTERS, HOPS = 26, 3
+
+
+@program(letter=Whole(0, LETTERS - 1), k=Whole(0, HOPS))
+def khop(me: Any, n: int, letter: Any, k: Any) -> Any:
+    """k-hop induction heads."""
+    letters = [place[0] for place in (yield send(range(n), letter))]
+    hop = n  # the place after the latest earlier one of the same letter
+    for j, other in enumerate(letters):
+        hop = select((me > j) & (other == letter), j + 1, hop)
+    hops, at = [place[0] for place in (yield send(range(n), hop))], me
+    for done in range(HOPS):
+        at = select(k > done, lookup([*hops, n], at), at)
+    return lookup([*letters, -1], at)
+
+
+@khop.truth
+def _(letter: list[int], k: list[int]) -> Any:
+    """The letter k hops away, or -1: a hop goes to the place after the latest earlier occurrence of the letter."""
+
+    def hop(j: int | None) -> int | None:
+        places = [] if j is None else [q for q in range(j) if letter[q] == letter[j]]
+        return places[-1] + 1 if places else None
+
+    answers = []
+    for i, hops in enumerate(k):
+        at: int | None = i
+        for _ in range(hops):
+            at = hop(at)
+        answers.append(-1 if at is None else letter[at])
+    return answers
+
+
+khop.task = "khop"
+
+
+@khop.samples
+def _(random: Any, n: int) -> Any:
+    """Letters from five neighbours in the alphabet, no two alike side by side; and one hop count for all machines."""
+    steps = [random.integers(0, 5), *random.integers(1, 5, n - 1)]
+    first, hops = random.integers(0, LETTERS - 4), random.integers(0, HOPS + 1)
+    return [(first + each % 5, hops) for each in accumulate(steps)]
+

@@ -6,7 +6,9 @@ from functools import cache
 import pandas as pd
 
 from posattn.compiled_run import CompiledRun
-from posattn.compiler import PROGRAMS, compile
+from posattn.compiler import compile
+from posattn.compiler.library import program as program_of
+from posattn.compiler.library import solving
 from posattn.experiments.measures import Measure
 
 LABEL = "compiled"
@@ -16,15 +18,14 @@ LABEL = "compiled"
 def compiled_run(program: str, n: int) -> CompiledRun:
     """A program of the library, compiled for lists of n numbers or sequences of n tokens.
 
-    ``khop`` has a machine per letter and is sparse: at n = 30 the large matrices would take four GiB.
+    A sequence is the hop count and then letters, and has a machine for each letter.
     """
-    if PROGRAMS[program].task != "khop":
-        return CompiledRun(program, compile(program, machines=n))
-    return CompiledRun(program, compile(program, machines=n - 1, bound=1.0, direct=True, sparse=True))
+    machines = n - 1 if program_of(program).task == "khop" else n
+    return CompiledRun(program, compile(program, machines=machines))
 
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
-    """Rows per task that a program solves, and length; of several programs for a task the last of the library is taken."""
-    solving = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
-    tables = [measure.rows(compiled_run(solving[task], n)) for n in lengths for task in tasks if task in solving]
+    """Rows per task that a program solves, and length; of several programs for a task the first of the library is taken."""
+    programs = [row.name for row in map(solving, tasks) if row is not None]
+    tables = [measure.rows(compiled_run(name, n)) for n in lengths for name in programs]
     return pd.concat(tables, ignore_index=True).assign(series=LABEL)

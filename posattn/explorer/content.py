@@ -18,7 +18,7 @@ from posattn.compiler import PROGRAMS, Program, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.compiler.message_programs import LETTERS
+from posattn.compiler.programs import LETTERS
 from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
@@ -31,7 +31,7 @@ from posattn.tasks import FIVE_TASKS, TASKS
 _EXAMPLES = 12  # inputs to try per program
 _LARGEST_EXAMPLE = 8.0
 LONGEST = 64  # the longest list for networks of every length
-# Programs to step through, and their machines (or tokens): few for programs of MPC, which take many rounds.
+# Programs to step through, and their machines (or tokens).
 STEPPED = {
     "prefix-sum": 8,
     "prefix-min": 8,
@@ -55,8 +55,8 @@ _ABOUT = {
     "input": "Attention compares the numbers.",
     "both": "Attention compares the numbers and their positions.",
 }
-# The program that solves a task: the last of several in the library.
-_SOLVING = {row.task: row.name for row in PROGRAMS.values() if row.task is not None}
+# The program that solves a task: the first of several in the library.
+_SOLVING = {row.task: row.name for row in reversed(PROGRAMS.values()) if row.task is not None}
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Content:
         """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""
         if (name, machines) in self.compiled:
             return self.compiled[name, machines]
-        compiled = compile_program(name, machines, values="lean", direct=True)
+        compiled = compile_program(name, machines)
         number = self.compiled[name, machines] = self.add(compiled.model)
         own = compiled.program.name
         self.programs.append(_described(own, compiled.source, machines, number, own, labels=compiled.model.labels))

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from posattn.compiler.benes import size_for
 from posattn.compiler.library import PROGRAMS, program
-from posattn.compiler.mpc import MPC
-from posattn.compiler.mpc_to_pcoc import simulate
+from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
@@ -51,7 +50,7 @@ def graph_of(name: str, machines: int) -> Graph:
     if name == "benes":
         return benes_graph(whole("machines", machines))
     built = program(name).build(whole("machines", machines), 1.0)
-    graph = program_graph(simulate(built) if isinstance(built, MPC) else built)
+    graph = program_graph(fixed_communication(built))
     if name in _TREES:
         tree = program_graph(PROGRAMS[_TREES[name]].build(machines, 1.0))  # type: ignore[arg-type]
         graph = replace(graph, orange=leading_to(tree, machines - 1) & graph.arrows)

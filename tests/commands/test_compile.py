@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 def test_compile_shows_sizes_and_that_all_levels_agree(posattn_command):
     code, shown, error = posattn_command("compile", "prefix-min", "--machines", 4, "--check", "--save", "here")
     assert (code, error) == (0, "")
-    assert "R + 1 = 3" in shown and shown.count("yes") == 5 and "NO" not in shown
+    assert "R + 1 = 3" in shown and shown.count("yes") == 7 and "NO" not in shown
     loaded = posattn.load("here")
     assert isinstance(loaded, CompiledRun) and len(loaded) == 1
     assert loaded.model()(torch.tensor([3.0, 1.0, 2.0, 0.0])).tolist() == [3, 1, 1, 0]
@@ -33,7 +33,7 @@ def test_the_list_of_programs(posattn_command):
 
 
 def test_programs_of_several_inputs_are_saved_too(posattn_command):
-    posattn_command("compile", "word-count", "--machines", 2, "--save", "counter", "--values", "lean")
+    posattn_command("compile", "word-count", "--machines", 2, "--save", "counter")
     code, shown, _ = posattn_command("predict", "counter", "1,2.5,1,4")
     assert code == 0 and "6.5000" in shown and "1 2.5" in shown
     code, _, error = posattn_command("evaluate", "counter")
@@ -47,7 +47,7 @@ def test_a_bound_that_a_program_does_not_read_is_named(posattn_command):
         "self-attention": "-1 to 1, and from -1 to 1",
     }
     for name in (*taken, "prefix-sum", "word-count"):
-        code, shown, _ = posattn_command("compile", name, "--machines", 2, "--bound", 37, "--values", "lean")
+        code, shown, _ = posattn_command("compile", name, "--machines", 2, "--bound", 37)
         said = [line for line in shown.splitlines() if line.startswith("The bound")]
         own = [f"The bound of 37 does not matter: {name} takes numbers from {taken[name]}."] if name in taken else []
         assert code == 0 and said == own
@@ -107,6 +107,7 @@ def test_programs_of_ones_own_go_through_every_verb(posattn_command, tmp_path):
     assert (code, error) == (0, "") and "as written" in shown and "NO" not in shown
     code, shown, _ = posattn_command("predict", "own", "1,2,3", "--task-file", "my.py", "--trace", "trace.json")
     assert code == 0 and "3.0000 2.0000" in shown and shown.count("+0.0000 +0.0000") == 3
+    assert "Trace: trace.json" in shown
     rounds = json.loads((tmp_path / "trace.json").read_text())["rounds"]
     assert rounds[0]["variables"]["double"] == [2, 4, 6] and rounds[1]["variables"]["answer[0]"] == [3, 1, 2]
     assert rounds[0]["at"] == "prefix-sum (my.py:9), round 0"

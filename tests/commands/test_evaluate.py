@@ -51,7 +51,7 @@ def test_a_network_of_the_package_is_tested_like_a_run(posattn_command):
 
 
 def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_command):
-    posattn_command("compile", "khop", "--machines", 2, "--direct", "--values", "lean", "--save", "hops")
+    posattn_command("compile", "khop", "--machines", 2, "--save", "hops")
     code, shown, error = posattn_command("evaluate", "hops", "--samples", 50)
     assert (code, error) == (0, "") and "compiled khop" in shown and "accuracy_found" in shown
     table = posattn.load("hops").evaluate(samples=50)

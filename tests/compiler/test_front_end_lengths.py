@@ -36,8 +36,9 @@ UNCHANGED = [
 
 
 def example(name):
-    found = [files.execute(EXAMPLES / file, "program").get(name) for file in ("library_programs.py", "programs.py")]
-    return next(row for row in found if row is not None)
+    """A program of the library or of docs/examples."""
+    found = PROGRAMS.get(name.replace("_", "-"))
+    return files.execute(EXAMPLES / "programs.py", "program")[name] if found is None else found
 
 
 @program(near=[Whole(0, N)] * 2, start=Bit)
@@ -173,9 +174,12 @@ def test_other_lengths_and_other_programs_are_refused_in_a_sentence(unchecked):
     for count in (0, 5):
         with pytest.raises(UsageError, match=f"^the list has {count} numbers; this compiled program takes 1 to 4\\.$"):
             model(torch.zeros(count))
-    built = PROGRAMS["prefix-sum"].build(4, 1.0)
-    with pytest.raises(UsageError, match=r"^lengths is True; .* is written round by round for one length; a function"):
-        posattn.compile(built if built.labels is None else compile_program(built).program, lengths=True)
+    with pytest.raises(UsageError, match=r"^lengths is True; prefix-sum is written round by round for one length; a function"):
+        posattn.compile(PROGRAMS["prefix-sum"].build(4, 1.0), lengths=True)
+    with pytest.raises(UsageError, match=r"^lengths is True; self-attention has 9 machines for 3 inputs, and one length\.$"):
+        posattn.compile("self-attention", 3, lengths=True)
+    with pytest.raises(UsageError, match=r"^lengths is True and route 'theorem'; a network for lists of every length is lean"):
+        posattn.compile("prefix-sum", 3, lengths=True, route="theorem")
     with pytest.raises(UsageError, match=re.escape("lengths is 3; it must be True or False.")):
         posattn.compile(example("prefix_sum"), 4, lengths=3)
     assert "is told the length of its list" in missing(model.config, "show")

@@ -18,7 +18,7 @@ def test_tokens_are_letters_and_hops_and_answers_are_tokens_again():
 
 
 def test_it_answers_letters_in_and_out_of_distribution():
-    run = CompiledRun("khop", posattn.compile("khop", 4, direct=True, sparse=True))
+    run = CompiledRun("khop", posattn.compile("khop", 4, sparse=True))
     for domain in ("id", "ood"):
         x, y = KHOP.sample(40, n=5, domain=domain, seed=3)
         assert (run.predict(x)[0].argmax(dim=-1) == y).all()
@@ -29,7 +29,7 @@ def test_it_answers_letters_in_and_out_of_distribution():
 
 
 def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
-    run = CompiledRun("khop", posattn.compile("khop", 4, direct=True, sparse=True))
+    run = CompiledRun("khop", posattn.compile("khop", 4, sparse=True))
     for tokens, said in (([2, 5, 6], "3"), (2, "no")):
         with pytest.raises(UsageError, match=f"^the sequence has {said} tokens; this compiled program takes 5\\.$"):
             run.predict(tokens)

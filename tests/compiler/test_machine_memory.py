@@ -11,7 +11,6 @@ import torch
 
 from posattn import UsageError
 from posattn.compiler import MPC, Known, Message, compile_program, mpc, pcoc
-from posattn.compiler.direct_rounds import schedule
 from posattn.compiler.machine_memory import BREACHES, breach_code, memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.mpc_to_pcoc import layout, simulate
 
@@ -133,7 +132,7 @@ def test_all_levels_refuse_the_same_inputs_and_answer_the_others_alike(rounds):
 def compiled():
     """The program, and its networks with hardmax and softmax."""
     program = letters()
-    return program, *(compile_program(program, values="lean", epsilon=epsilon) for epsilon in (None, 0.1))
+    return program, *(compile_program(program, epsilon=epsilon) for epsilon in (None, 0.1))
 
 
 def sent(*rows):
@@ -180,26 +179,12 @@ def ring(last):
 
 def test_known_addresses_of_no_machine_are_told_if_they_are_used():
     program = ring(MACHINES + 3)
-    compiled = compile_program(program, direct=True)
-    assert len(compiled.program.rounds) == 1
+    compiled = compile_program(program)
     quiet, loud = np.zeros((1, MACHINES, 1)), np.array([[[0.0], [0.0], [1.0], [0.0]]])
     for run in (lambda x: mpc.run(program, x), lambda x: pcoc.run(compiled.program, x), compiled.run):
         assert run(quiet)[0, :, 0].tolist() == [0, 1, 1, 1]
         with pytest.raises(UsageError, match="machine 2 sends"):
             run(loud)
-
-
-def test_long_messages_that_meet_are_routed_even_if_they_are_few():
-    """Two messages of three words are fewer than the four places, but more than the four words."""
-
-    def send(machine):
-        return [Message(machine.me, (1,)), Message(0, (1, 2, 3), machine.inbox[0].words[0])]
-
-    program = MPC(4, 4, 3, (Known(0, 1, True),), (send,), lambda m: [m.inbox[0].present], name="few")
-    assert program.places == 4 and schedule(program, 0, 4) is None
-    fixed = simulate(program, direct=True)
-    with pytest.raises(UsageError, match="machine 0 receives 3 words more"):
-        pcoc.run(fixed, np.array([[1.0], [1.0], [0.0], [0.0]]))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +202,7 @@ def test_addresses_are_whole_and_conditions_are_bits(message, told):
 
 def test_an_exported_program_answers_a_breach_with_what_is_no_number(unchecked):
     program = ring(MACHINES)
-    model = compile_program(program, direct=True, values="lean").model
+    model = compile_program(program).model
     traced = torch.export.export(model, (torch.zeros(2, MACHINES),)).module()
     x = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     found = traced(x)
@@ -252,7 +237,7 @@ def test_a_sender_s_words_are_counted_not_its_messages():
         return [Message(0, (1,), 0), *(Message(to, (1, 2, 3), machine.inbox[0].words[0]) for to in (2, 3))]
 
     program = MPC(4, 4, 3, (Known(0, 1, True),), (send,), lambda m: [m.inbox[0].present], name="talker")
-    compiled, x = compile_program(program, values="lean"), np.array([[0.0], [1.0], [0.0], [0.0]])
+    compiled, x = compile_program(program), np.array([[0.0], [1.0], [0.0], [0.0]])
     with pytest.raises(UsageError, match="round 1: machine 1 sends 6 words; its memory holds 4"):
         mpc.run(program, x)
     for run in (lambda x: pcoc.run(compiled.program, x), compiled.run):

@@ -200,7 +200,7 @@ def test_a_place_that_an_inbox_has_not_is_told():
 def test_a_round_may_be_silent():
     program = MPC(2, 1, 1, (Known(0, 1),), (lambda m: [],), lambda m: [m.inbox[0].present + m.me], name="silent")
     x = np.zeros((3, 2, 1))
-    for found in (mpc.run(program, x), compile_program(program).run(x), compile_program(program, direct=True).run(x)):
+    for found in (mpc.run(program, x), compile_program(program).run(x)):
         assert found[..., 0].tolist() == [[0, 1]] * 3
 
 
@@ -226,7 +226,7 @@ def test_an_expression_of_an_earlier_round_is_refused_at_every_level():
         (MPC(2, 1, 1, (Known(-9, 9),), (first, second), finish, name="recall"), "recall, round 2"),
         (MPC(2, 1, 1, (Known(-9, 9),), (first,), recalling, name="recall"), "recall, finish"),
     ):
-        for run in (lambda p: mpc.run(p, x), compile_program, lambda p: compile_program(p, direct=True)):
+        for run in (lambda p: mpc.run(p, x), compile_program):
             with pytest.raises(UsageError, match=f"^{where}: an expression reads the memory of another round"):
                 run(program)
 

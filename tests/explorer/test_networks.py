@@ -68,7 +68,7 @@ def test_programs_and_their_direct_answers(package_page, package, name):
     found = in_page(package_page, program["network"], lists)
     said = package_page.evaluate("([name, lists]) => lists.map((x) => posattn.programTruth(name, x))", [name, lists])
     if name == "self-attention":  # fitted functions; and the page knows the answers to its examples alone
-        agree(found, compile_program(name, 3, values="lean", direct=True).run(x).reshape(count, -1))
+        agree(found, compile_program(name, 3).run(x).reshape(count, -1))
         assert said == [None] * count
         right, said = PROGRAMS[name].answers(np.array(program["examples"])), program["answers"]
     else:

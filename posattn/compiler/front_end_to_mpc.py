@@ -1,0 +1,214 @@
+"""A program of the front end as MPC, for the theorem's own route: messages go where the data says, and Lemma B.1 routes them.
+
+After a round a machine of MPC has its inbox alone. So it sends to itself what later rounds read, in messages of their own.
+The first word of every message is its tag: which of its sender's messages it is, and who the sender is. All messages are
+padded to one length, so the memory s is this length times the most messages that a machine may receive or send in a round.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from posattn.compiler.benes import size_for
+from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, relu, select
+from posattn.compiler.front_end import Sent, Tracing
+from posattn.compiler.mpc import MPC, Machine, Message
+from posattn.compiler.program_numbers import Value, rebuilt
+from posattn.compiler.traces import Labels
+
+
+def directed_by_data(tracing: Tracing) -> bool:
+    """Whether the address of any message depends on the data; if none does, the program is PCOC already."""
+    return any(sent.to.pure is None for part in tracing.parts for sent in part.sent)
+
+
+@dataclass(frozen=True)
+class WrittenMPC(MPC):
+    """An MPC program with its source, whose lines and rounds errors name."""
+
+    tracing: Tracing = field(kw_only=True)
+
+    def place(self, r: int) -> str:
+        return self.tracing.place(r)
+
+    def labels(self, steps: int) -> Labels:
+        """Only the answers have columns of their own: during routing any word may lie anywhere."""
+        rounds = [self.place(0)]
+        for r in range(len(self.rounds)):
+            rounds += [*(f"{self.place(r)}, step {step} of routing" for step in range(1, steps)), self.place(r + 1)]
+        count = len(self.tracing.answers)
+        answers = {"answer": 0} if count == 1 else {f"answer[{at}]": at for at in range(count)}
+        return Labels(tuple(rounds), (*({} for _ in rounds[1:]), answers))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What machines keep, and how long messages are. ``kept[r]`` are the values of earlier rounds that round r finds."""
+
+    tracing: Tracing
+    kept: list[list[Value]]
+
+    @cached_property
+    def longest(self) -> int:
+        """Words of a message: those of the longest, or the inputs. What is kept fills messages of the padded length."""
+        sent = max((len(each.words) for part in self.tracing.parts for each in part.sent), default=0)
+        least = max(1 + sent, len(self.tracing.inputs))
+        unit = 1 << (size_for(self.tracing.n).k - 1)  # routing pads words to a multiple of this
+        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + max(map(len, self.kept))))
+
+    def own(self, r: int) -> list[list[Value]]:
+        """What round r finds of its own past, message by message."""
+        words, kept = self.longest - 1, self.kept[r]
+        return [kept[start : start + words] for start in range(0, len(kept), words)]
+
+    @property
+    def memory(self) -> int:
+        rounds = range(len(self.tracing.parts) - 1)
+        counts = [(len(self.own(r + 1)), self.tracing.parts[r].sent) for r in rounds]
+        return self.longest * max(own + max(len(sent), _most_received(self.tracing, sent)) for own, sent in counts)
+
+    def tag(self, r: int, number: int, sender: int) -> int:
+        """The tag of a message of round r; those before it are what the machine sends to itself."""
+        return 1 + len(self.own(r + 1)) + number * self.tracing.n + sender
+
+    def values(self, r: int, machine: Machine) -> dict[Value, Expression]:
+        """All values of round r from the inbox."""
+        if r == 0:
+            found: dict[Value, Expression] = dict(zip(self.tracing.inputs, machine.inbox[0].words, strict=False))
+        else:
+            found = {}
+            for number, own in enumerate(self.own(r), start=1):
+                hits = [equal(box.words[0], number) for box in machine.inbox]
+                for place, value in enumerate(own, start=1):
+                    found[value] = self._taken(value, hits, [box.words[place] for box in machine.inbox])
+            found |= self._heard(r, machine)
+        sorts: dict[Any, Any] = {}
+        for value in self._needed(r):
+            if value not in found and value.x is not None:
+                found |= {read: read.pure for read in value.reads if read.pure is not None}
+                found[value] = rebuilt(value.x, found, sorts)
+        return found
+
+    def _heard(self, r: int, machine: Machine) -> dict[Value, Expression]:
+        found: dict[Value, Expression] = {}
+        hit: dict[Any, list[Expression]] = {}
+        for value in self._needed(r):
+            if value.round == r and value.delivered is not None:
+                numbers, word = value.delivered
+                message = numbers, value.senders
+                if message not in hit:
+                    pairs = zip(numbers, value.senders, strict=True)
+                    tags = by_machine(self.tag(r - 1, number, i) if i >= 0 else -1 for number, i in pairs)
+                    hit[message] = [equal(box.words[0], tags) for box in machine.inbox]
+                words = [as_expression(1.0) if word < 0 else box.words[1 + word] for box in machine.inbox]
+                found[value] = self._taken(value, hit[message], words)
+        return found
+
+    def _taken(self, value: Value, hits: Sequence[Expression], words: Sequence[Expression]) -> Expression:
+        """A word of the one message that is hit, or 0."""
+        known = self.tracing.known[value.index]
+        found = linear(*((select(hit, word, 0), 1.0) for hit, word in zip(hits, words, strict=True)))
+        return Assume(found, min(known.lo, 0.0), max(known.hi, 0.0), known.integer)
+
+    def _needed(self, r: int) -> list[Value]:
+        after = self.kept[r + 1] if r + 1 < len(self.kept) else self.tracing.answers
+        return _needed(r, [*_roots(self.tracing, r), *after])
+
+    def sends(self, r: int, machine: Machine) -> list[Message]:
+        """The messages of round r: to oneself what is kept, then the program's own."""
+        found = self.values(r, machine)
+        messages = []
+        for number, own in enumerate(self.own(r + 1), start=1):
+            messages.append(Message(machine.me, self._padded([number, *(found[value] for value in own)])))
+        for number, sent in enumerate(self.tracing.parts[r].sent):
+            to, when, *words = (_of(found, value) for value in (sent.to, sent.when, *sent.words))
+            tag = machine.me + self.tag(r, number, 0)
+            messages.append(Message(to, self._padded([tag, *words]), when))
+        return messages
+
+    def _padded(self, words: list[Any]) -> list[Any]:
+        return [*words, *[0.0] * (self.longest - len(words))]
+
+    def checks(self, r: int, machine: Machine) -> list[Expression]:
+        """By how much whole numbers leave the ranges that round r states for them."""
+        stated = [each for each in self.tracing.parts[r].stated if each.integer and each.value.pure is None]
+        if not stated:
+            return []
+        found = self.values(r, machine)
+        numbers = [(found[each.value], each) for each in stated]
+        return [relu(each.lo - x) + relu(x - each.hi) for x, each in numbers]
+
+    def answers(self, machine: Machine) -> list[Expression]:
+        found = self.values(len(self.tracing.parts) - 1, machine)
+        return [_of(found, answer) for answer in self.tracing.answers]
+
+
+def as_mpc(tracing: Tracing) -> WrittenMPC:
+    """The MPC program that runs the traced function."""
+    last = len(tracing.parts) - 1
+    kept: list[list[Value]] = [[] for _ in range(last + 1)]
+    following: Iterable[Value] = tracing.answers
+    for r in reversed(range(last + 1)):
+        needed = _needed(r, [*_roots(tracing, r), *following])
+        kept[r] = following = [value for value in needed if value.round < r]
+    plan = _Plan(tracing, kept)
+
+    def sending(r: int) -> Any:
+        return lambda machine: plan.sends(r, machine)
+
+    return WrittenMPC(
+        machines=tracing.n,
+        memory=plan.memory,
+        longest=plan.longest,
+        inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
+        rounds=tuple(sending(r) for r in range(last)),
+        finish=plan.answers,
+        name=tracing.name,
+        checks=plan.checks,
+        tracing=tracing,
+    )
+
+
+def _roots(tracing: Tracing, r: int) -> list[Value]:
+    """What round r sends and states."""
+    part = tracing.parts[r]
+    sent = [value for each in part.sent for value in (each.to, each.when, *each.words)]
+    return [*sent, *(each.value for each in part.stated if each.integer)]
+
+
+def _needed(r: int, roots: Iterable[Value]) -> list[Value]:
+    """The values that round r takes from memory or computes for ``roots``, each after those that it reads."""
+    found: set[Value] = set()
+    waiting = [value for value in roots if value.pure is None]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            if value.round == r and value.delivered is None:
+                waiting += [read for read in value.reads if read.pure is None]
+    return sorted(found, key=lambda value: value.index)
+
+
+def _of(found: dict[Value, Expression], value: Value) -> Expression:
+    return found[value] if value.pure is None else value.pure
+
+
+def _most_received(tracing: Tracing, sent: Sequence[Sent]) -> int:
+    """The most messages of a round that a machine may receive, as far as addresses and ``most`` tell."""
+    count, whose = np.zeros(tracing.n, dtype=int), dict[int, list[Sent]]()
+    for each in sent:
+        whose.setdefault(id(each.send), []).append(each)
+    for group in whose.values():
+        own = np.zeros(tracing.n, dtype=int)
+        for each in group:
+            if each.to.pure is None:
+                own += tracing.n
+                continue
+            to = tracing.table(each.to)
+            there = tracing.table(each.when) > 0 if each.when.pure is not None else np.full(tracing.n, True)
+            own += np.bincount(to[there & (to >= 0) & (to < tracing.n)].astype(int), minlength=tracing.n)
+        count += own if group[0].send.most is None else np.minimum(own, group[0].send.most)
+    return int(count.max())
