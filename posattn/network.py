@@ -32,7 +32,6 @@ class NetworkConfig:
     kind: ClassVar[str]  # what a run's folder calls it
     any_length: ClassVar[bool] = False  # whether it takes lists longer than n
     trainable: ClassVar[bool] = True  # False where a compiler makes the weights
-    lengths: ClassVar[bool] = False  # whether a compiled program is told how long its list is
     sharpened: ClassVar[str | None] = None  # the attention logits that a factor multiplies, which training may let grow
     columns: ClassVar[tuple[str, ...]] = ()  # fields that result rows have beside the usual ones
 
@@ -54,6 +53,11 @@ class NetworkConfig:
     def attends(self) -> str:
         """What its attention depends on: position, input, both or offset; empty if it is no Transformer of posattn."""
         return ""
+
+    @property
+    def lengths(self) -> bool:
+        """Whether it is a compiled program that is told how long its list is."""
+        return False
 
     @property
     def recipe(self) -> str:

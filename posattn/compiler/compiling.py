@@ -38,6 +38,7 @@ from posattn.names import BOUND, ROUTES
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
 
+_TRIED = 8  # lists of a shorter length that a program for every length is tried on when it is compiled
 _ONE_LENGTH = (
     "lengths is True; {} is written round by round for one length; a function (@posattn.program) can be for all."
 )
@@ -278,7 +279,30 @@ def _written(
         return source, source.build(count, positive("bound", bound), route)
     if route == "theorem":
         raise UsageError(f"lengths is True and route {route!r}; a network for lists of every length is lean.")
-    return source, source.for_lengths(count, positive("bound", bound))
+    built = source.for_lengths(count, positive("bound", bound))
+    _try_shorter(source, built, bound)
+    return source, built
+
+
+def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
+    """Raises if a program answers some shorter lists otherwise than the program for exactly so many machines."""
+    n, inputs = built.machines, len(built.inputs) - 1
+    integers = tuple(place for place in built.integers if place < inputs)
+    for k in sorted({1, 2, n // 2, n - 1} & set(range(1, n))):
+        x = source.sample(np.random.default_rng(k), _TRIED, k, bound)
+        try:
+            truth = source.answers(x)
+        except UsageError:
+            continue  # inputs that are drawn without knowing the program may break its rules
+        words = torch.from_numpy(x[..., 0] if inputs == 1 else x)
+        otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {k} machines"
+        instead = "where it computes with n, the parameter length may be meant"
+        try:
+            found = interpreter.run(built.tracing, with_length(words, n, built.bounds[:inputs], integers).numpy())
+        except UsageError as error:
+            raise UsageError(f"{otherwise} ({str(error).removesuffix('.')}); {instead}.") from error
+        if not _row("", found[..., :k, :], truth, EXACT * max(1.0, float(np.abs(truth).max())))[-1]:
+            raise UsageError(f"{otherwise}; {instead}.")
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -194,17 +194,19 @@ class SelectionNetwork(CompiledTransformer):
     """
 
     config: SelectionConfig
+    encoder: Any
+    decoder: Any
 
     def __init__(self, config: SelectionConfig):
         nn.Module.__init__(self)
         instance("config", config, SelectionConfig, "a SelectionConfig").require_room()
         self.config = config
         mlps = [[SparseLinear(*sizes) for sizes in own] for own in config.mlps]
-        self.encoder = SparseLinear(config.input_dim, config.embed, config.input_dim)  # type: ignore[assignment]
+        self.encoder = SparseLinear(config.input_dim, config.embed, config.input_dim)
         self.layers = nn.ModuleList(
             SelectionLayer(Selection(config.positions, config.heads), mlps[use]) for use in config.uses
         )
-        self.decoder = SparseLinear(config.embed, config.outputs, config.outputs)  # type: ignore[assignment]
+        self.decoder = SparseLinear(config.embed, config.outputs, config.outputs)
         self.register_buffer("P", torch.zeros(config.positions, 0), persistent=False)  # indices need no encodings
 
     @property
@@ -240,9 +242,10 @@ class SelectionNetwork(CompiledTransformer):
 
     @property
     def sound(self) -> bool:
-        of_maps = all(part.sound for part in self.modules() if isinstance(part, SparseLinear))
-        sources = [layer.attention.sources for layer in self.layers]  # type: ignore[union-attr]
-        return of_maps and all(bool(((own >= 0) & (own < len(own))).all()) for own in sources)
+        parts = list(self.modules())
+        sources = [part.sources for part in parts if isinstance(part, Selection)]
+        inside = all(bool(((own >= 0) & (own < len(own))).all()) for own in sources)
+        return inside and all(part.sound for part in parts if isinstance(part, SparseLinear))
 
     @property
     def stored(self) -> int:
@@ -250,10 +253,9 @@ class SelectionNetwork(CompiledTransformer):
         return self.config.least_numbers
 
     def sizes(self) -> list[tuple[str, int]]:
-        kept = {name: value.numel() for name, value in self.tensors().items()}
-        count = lambda *ends: sum(size for name, size in kept.items() if name.endswith(ends))  # noqa: E731
+        indices = self.config.layers * self.config.positions * self.config.heads
         return [
-            ("weights not 0, and biases", count("values", "bias")),
-            ("indices of attention", count("sources")),
-            ("numbers stored, places of weights included", sum(kept.values())),
+            ("weights not 0, and biases", self.stored - indices),
+            ("indices of attention", indices),
+            ("numbers stored, places of weights included", sum(value.numel() for value in self.tensors().values())),
         ]
