@@ -19,8 +19,9 @@ import pandas as pd
 import torch
 
 from posattn import UsageError
-from posattn.compiler import MPC, PROGRAMS, Known, Message, compile_program
+from posattn.compiler import PROGRAMS, Known, compile_program
 from posattn.compiler.expressions import Array
+from posattn.compiler.mpc import MPC, Message
 from posattn.compiler.mpc import run as run_mpc
 from posattn.compiler.mpc_to_pcoc import layout
 from posattn.compiler.selection import SelectionNetwork

@@ -13,7 +13,7 @@ from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
 from posattn.compiler.function_programs import OWN_PROGRAMS, Program
-from posattn.compiler.letters import answer_letters
+from posattn.compiler.letters import answer_letters, machine_inputs
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
@@ -95,7 +95,8 @@ class CompiledRun(AnyRun):
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
-        return self.network.trace(self._given(x), self.program)
+        given = self._given(x)
+        return self.network.trace(machine_inputs(given) if self.reads_tokens else given, self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -250,13 +250,18 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     return rows.reindex(columns=[*ROW_COLUMNS, *extra])
 
 
-def answer_tokens(run: AnyRun, member: int, text: str) -> str:
-    """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
+def tokens_of(run: AnyRun, member: int, text: str) -> tuple[TokenTask, Tensor]:
+    """The task of one network, and a sequence (khop) or a prompt (mixed) as the network reads it."""
     run.check_member(member)
     asked = run.task_of(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
-    x = asked.laid_out(asked.encode(text), run.config.n)
+    return asked, asked.laid_out(asked.encode(text), run.config.n)
+
+
+def answer_tokens(run: AnyRun, member: int, text: str) -> str:
+    """One network's answer to a sequence (khop) or a prompt (mixed), the true answer, and how far they differ, as text."""
+    asked, x = tokens_of(run, member, text)
     truth, out = asked.target(x), run.answer(x, member).cpu()
     if isinstance(asked, MixedTask):
         said, right = out.item(), truth.item()

@@ -9,7 +9,7 @@ import torch
 
 import posattn
 from posattn import ModelConfig, PositionalAttention, TokenConfig, UsageError, errors
-from posattn.compiler import MPC, PCOC, Known, Round, compile_program
+from posattn.compiler import PCOC, Known, Round, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.guarantees import extremum_model
 from posattn.tasks import Task, register, sample_lists, sample_shift
@@ -118,7 +118,6 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: PCOC(**KEPT, rounds=(ROUND,), spare=-3), "spare is -3; it must be a whole number of at least 0."),
         (lambda run: PCOC(**KEPT, rounds=(ROUND,), outputs=()), "program has no outputs; it must have at least one."),
         (lambda run: PCOC(**KEPT, rounds=(3,)), "round 1 is 3; it must be a Round."),
-        (lambda run: MPC(**KEPT, longest=1, rounds=(3,), finish=lambda m: [m.me]), "round 1 is 3; it must be a function."),
         (lambda run: Known("no", 1), "a value lies in ['no', 1]; both ends must be numbers."),
         (lambda run: run.model("no"), "member is 'no'; this run has member 0 only."),
         (lambda run: run.truth(torch.zeros(3), -1), "member is -1; this run has member 0 only."),

@@ -128,6 +128,6 @@ assert 0 < moved <= soft.lowered.error <= 0.01 * (1 + 1e-6)
 # %% [markdown]
 # ## Further
 #
-# Programs whose messages go where the data say (MPC) are routed over a Beneš network and compile too, and `posattn
-# compile --list` shows those of the library: [the compiler](../compiler.md). What *trained* networks communicate, which
+# Programs whose messages go where the data say compile too, and `posattn compile --list` shows those of the library:
+# [the compiler](../compiler.md). What *trained* networks communicate, which
 # is something else, is in [the communication graph](../communication-graph.md).

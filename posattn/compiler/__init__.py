@@ -21,7 +21,6 @@ from posattn.compiler.compiling import Compilation, compile, compile_program
 from posattn.compiler.expressions import Expression, Memory
 from posattn.compiler.function_programs import Program, program
 from posattn.compiler.library import PROGRAMS
-from posattn.compiler.mpc import MPC, Machine, Message, Received
 from posattn.compiler.pcoc import PCOC, Excess, Round
 from posattn.compiler.program_messages import send
 from posattn.compiler.program_numbers import (
@@ -48,8 +47,7 @@ from posattn.compiler.program_numbers import (
 )
 
 __all__ = [
-    "MPC", "PCOC", "PROGRAMS", "Bit", "Compilation", "Excess", "Expression", "Known", "Machine", "Memory",
-    "Message", "N", "Program", "Real", "Received", "Round", "Whole", "absolute", "both", "by_machine", "clamp", "compile",
-    "compile_program", "either", "equal", "fitted", "greater", "lookup", "maximum", "minimum", "program", "relu", "select",
-    "send", "sort_records", "times", "within",
+    "PCOC", "PROGRAMS", "Bit", "Compilation", "Excess", "Expression", "Known", "Memory", "N", "Program", "Real", "Round",
+    "Whole", "absolute", "both", "by_machine", "clamp", "compile", "compile_program", "either", "equal", "fitted", "greater",
+    "lookup", "maximum", "minimum", "program", "relu", "select", "send", "sort_records", "times", "within",
 ]  # fmt: skip

@@ -53,26 +53,3 @@ class Benes:
 def size_for(machines: int) -> Benes:
     """The smallest network with at least this many machines."""
     return Benes(max(1, (machines - 1).bit_length()))
-
-
-def route(k: int, sent: list[list[tuple[int, int]]]) -> tuple[list[list[tuple[int, int]]], int]:
-    """Carries tuples (destination, content) through the network as Lemma B.1 does, in plain Python.
-
-    Returns what every machine ends with, sorted, and the largest number of tuples that any machine held after a step.
-    """
-    network, held = Benes(k), [sorted(own) for own in sent]
-    peak = max(map(len, held))
-    for step in network.steps:
-        following: list[list[tuple[int, int]]] = [[] for _ in held]
-        for i, own in enumerate(held):
-            partner = network.partner(step, i)
-            for place, item in enumerate(own):
-                if network.fragments(step):
-                    stays = place % 2 == 0
-                else:
-                    bit = 1 << (step - k)
-                    stays = (item[0] & bit) == (i & bit)
-                following[i if stays else partner].append(item)
-        held = [sorted(own) for own in following]
-        peak = max(peak, *map(len, held))
-    return held, peak

@@ -16,7 +16,7 @@ from posattn.compiler.benes import size_for
 from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, relu, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.mpc import MPC, Machine, Message
-from posattn.compiler.program_numbers import Value, rebuilt
+from posattn.compiler.program_numbers import Value, computed, needed
 from posattn.compiler.traces import Labels
 
 
@@ -85,12 +85,7 @@ class _Plan:
                 for place, value in enumerate(own, start=1):
                     found[value] = self._taken(value, hits, [box.words[place] for box in machine.inbox])
             found |= self._heard(r, machine)
-        sorts: dict[Any, Any] = {}
-        for value in self._needed(r):
-            if value not in found and value.x is not None:
-                found |= {read: read.pure for read in value.reads if read.pure is not None}
-                found[value] = rebuilt(value.x, found, sorts)
-        return found
+        return computed((value for value in self._needed(r) if value not in found), found)
 
     def _heard(self, r: int, machine: Machine) -> dict[Value, Expression]:
         found: dict[Value, Expression] = {}
@@ -122,15 +117,11 @@ class _Plan:
         found = self.values(r, machine)
         messages = []
         for number, own in enumerate(self.own(r + 1), start=1):
-            messages.append(Message(machine.me, self._padded([number, *(found[value] for value in own)])))
+            messages.append(Message(machine.me, [number, *(found[value] for value in own)]))
         for number, sent in enumerate(self.tracing.parts[r].sent):
             to, when, *words = (_of(found, value) for value in (sent.to, sent.when, *sent.words))
-            tag = machine.me + self.tag(r, number, 0)
-            messages.append(Message(to, self._padded([tag, *words]), when))
+            messages.append(Message(to, [machine.me + self.tag(r, number, 0), *words], when))
         return messages
-
-    def _padded(self, words: list[Any]) -> list[Any]:
-        return [*words, *[0.0] * (self.longest - len(words))]
 
     def checks(self, r: int, machine: Machine) -> list[Expression]:
         """By how much whole numbers leave the ranges that round r states for them."""
@@ -180,16 +171,8 @@ def _roots(tracing: Tracing, r: int) -> list[Value]:
 
 
 def _needed(r: int, roots: Iterable[Value]) -> list[Value]:
-    """The values that round r takes from memory or computes for ``roots``, each after those that it reads."""
-    found: set[Value] = set()
-    waiting = [value for value in roots if value.pure is None]
-    while waiting:
-        value = waiting.pop()
-        if value not in found:
-            found.add(value)
-            if value.round == r and value.delivered is None:
-                waiting += [read for read in value.reads if read.pure is None]
-    return sorted(found, key=lambda value: value.index)
+    """The values that round r takes from its inbox or computes for ``roots``."""
+    return needed(roots, lambda value: value.round == r and value.delivered is None)
 
 
 def _of(found: dict[Value, Expression], value: Value) -> Expression:

@@ -26,7 +26,7 @@ from posattn.compiler.expressions import (
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
-from posattn.compiler.program_numbers import Value, rebuilt
+from posattn.compiler.program_numbers import Value, computed, needed
 from posattn.compiler.traces import Labels
 
 
@@ -45,14 +45,7 @@ class _Layout:
     """Which values a round finds in memory, and where."""
 
     def __init__(self, tracing: Tracing, r: int, roots: Iterable[Value]):
-        found, waiting = set(), [value for value in roots if value.pure is None]
-        while waiting:
-            value = waiting.pop()
-            if value not in found:
-                found.add(value)
-                if value.round == r:
-                    waiting += [read for read in value.reads if read.pure is None]
-        ordered = sorted(found, key=lambda value: value.index)
+        ordered = needed(roots, lambda value: value.round == r)
         self.computed = [value for value in ordered if value.round == r and value.x is not None]
         self.heard = [value for value in ordered if value.round == r and value.x is None]
         self.kept = [value for value in ordered if value.round < r]
@@ -94,12 +87,7 @@ class _Layout:
 
     def expressions(self, memory: Memory) -> dict[Value, Expression]:
         """All values of the round over its memory."""
-        found: dict[Value, Expression] = {value: memory[place] for value, place in self.at.items()}
-        sorts: dict[Any, Any] = {}
-        for value in self.computed:
-            found |= {read: read.pure for read in value.reads if read.pure is not None}
-            found[value] = rebuilt(value.x, found, sorts)
-        return found
+        return computed(self.computed, {value: memory[place] for value, place in self.at.items()})
 
 
 def _free(taken: set[int]) -> int:

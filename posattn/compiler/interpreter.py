@@ -23,7 +23,7 @@ def trace(program: WrittenPCOC, x: Array) -> Trace:
     """Every variable at every machine and round, as the program is written, for inputs (..., n, c)."""
     cells = values_of(program.tracing, program.given(x))
     rounds = [{name: cells[..., value.index] for name, (value, _) in each.items()} for each in program.variables]
-    return Trace(program.name, program.labels.rounds, tuple(rounds))
+    return Trace(program.name, tuple(map(program.tracing.place, range(len(rounds)))), tuple(rounds))
 
 
 def values_of(tracing: Tracing, x: Array) -> Array:

@@ -30,7 +30,7 @@ from posattn.compiler.expressions import (
     sort_records,
 )
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS, PASSES_ON, RECEIVES, SENDS
-from posattn.compiler.mpc import MPC, Inbox, Machine, Received, Sent
+from posattn.compiler.mpc import MPC, Machine, Received, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.errors import UsageError
 
@@ -49,12 +49,7 @@ class Layout:
     def padded(self) -> int:
         """B: tuples per message, the next multiple of 2^(k-1)."""
         least = 1 << (self.network.k - 1)
-        return -(-self.carried // least) * least
-
-    @property
-    def carried(self) -> int:
-        """Words that a message carries: its own and, if messages differ in length, its length."""
-        return self.program.longest + (self.program.one_length is None)
+        return -(-self.program.longest // least) * least
 
     @property
     def tuples(self) -> int:
@@ -188,16 +183,16 @@ def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine
     present = memory.me < plan.program.length
     first = Received(present, tuple(given + [zero] * (plan.program.longest - len(given))))
     none = Received(zero, (zero,) * plan.program.longest)
-    return Machine(memory.me, Inbox([first, *[none] * (plan.program.places - 1)]))
+    return Machine(memory.me, (first, *[none] * (plan.program.places - 1)))
 
 
 def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
     """Recombination: tuples sorted by sender, message and word are messages again."""
     boxes = []
     for block in _blocks(plan, memory)[: plan.program.places]:
-        carried = [word for _, word in block[: plan.program.longest]]
-        boxes.append(_box(block[0][0] < plan.blank, carried, words))
-    return Machine(memory.me, Inbox(boxes))
+        pairs = zip((word for _, word in block), words, strict=False)
+        boxes.append(Received(block[0][0] < plan.blank, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in pairs)))
+    return Machine(memory.me, tuple(boxes))
 
 
 def _blocks(plan: Layout, memory: Memory) -> list[list[list[Expression]]]:
@@ -208,19 +203,8 @@ def _blocks(plan: Layout, memory: Memory) -> list[list[list[Expression]]]:
 
 def _received(plan: Layout, memory: Memory) -> Excess:
     """Words that a machine receives beyond s."""
-    length, counted = plan.program.one_length, []
-    for block in _blocks(plan, memory):
-        if length is not None:
-            counted.append((block[0][0] < plan.blank, float(length)))
-            continue
-        # The length follows the words; comparing it removes what softmax added. It is 0 in a blank.
-        told = Assume(block[plan.program.longest][1], 0.0, float(plan.program.longest), True)
-        counted += [(told >= least, 1.0) for least in range(1, plan.program.longest + 1)]
+    counted = ((block[0][0] < plan.blank, float(plan.program.longest)) for block in _blocks(plan, memory))
     return Excess(linear(*counted, constant=-float(plan.program.memory)), RECEIVES)
-
-
-def _box(present: Expression, carried: Sequence[Expression], words: Sequence[Known]) -> Received:
-    return Received(present, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in zip(carried, words, strict=True)))
 
 
 def _own(plan: Layout, r: int, words: Sequence[Known], view: View) -> tuple[Local, Guard]:
@@ -243,7 +227,7 @@ def _own(plan: Layout, r: int, words: Sequence[Known], view: View) -> tuple[Loca
             both(bit, either(each.to < 0, each.to >= program.machines))
             for bit, each in zip(sent, messages, strict=True)
         ]
-        counted = ((bit, float(each.length)) for bit, each in zip(sent, messages, strict=True))
+        counted = ((bit, float(program.longest)) for bit in sent)
         found.append(Excess(linear(*counted, constant=-float(program.memory)), SENDS))
         return [*found, Excess(linear(*((bit, 1.0) for bit in lost)), MISADDRESSES)]
 
@@ -265,19 +249,13 @@ def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expre
     return _dealt(tuples) if plan.network.fragments(first) else _collected(plan, me, tuples, first - plan.network.k)
 
 
-def _sent(plan: Layout, me: Expression, message: Sent) -> Expression:
-    """The bit whether a message is sent; machines beyond the program's own and the sink send none."""
-    return both(message.when, me < plan.program.machines)
-
-
 def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Expression]:
-    """A message as a record: (r(j) P + i) M + m, or a blank, its words, and its length if lengths differ."""
-    sent = _sent(plan, me, message)
+    """A message as a record: (r(j) P + i) M + m, or a blank, and its words. Machines beyond the program's own send none."""
+    sent = both(message.when, me < plan.program.machines)
     origin = me * plan.messages + m
     group = _reversed_bits(message.to, plan.network.k) * (plan.network.machines * plan.messages) + origin
     blank = plan.blank // plan.padded
-    words = [*message.words, as_expression(float(message.length))][: plan.carried]
-    return [select(sent, group, blank), *(select(sent, word, 0) for word in words)]
+    return [select(sent, group, blank), *(select(sent, word, 0) for word in message.words)]
 
 
 def _reversed_bits(number: Expression, k: int) -> Expression:
@@ -308,7 +286,7 @@ def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]
     """What is known of each word of round ``r``'s messages, given that of the round before; a place may be empty."""
     bit, blank = Known(0.0, 1.0, True), Known(0.0, 0.0, True)
     cells = [known for _ in range(program.places) for known in (bit, *words)]
-    analysis = Analysis(cells, program.machines, place=f"{program.name}, round {r + 1}: ")
+    analysis = Analysis(cells, program.machines, place=f"{program.place(r)}: ")
     found = [blank] * program.longest
     for m, message in enumerate(program.messages(r, program.view()), start=1):
         where, to, when = f"{analysis.place}message {m}", analysis.known(message.to), analysis.known(message.when)

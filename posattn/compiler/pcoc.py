@@ -130,6 +130,10 @@ class PCOC(ParallelProgram):
         """The computation after communication ``r``; r = 0 is the start."""
         return self.start if r == 0 else self.rounds[r - 1].compute
 
+    def place(self, r: int) -> str:
+        """What errors call round ``r``; 0 is the start."""
+        return f"{self.name}, round {r}" if self.labels is None else self.labels.rounds[r]
+
     def guarding(self, r: int) -> Guard | None:
         return self.start_guard if r == 0 else self.rounds[r - 1].guard
 
@@ -190,6 +194,5 @@ def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
         if (count > 0).any():
             place = tuple(np.argwhere(count > 0)[0])
             told = described_breach(guard.kind, math.ceil(count[place]), program.labels is not None)
-            where = f"{program.name}, round {r}" if program.labels is None else program.labels.rounds[r]
-            raise UsageError(f"{where}: machine {place[-1]} {told}.")
+            raise UsageError(f"{program.place(r)}: machine {place[-1]} {told}.")
     return np.stack(evaluate_expressions(program.local(r), memory, me), axis=-1)

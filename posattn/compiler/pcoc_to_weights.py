@@ -105,7 +105,7 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
             select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
         ]
         first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
-        analysis = Analysis(cells, program.machines, margins, f"{program.name}, round {r}: ", first)
+        analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
         row = [*local, _number(program, r)]
         key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))

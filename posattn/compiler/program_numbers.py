@@ -192,6 +192,31 @@ def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None
     return node
 
 
+def needed(roots: Iterable[Value], computes: Callable[[Value], bool]) -> list[Value]:
+    """``roots`` and what they are computed from, each after what it reads; ``computes`` tells where to look further.
+
+    Values that depend on the machine alone are left out.
+    """
+    found: set[Value] = set()
+    waiting = [value for value in roots if value.pure is None]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            if computes(value):
+                waiting += [read for read in value.reads if read.pure is None]
+    return sorted(found, key=lambda value: value.index)
+
+
+def computed(values: Iterable[Value], given: dict[Value, Expression]) -> dict[Value, Expression]:
+    """What is given, and the values as expressions over it."""
+    found, sorts = dict(given), dict[Any, Any]()
+    for value in values:
+        found |= {read: read.pure for read in value.reads if read.pure is not None}
+        found[value] = rebuilt(value.x, found, sorts)
+    return found
+
+
 def known_of(x: Expression | float) -> Known:
     tracing = TRACING.get()
     if tracing is None:

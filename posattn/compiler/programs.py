@@ -232,13 +232,25 @@ def _(random: Any, n: int) -> Any:
 LETTERS, HOPS = 26, 3
 
 
+def largest(numbers: list[Any]) -> Any:
+    """The largest of a list, by a tree of few levels."""
+    if len(numbers) == 1:
+        return numbers[0]
+    half = len(numbers) // 2
+    return maximum(largest(numbers[:half]), largest(numbers[half:]))
+
+
+def where_it_hops(me: Any, n: int, letter: Any, letters: list[Any]) -> Any:
+    """The place after the latest earlier one of the same letter; n if there is none."""
+    after = largest([((me > j) & (other == letter)) * (j + 1) for j, other in enumerate(letters)])
+    return select(after > 0, after, n)
+
+
 @program(letter=Whole(0, LETTERS - 1), k=Whole(0, HOPS))
 def khop(me: Any, n: int, letter: Any, k: Any) -> Any:
     """k-hop induction heads."""
     letters = [place[0] for place in (yield send(range(n), letter))]
-    hop = n  # the place after the latest earlier one of the same letter
-    for j, other in enumerate(letters):
-        hop = select((me > j) & (other == letter), j + 1, hop)
+    hop = where_it_hops(me, n, letter, letters)
     hops, at = [place[0] for place in (yield send(range(n), hop))], me
     for done in range(HOPS):
         at = select(k > done, lookup([*hops, n], at), at)

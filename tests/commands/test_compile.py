@@ -91,6 +91,15 @@ def prefix_sum(me, n, k):
 def _(k):
     return [(k[i - 1], 2 * k[i]) for i in range(len(k))]
 
+@posattn.program(to=Whole(0, 1))
+def sent(me, n, to):
+    """How many name this machine."""
+    return (yield send(to, me)).count()
+
+@sent.truth
+def _(to):
+    return [to.count(i) for i in range(len(to))]
+
 @posattn.program(k=Whole(0, 9))
 def wrong(me, n, k):
     return k
@@ -117,6 +126,27 @@ def test_programs_of_ones_own_go_through_every_verb(posattn_command, tmp_path):
     assert code == 0 and "<svg" in (tmp_path / "own.svg").read_text()
     code, shown, _ = posattn_command("export", "own", "--torch", "own.pt2", "--task-file", "my.py")
     assert code == 0 and "within its bounds" in shown
+
+
+def test_the_theorems_route_goes_through_every_verb_too(posattn_command, tmp_path):
+    (tmp_path / "my.py").write_text(OWN)
+    sent = ("compile", "my.py:sent", "--machines", 2, "--route", "theorem", "--check", "--save", "own")
+    code, shown, error = posattn_command(*sent)
+    assert (code, error) == (0, "") and "MPC" in shown and "NO" not in shown and "2R⌈log N⌉ = 2" in shown
+    code, shown, _ = posattn_command("predict", "own", "1,1", "--task-file", "my.py", "--trace", "trace.json")
+    assert code == 0 and shown.count("+0.0000") == 2
+    assert json.loads((tmp_path / "trace.json").read_text())["rounds"][1]["variables"] == {"answer": [0, 2]}
+    assert posattn_command("evaluate", "own", "--task-file", "my.py", "--samples", 5)[0] == 0
+    assert posattn_command("graph", "own", "--out", "own.svg")[0] == 0
+    code, _, error = posattn_command("compile", "prefix-sum", "--route", "short")
+    assert code == 2 and "route is 'short'; it must be one of lean, theorem." in error
+
+
+def test_the_trace_of_a_program_that_reads_letters(posattn_command, tmp_path):
+    posattn_command("compile", "khop", "--machines", 3, "--save", "hops")
+    code, shown, _ = posattn_command("predict", "hops", "1aba", "--trace", "trace.json")
+    assert code == 0 and "Trace: trace.json" in shown
+    assert json.loads((tmp_path / "trace.json").read_text())["rounds"][1]["variables"]["hop"] == [3, 3, 1]
 
 
 def test_a_program_that_is_wrong_by_its_own_truth_is_told(posattn_command, tmp_path):

@@ -4,7 +4,30 @@ import numpy as np
 import pytest
 
 from posattn import UsageError
-from posattn.compiler.benes import Benes, hamming_neighbour, route, size_for
+from posattn.compiler.benes import Benes, hamming_neighbour, size_for
+
+
+def route(k, sent):
+    """Carries tuples (destination, content) through the network as Lemma B.1 does, in plain Python.
+
+    Returns what every machine ends with, sorted, and the largest number of tuples that any machine held after a step.
+    """
+    network, held = Benes(k), [sorted(own) for own in sent]
+    peak = max(map(len, held))
+    for step in network.steps:
+        following = [[] for _ in held]
+        for i, own in enumerate(held):
+            partner = network.partner(step, i)
+            for place, item in enumerate(own):
+                if network.fragments(step):
+                    stays = place % 2 == 0
+                else:
+                    bit = 1 << (step - k)
+                    stays = (item[0] & bit) == (i & bit)
+                following[i if stays else partner].append(item)
+        held = [sorted(own) for own in following]
+        peak = max(peak, *map(len, held))
+    return held, peak
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])

@@ -6,6 +6,7 @@ import torch
 import posattn
 from posattn import UsageError
 from posattn.compiled_run import CompiledRun
+from posattn.compiler import PROGRAMS, Program
 from posattn.compiler.letters import as_logits, machine_inputs
 
 KHOP = posattn.task("khop")
@@ -41,3 +42,12 @@ def test_what_is_no_sequence_is_refused():
     for tokens in ([5, 5, 6], [0, 1, 5], [0, 5, 14]):
         with pytest.raises(UsageError, match="a hop count, 0 to 3, and then letters, a to j"):
             machine_inputs(torch.tensor(tokens))
+
+
+def test_every_program_that_solves_the_task_reads_tokens(unchecked, monkeypatch):
+    again = Program(PROGRAMS["khop"].function, PROGRAMS["khop"].ranges)
+    again.name, again.task = "khop-again", "khop"
+    monkeypatch.setitem(PROGRAMS, "khop-again", again)
+    run = CompiledRun("khop-again", posattn.compile("khop-again", machines=3))
+    x, y = KHOP.sample(20, n=4, seed=1)
+    assert run.reads_tokens and (run.predict(x)[0].argmax(dim=-1) == y).all()

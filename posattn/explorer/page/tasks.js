@@ -1,4 +1,4 @@
-// True answers, the obvious way: of tasks (posattn/tasks/numeric.py) and of programs (posattn/compiler/library.py).
+// True answers, the obvious way: of tasks (posattn/tasks/numeric.py) and of programs (posattn/compiler/programs.py).
 
 const prefixes = (x) => x.map((_, i) => x.slice(0, i + 1));
 const sum = (x) => x.reduce((total, value) => total + value, 0);
