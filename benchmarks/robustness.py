@@ -313,13 +313,12 @@ BASES = {
     "reproduce": ["ood-probability", "--scale", "smoke", "--store", "fresh"],
     "report": ["--store", "store", "--out", "report.html"],
     "explore": ["run", "--store", "store", "--out", "page.html"],
-    "gpt2": ["mixed-min", "--checkpoint", "tiny", "--samples", "4", "--epochs", "1", "--test-samples", "2", "--scales", "1"],
 }  # fmt: skip
 
 
 def options(verb: str) -> dict[str, str]:
     """Each option of a verb, with the type of its value."""
-    module = next(module for module in posattn.cli.VERBS if module.__name__.endswith(f".{verb.replace('-', '_')}"))
+    module = importlib.import_module(f"posattn.commands.{verb.replace('-', '_')}")
     found = {}
     for name, parameter in inspect.signature(module.command).parameters.items():
         if isinstance(parameter.default, typer.models.OptionInfo):
@@ -479,7 +478,6 @@ def sizes(count: int, chance: random.Random) -> Iterator[tuple[str, str, Ending]
         "graph": [("--samples",)],
         "export": [("--length",)],
         "ood-probability": [("--samples",), ("--n",)],
-        "gpt2": [("--samples",), ("--test-samples",)],
         "compile": [("--machines",), ("--samples", "--check")],
         "bound": [("--samples",)],
     }

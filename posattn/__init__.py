@@ -36,22 +36,12 @@ __all__ = [
 
 # Where each of them is defined. They are imported when the first is asked for: help needs neither them nor torch.
 _HOMES = {
-    "baselines": ("GraphConfig",),
-    "compiled_run": ("CompiledRun",),
-    "compiler": ("compile", "program"),
-    "errors": ("UsageError",),
-    "folding": ("Frozen",),
-    "guarantees": ("generalization_bound",),
-    "layers": ("LoopedAttention", "PositionalAttention"),
-    "looped": ("LoopedConfig",),
-    "model": ("ARCHITECTURES", "ModelConfig", "Transformer"),
-    "pretrained": ("pretrained",),
-    "runs": ("load",),
-    "tasks": ("task",),
-    "theory": ("ood_probability",),
-    "tokens": ("TokenConfig",),
-    "training": ("Recipe", "Run", "train"),
-}
+    "baselines": ("GraphConfig",), "compiled_run": ("CompiledRun",), "compiler": ("compile", "program"),
+    "errors": ("UsageError",), "folding": ("Frozen",), "guarantees": ("generalization_bound",),
+    "layers": ("LoopedAttention", "PositionalAttention"), "looped": ("LoopedConfig",),
+    "model": ("ARCHITECTURES", "ModelConfig", "Transformer"), "pretrained": ("pretrained",), "runs": ("load",),
+    "tasks": ("task",), "theory": ("ood_probability",), "tokens": ("TokenConfig",), "training": ("Recipe", "Run", "train"),
+}  # fmt: skip
 
 
 def import_all() -> None:

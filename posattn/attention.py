@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 from posattn.encodings import rotate
 
+Features = Float[Tensor, "*batch n d_features"]  # F
+Positions = Int64[Tensor, " n"]
+Mask = Bool[Tensor, "*mask k n"]  # True where a row may attend
+
 
 def attention_weights(
-    queries: Float[Tensor, "*shared k d_k"],
-    keys: Float[Tensor, "*shared n d_k"],
-    mask: Bool[Tensor, "*mask k n"] | None = None,
+    queries: Float[Tensor, "*shared k d_k"], keys: Float[Tensor, "*shared n d_k"], mask: Mask | None = None
 ) -> Float[Tensor, "*batch k n"]:
-    """A = softmax(Q K^T / sqrt(d_k)); ``mask`` is True where a row may attend; a row that may attend nowhere is zero."""
+    """A = softmax(Q K^T / sqrt(d_k)); a row that may attend nowhere is zero."""
     return masked_softmax(queries @ keys.mT / math.sqrt(queries.shape[-1]), mask)
 
 
-def masked_softmax(
-    logits: Float[Tensor, "*shared k n"], mask: Bool[Tensor, "*mask k n"] | None
-) -> Float[Tensor, "*batch k n"]:
+def masked_softmax(logits: Float[Tensor, "*shared k n"], mask: Mask | None) -> Float[Tensor, "*batch k n"]:
     """Softmax over the positions where ``mask`` is True; a row without any is zero."""
     if mask is None:
         return logits.softmax(dim=-1)
@@ -35,7 +35,7 @@ def masked_softmax(
     return logits.where(mask, torch.finfo(logits.dtype).min).softmax(dim=-1) * mask
 
 
-def causal_mask(positions: Int64[Tensor, " n"]) -> Bool[Tensor, "n n"]:
+def causal_mask(positions: Positions) -> Bool[Tensor, "n n"]:
     """Whether a position (row) may attend to another (column): to itself and to those before it."""
     return positions[:, None] >= positions
 
@@ -88,9 +88,8 @@ class Attention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Xavier uniform, as published: Q and K are drawn as one stacked matrix, so its fan-out counts both."""
-        fan_in, fan_out = self.W_Q.in_features, self.W_Q.out_features + self.W_K.out_features
+        bound = math.sqrt(6 / (self.W_Q.in_features + self.W_Q.out_features + self.W_K.out_features))
         for query_or_key in (self.W_Q, self.W_K):
-            bound = math.sqrt(6 / (fan_in + fan_out))
             nn.init.uniform_(query_or_key.weight, -bound, bound)
         for value_or_output in (self.W_V, self.W_O):
             nn.init.xavier_uniform_(value_or_output.weight)
@@ -98,12 +97,9 @@ class Attention(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def logits(
-        self, features: Float[Tensor, "*batch n d_features"], positions: Int64[Tensor, " n"] | None = None
-    ) -> Float[Tensor, "*batch H n n"]:
+    def logits(self, features: Features, positions: Positions | None = None) -> Float[Tensor, "*batch H n n"]:
         """Q K^T / sqrt(d_k) of every head; ``positions``, by default 0..n-1, are for the rotary embedding."""
-        queries = split_heads(self.W_Q(features), self.heads)
-        keys = split_heads(self.W_K(features), self.heads)
+        queries, keys = (split_heads(linear(features), self.heads) for linear in (self.W_Q, self.W_K))
         if self.rotary:
             if positions is None:
                 positions = torch.arange(features.shape[-2], device=features.device)
@@ -111,10 +107,7 @@ class Attention(nn.Module):
         return queries @ keys.mT / math.sqrt(queries.shape[-1])
 
     def weights(
-        self,
-        features: Float[Tensor, "*batch n d_features"],
-        positions: Int64[Tensor, " n"] | None = None,
-        mask: Bool[Tensor, "*mask n n"] | None = None,
+        self, features: Features, positions: Positions | None = None, mask: Mask | None = None
     ) -> Float[Tensor, "*batch H n n"]:
         """A of every head. Eq. 2 for features X, Eq. 3 for features P."""
         return masked_softmax(self.logits(features, positions), mask)

@@ -7,25 +7,10 @@ import io
 import os
 import sys
 import warnings
-from types import ModuleType
+from importlib import import_module
 
 import typer
 
-from posattn.commands import (
-    bound,
-    certify,
-    compile,
-    evaluate,
-    explore,
-    export,
-    gpt2,
-    graph,
-    ood_probability,
-    predict,
-    report,
-    reproduce,
-    train,
-)
 from posattn.errors import UsageError
 
 app = typer.Typer(
@@ -58,12 +43,12 @@ def main() -> None:
         from posattn.devices import out_of_memory
 
         if out_of_memory(error):
-            print("posattn: the memory ran out; take fewer or smaller networks, lists or samples.", file=sys.stderr)
-            raise SystemExit(2) from None
+            message = "the memory ran out; take fewer or smaller networks, lists or samples."
         # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
-        if not hasattr(error, "format_message"):
+        elif hasattr(error, "format_message"):
+            message = error.format_message()
+        else:
             raise
-        message = error.format_message()
     if message:  # empty where typer showed the help, for lack of arguments
         print(f"posattn: {message}", file=sys.stderr)
     raise SystemExit(2)
@@ -99,15 +84,9 @@ def options(
 
 
 # Help lists the verbs in this order: what most people want first, the theory last.
-VERBS = [train, evaluate, predict, export, reproduce, report, explore]
-VERBS += [compile, graph, gpt2, bound, certify, ood_probability]
-
-
-def name_of(verb: ModuleType) -> str:
-    """What the command line calls a verb."""
-    return verb.__name__.rpartition(".")[-1].replace("_", "-")
-
+VERBS = ["train", "evaluate", "predict", "export", "reproduce", "report", "explore", "compile", "graph", "bound"]
+VERBS += ["certify", "ood-probability"]
 
 for verb in VERBS:
-    # A list may be -1,2
-    app.command(name_of(verb), context_settings={"ignore_unknown_options": verb is predict})(verb.command)
+    command = import_module(f"posattn.commands.{verb.replace('-', '_')}").command
+    app.command(verb, context_settings={"ignore_unknown_options": verb == "predict"})(command)  # a list may be -1,2

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from posattn import files
+from posattn.compiler import letters, prompt_programs
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
 from posattn.compiler.function_programs import OWN_PROGRAMS, Program
-from posattn.compiler.letters import answer_letters, machine_inputs
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
@@ -25,12 +25,14 @@ from posattn.names import ROUTES
 from posattn.network import from_dict
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, register_reader
+from posattn.tasks import Task, task
+from posattn.tasks.mixed import ANY_QUERY
 
 _FORMAT = 1
 
 
 class CompiledRun(AnyRun):
-    """A compiled program, the one member of a run; it answers in float64. Nothing of it was trained.
+    """A compiled program, which answers in float64: a member for each task that it solves. Nothing of it was trained.
 
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
@@ -53,20 +55,26 @@ class CompiledRun(AnyRun):
         self.program, self.network = program, network
         self._bound = bound if own and bound is not None else _largest(network.config)
         self.row = _own_row(program, network, self._bound) if own else PROGRAMS.get(program)
-        self._task = None if self.row is None else self.row.task
-        # A sequence of tokens begins with the hop count, which every machine is given.
-        length = network.config.n + self.reads_tokens
-        member = Tested(self._task or program, 0)
+        self._tasks = () if self.row is None else self.row.tasks
+        self._tokens = task(self._tasks[0]).TOKENS if self._tasks else "none"
+        # A sequence of letters begins with the hop count, which every machine is given.
+        length = network.config.n + (self._tokens == "letters")
+        members = [Tested(name, 0) for name in self._tasks or (program,)]
         self.config: CompiledConfig  # a narrower type than AnyRun's
-        super().__init__(f"compiled {program}", network.config, [member], [length], ["ok"], network.P.device)
+        status = ["ok"] * len(members)
+        super().__init__(f"compiled {program}", network.config, members, [length], status, network.P.device)
 
     @property
     def reads_tokens(self) -> bool:
-        return self._task == "khop"
+        return self._tokens != "none"
 
     @property
     def _reads(self) -> torch.dtype:
-        return torch.int64 if self.reads_tokens else torch.float64
+        return torch.int64 if self._tokens == "letters" else torch.float64
+
+    def reader(self, member: int = 0) -> Task:
+        """One program answers all queries, so it reads the prompts of all tasks."""
+        return ANY_QUERY if self._tokens == "prompts" else super().reader(member)
 
     def model(self, member: int = 0) -> nn.Module:
         self.check_member(member)
@@ -91,12 +99,14 @@ class CompiledRun(AnyRun):
         if list(x.shape[-1:]) != self.lengths:
             found = x.shape[-1] if x.ndim else "no"
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
-        return answer_letters(self.network, x)
+        return (letters.answer_letters if self._tokens == "letters" else prompt_programs.answer_prompts)(self.network, x)
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
         given = self._given(x)
-        return self.network.trace(machine_inputs(given) if self.reads_tokens else given, self.program)
+        if self._tokens != "none":
+            given = (letters if self._tokens == "letters" else prompt_programs).machine_inputs(given)
+        return self.network.trace(given, self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -118,14 +128,10 @@ class CompiledRun(AnyRun):
         return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
 
     def _tested(self, split: str) -> list[Tested]:
-        if self._task is None:
-            tasks = ", ".join(name for name, row in PROGRAMS.items() if row.task)
-            own = (
-                "; one of your own is evaluated with the file that defines it (--task-file)" if self.row is None else ""
-            )
-            raise UsageError(
-                f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}."
-            )
+        if not self._tasks:
+            tasks = ", ".join(name for name, row in PROGRAMS.items() if row.tasks)
+            own = "; one of your own is evaluated with the file that defines it (--task-file)" if self.row is None else ""
+            raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}.")
         return self.members
 
     def examples(self, length: int | None = None) -> Tensor | None:
@@ -139,6 +145,8 @@ class CompiledRun(AnyRun):
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
         """The direct answer, for a program of the library or one that a function here describes."""
+        if self._tokens == "prompts":
+            return super().truth(x, member)
         if self.row is None:
             why = "so nothing says what its answers should be; a file that defines it does (--task-file)"
             raise UsageError(f"{self.program} is not in the library, {why}.")

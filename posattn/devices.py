@@ -118,18 +118,17 @@ def _lines(path: str) -> list[str]:
 def _read(path: str, otherwise: float = math.inf) -> float:
     """The first number of a file."""
     try:
-        return float(Path(path).read_text().split()[0])
-    except (OSError, ValueError, IndexError):
+        return float(_lines(path)[0].split()[0])
+    except (ValueError, IndexError):
         return otherwise
 
 
 def _machine() -> float:
     """MemAvailable of Linux, or all the memory that another Unix has."""
-    try:
-        rows = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024.0 * float(row.split()[1]) for row in rows if row.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else math.inf
+    for row in _lines("/proc/meminfo"):
+        if row.startswith("MemAvailable"):
+            return 1024.0 * float(row.split()[1])
+    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else math.inf
 
 
 def _address_space() -> float:

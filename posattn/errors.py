@@ -94,9 +94,7 @@ def share(field: str, value: object) -> float:
 
 def flag(field: str, value: object) -> bool:
     """``value`` if it is True or False."""
-    if not isinstance(value, bool):
-        raise UsageError(f"{field} is {shown(value)}; it must be True or False.")
-    return value
+    return instance(field, value, bool, "True or False")
 
 
 def instance(field: str, value: object, kind: type[T], what: str) -> T:
@@ -121,10 +119,7 @@ def path_of(field: str, value: object) -> Path:
 
 
 def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
-    """``given`` without the fields in ``fixed``, which all networks of a kind share.
-
-    Raises if one has another value; None counts as not given.
-    """
+    """``given`` without the fields in ``fixed``, which a kind of network shares; raises if one has another value, not None."""
     for name, value in fixed.items():
         if given.get(name) not in (None, value):
             raise UsageError(f"{name} is {shown(given[name])}; for {what} it must be {value!r}.")

@@ -69,7 +69,7 @@ def write(path: Path, content: bytes) -> None:
     """Puts ``content`` at ``path`` whole or not at all; what was there stays if anything goes wrong.
 
     A symbolic link stays, and its target is written. A file keeps its mode and, where this is permitted, its owner. What is
-    there and is no regular file is refused.
+    there and is no regular file is refused. What killed processes left half written of this file is removed.
     """
     temporary = None
     try:
@@ -78,7 +78,10 @@ def write(path: Path, content: bytes) -> None:
         before = os.stat(place) if os.path.lexists(place) else None
         if before is not None and not stat.S_ISREG(before.st_mode):
             raise UsageError(f"cannot write {path}: {_NO_FILE}.")
-        _remove_abandoned(place)
+        for left in half_written(place.parent, glob.escape(place.name)):
+            with contextlib.suppress(OSError):  # a file that a process may still be writing is younger
+                if time.time() - left.stat().st_mtime > _ABANDONED:
+                    left.unlink()
         temporary = place.with_name(f".{place.name}.{uuid.uuid4().hex}{_PARTIAL}")
         mode = 0o666 if before is None else stat.S_IMODE(before.st_mode)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -100,14 +103,6 @@ def write(path: Path, content: bytes) -> None:
 def _cannot_write(path: Path, error: OSError) -> UsageError:
     reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
     return UsageError(f"cannot write {path}: {reason}.")
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Removes what killed processes left half written of ``path``; a file that one may still be writing is younger."""
-    for left in half_written(path.parent, glob.escape(path.name)):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                left.unlink()
 
 
 def half_written(folder: Path, *names: str) -> list[Path]:
@@ -151,11 +146,10 @@ def as_json(value: object) -> bytes:
 
 
 def read_json(path: Path) -> Any:
+    content = read(path)
     try:
-        return json.loads(read(path).decode())
+        return json.loads(content.decode())
     except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
         raise Damaged(f"{path} is damaged: it is not valid JSON.") from error
     except RecursionError as error:
         raise Damaged(f"{path} is damaged: its JSON is nested too deeply.") from error

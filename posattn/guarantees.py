@@ -23,7 +23,7 @@ from posattn.folding import fold, input_encoding, stack_layers
 from posattn.model import Layer, ModelConfig, Transformer, input_features, positions_of
 from posattn.network import require
 from posattn.tasks import task as find_task
-from posattn.theory.bound import ATTENTION, FROM, MOST_SAMPLES, TO, GeneralizationBound, evaluate_bound
+from posattn.theory.bound import ATTENTION, FROM, MOST_SAMPLES, TO, GeneralizationBound
 from posattn.theory.certificate import Certificate, certify
 from posattn.theory.discrepancy import HARD, Members, extremum
 from posattn.theory.matrices import ClassNorms, LayerWeights, Network
@@ -62,19 +62,16 @@ def network_bound(
     network: Network, samples: int, attention: str, delta: float, cap: int | float, layer_norm: bool = False
 ) -> GeneralizationBound:
     """``generalization_bound`` for a model's matrices of Eq. 9; every position but the scratchpad is an output."""
-    return evaluate_bound(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
+    return GeneralizationBound(ClassNorms.of(network), samples, attention, delta, cap, len(network.P) - 1, layer_norm)
 
 
 def network_of(model: nn.Module, limit: int | float = TRAINING_LIMIT) -> Network:
     """``model`` as the network of Eq. 9, in float64; ``features_of`` makes its input."""
-    if not isinstance(model, Transformer):
-        raise UsageError(f"the model is a {type(model).__name__}; the bound is for posattn.Transformer.")
-    require(model.config, "bound")
-    _check_finite(model)
+    model = _checked(model, "bound", "bound")
     within("limit", limit, FROM, TO)
     self_attention = model.config.attends == "input"
     with torch.no_grad():
-        reading = _augmented(model.encoder)
+        reading = _augmented(_stacked(model.encoder), model.config.bias)
         layers = []
         for layer in model.layers:
             assert isinstance(layer, Layer)
@@ -102,17 +99,15 @@ def _layer_weights(layer: Layer, reading: Tensor, heads: int, self_attention: bo
     )
     m = queries @ keys.mT / math.sqrt(queries.shape[-1])
     by_head = w_o @ w_1[:d]  # W_O absorbed: (H d_V, k)
-    own = w_1[d:]
-    if layer.W_1.bias is not None:
+    own, bias = w_1[d:], layer.W_1.bias is not None
+    if bias:
         constant = attention.W_O.bias.double().cpu() @ w_1[:d] + layer.W_1.bias.double().cpu()
-        own = torch.cat([own, constant[None]])
-        by_head, own = pad(by_head, (0, 1)), pad(own, (0, 1))
-        own[-1, -1] = 1.0
+        by_head, own = pad(by_head, (0, 1)), torch.cat([own, constant[None]])
     return LayerWeights(
         W_V=reading @ w_v.unflatten(-1, (heads, -1)).movedim(1, 0),
         M=reading @ m @ reading.mT if self_attention else m,
-        W_1=torch.cat([by_head, reading @ own]),
-        W_2=_augmented(layer.W_2),
+        W_1=torch.cat([by_head, reading @ _augmented(own, bias)]),
+        W_2=_augmented(_stacked(layer.W_2), bias),
     )
 
 
@@ -123,16 +118,14 @@ def _matrix(linear: nn.Linear) -> Float[Tensor, "rows columns"]:
 
 def _stacked(linear: nn.Linear) -> Float[Tensor, "rows columns"]:
     """[W; b], or W where there is no bias."""
-    if linear.bias is None:
-        return _matrix(linear)
-    return torch.cat([_matrix(linear), linear.bias.double().cpu()[None]])
+    return _matrix(linear) if linear.bias is None else torch.cat([_matrix(linear), linear.bias.double().cpu()[None]])
 
 
-def _augmented(linear: nn.Linear) -> Float[Tensor, "rows columns"]:
-    """[W, 0; b, 1], or W where there is no bias."""
-    if linear.bias is None:
-        return _matrix(linear)
-    padded = pad(_stacked(linear), (0, 1))
+def _augmented(stacked: Float[Tensor, "rows columns"], bias: bool) -> Float[Tensor, "rows more"]:
+    """[W, 0; b, 1] from [W; b]; W where there is no bias."""
+    if not bias:
+        return stacked
+    padded = pad(stacked, (0, 1))
     padded[-1, -1] = 1.0
     return padded
 
@@ -150,10 +143,15 @@ def _largest_row(model: Transformer, limit: int | float) -> float:
     return float(_with_one(torch.cat([ends, scratchpad], dim=1), model.config.bias).norm(dim=-1).max())
 
 
-def _check_finite(model: nn.Module) -> None:
+def _checked(model: nn.Module, ability: str, what: str) -> Transformer:
+    """``model`` if it is a Transformer that has the ability, and its weights are finite."""
+    if not isinstance(model, Transformer):
+        raise UsageError(f"the model is a {type(model).__name__}; the {what} is for posattn.Transformer.")
+    require(model.config, ability)
     for name, value in model.named_parameters():
         if not bool(value.isfinite().all()):
             raise UsageError(f"{name} of the model has entries that are not finite numbers.")
+    return model
 
 
 def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
@@ -162,10 +160,7 @@ def relu_matrices(model: nn.Module) -> list[Float[Tensor, "_ _"]]:
     Attention is constant, so a layer is one matrix on all positions and features at once: with the folded U_0, U_h of
     :mod:`posattn.folding`, K = I ⊗ U_0ᵀ + Σ_h A_h ⊗ U_hᵀ.
     """
-    if not isinstance(model, Transformer):
-        raise UsageError(f"the model is a {type(model).__name__}; the certificate is for posattn.Transformer.")
-    require(model.config, "certify")
-    _check_finite(model)
+    model = _checked(model, "certify", "certificate")
     config, n = model.config, model.config.n
     named = {name: value.detach().double().cpu()[None] for name, value in model.named_parameters()}
     folded = fold(stack_layers(named), config, model.P.double().cpu())

@@ -26,6 +26,8 @@ from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
 
 Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
 Row = dict[str, Any]
+Answers = Float[Tensor, "*lead b k"]
+Mean = Float[Tensor, "*lead"]
 ALL_HOPS = "all"
 
 
@@ -36,53 +38,48 @@ class Tested(NamedTuple):
     seed: int
 
 
-def mean_squared_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def mean_squared_error(out: Answers, y: Answers) -> Mean:
     return (out - y).double().square().mean(dim=(-2, -1))
 
 
-def relative_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def relative_error(out: Answers, y: Answers) -> Mean:
     """Squared error over the variance of the answers: the best constant answer has 1."""
     return mean_squared_error(out, y) / y.double().var(dim=(-2, -1), correction=0)
 
 
-def relative_square(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def relative_square(out: Answers, y: Answers) -> Mean:
     """Squared error over the mean square of the answers: the answer 0 has 1, at every length and scale."""
     return mean_squared_error(out, y) / y.double().square().mean(dim=(-2, -1))
 
 
-def percentage_error(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def percentage_error(out: Answers, y: Answers) -> Mean:
     """MAPE: the mean of |out - y| / |y| over the answers that are not 0, for which it is not defined."""
     counted = y != 0
     ratio = ((out - y).double() / y.double()).abs().where(counted, 0)
     return ratio.sum(dim=(-2, -1)) / counted.sum(dim=(-2, -1))
 
 
-def rounding_accuracy(
-    out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"], step: float = 1.0
-) -> Float[Tensor, "*lead"]:
+def rounding_accuracy(out: Answers, y: Answers, step: float = 1.0) -> Mean:
     """Share of integer lists whose every output rounds to the truth: to the nearest multiple of ``step``."""
     return _share((out / step).round() == (y / step).round())
 
 
-def closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def closeness_accuracy(out: Answers, y: Answers) -> Mean:
     """Share of lists whose every output is within 0.05 + 5% of the truth, as ``isclose`` reads two tolerances."""
     return _share(torch.isclose(out.to(y.dtype), y, rtol=0.05, atol=0.05))
 
 
-def strict_closeness_accuracy(out: Float[Tensor, "*lead b k"], y: Float[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def strict_closeness_accuracy(out: Answers, y: Answers) -> Mean:
     """Share of lists whose every output is within 0.05 of the truth and also within 5%."""
     return _share((out.to(y.dtype) - y).abs() <= 0.05 * y.abs().clamp_max(1))
 
 
-def _share(right: Bool[Tensor, "*lead b k"]) -> Float[Tensor, "*lead"]:
+def _share(right: Bool[Tensor, "*lead b k"]) -> Mean:
     return right.all(dim=-1).double().mean(dim=-1)
 
 
 def cross_entropies(out: Float[Tensor, "*lead V"], y: Int64[Tensor, "*lead"]) -> Float[Tensor, "*lead"]:
-    """-log softmax(out) at the target, per output.
-
-    Plain operations, which neither wait for the host nor depend on an order of sums.
-    """
+    """-log softmax(out) at the target, by operations that neither wait for the host nor depend on an order of sums."""
     return out.logsumexp(dim=-1) - out.gather(-1, y[..., None])[..., 0]
 
 
@@ -102,10 +99,7 @@ class Evaluation:
     device: torch.device | None = None
 
     def by_scale(self, lengths: Sequence[int], scales: Iterable[float]) -> pd.DataFrame:
-        """One row per member and scale: means over the lengths, each of which has equally many lists.
-
-        ``rounding`` is measured on lists of integers, all else on lists of reals.
-        """
+        """One row per member and scale, means over the lengths: ``rounding`` of lists of integers, all else of reals."""
         each, rows = self._samples(lengths, 32), []
         for scale in _factors(scales):
             mse, *accuracies = torch.stack([each._errors(n, scale) for n in lengths]).mean(dim=0)
@@ -129,10 +123,7 @@ class Evaluation:
         return _table(rows, "member")
 
     def by_length(self, lengths: Iterable[int], scales: Iterable[float]) -> pd.DataFrame:
-        """One row per member, length and scale: ``mse``, ``relative_square`` and ``closeness``.
-
-        ``relative_square`` can be compared between lengths and scales.
-        """
+        """One row per member, length and scale: ``mse``, ``closeness`` and, to compare lengths by, ``relative_square``."""
         rows, factors = [], [factor(scale) for scale in scales]
         for n in lengths:
             for scale in factors:
@@ -152,7 +143,7 @@ class Evaluation:
         rows = []
         for scale in _factors(scales):
             x = self._samples(lengths[-1:], 8).draw(lengths[-1], scale)
-            y, out = self.targets(x), self.predict(x)
+            y, out = self._truth(x) if x.is_floating_point() else self.targets(x), self.predict(x)
             for about in self._rows({"scale": scale}, {}):
                 own = about["member"]
                 rows += [about | row for row in measure(x[own], y[own], out[own])]
@@ -173,7 +164,7 @@ class Evaluation:
         """The targets for ``x`` as training has them."""
         return self._by_task(lambda name, own: task(name).target(x[own]))
 
-    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
+    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b out"]:
         """The targets in float64: a float32 sum of a million numbers may be further off than a network's answer."""
         place = _place_of_truth(x.shape[-1], self.device)
         return self._by_task(lambda name, own: exact_answers(task(name), x[own].to(place)))
@@ -187,10 +178,7 @@ class Evaluation:
         return torch.stack([rows[k] for k in range(len(rows))])
 
     def _samples(self, lengths: Sequence[int], held: int) -> "Evaluation":
-        """This test with its samples divided among the lengths; raises if they do not fit in memory.
-
-        ``held`` is how many bytes per number lists, answers and truth take at once, at least.
-        """
+        """This test with its samples divided among the lengths; raises if they do not fit, at ``held`` bytes per number."""
         share = whole("samples", self.samples, least=len(lengths)) // len(lengths)
         check_room(len(self.members), share, lengths[-1], self.device, held)
         return replace(self, samples=share)
@@ -236,7 +224,8 @@ def letters(x: Int64[Tensor, "b n"], y: Int64[Tensor, "b n"], out: Float[Tensor,
         chosen = (torch.full_like(hops, k == ALL_HOPS).bool() | (hops == HOPS.find(k)))[:, None].expand_as(found)
         row: Row = {"hops": k}
         for end, part in (("", chosen), ("_found", chosen & found)):
-            row |= {f"cross_entropy{end}": _mean(entropy, part), f"accuracy{end}": _mean(right, part)}
+            for name, values in (("cross_entropy", entropy), ("accuracy", right)):
+                row[name + end] = values[part].double().mean().item()  # nan if the part is empty
         rows.append(row)
     return rows
 
@@ -245,11 +234,6 @@ def prompts(x: Float[Tensor, "b n"], y: Float[Tensor, "b 1"], out: Float[Tensor,
     """Squared and percentage error, and the share within 5%."""
     found = {"mse": mean_squared_error, "mape": percentage_error, "closeness": closeness_accuracy}
     return [{name: measure(out, y).item() for name, measure in found.items()}]
-
-
-def _mean(values: Float[Tensor, "b L"], part: Bool[Tensor, "b L"]) -> float:
-    """The mean over a part of the outputs; nan if the part is empty."""
-    return values[part].double().mean().item()
 
 
 class Scores(NamedTuple):
@@ -288,7 +272,7 @@ def row_metrics(name: str) -> tuple[str, ...]:
     return tuple(ROW_NAMES.get(metric, metric) for metric in scores_of(name).metrics)
 
 
-def exact_answers(row: Task, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
+def exact_answers(row: Task, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead out"]:
     """The task's targets in float64, computed in float64 if the task can."""
     try:
         return row.target(x.double()).double()

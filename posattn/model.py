@@ -7,17 +7,14 @@ A list of n numbers and one empty scratchpad entry are encoded linearly, pass th
 and are decoded linearly; the scratchpad's output is dropped. ⊕ joins along the feature axis. A row of ``ARCHITECTURES``
 defines an architecture: what feeds A, what feeds X, and in which form.
 
-Other kinds of network share ``Layer`` and have a configuration and a class of their own: ``posattn/tokens`` reads words,
-``posattn/looped`` lists of every length, and ``posattn/compiler`` makes the weights from a program.
-
 Letters: n list length, N = n + 1 positions with the scratchpad, d embedding width, H heads, L layers,
 X (..., N, d) the state, P (N, d_P) the positional encodings, A (..., H, N, N) the attention weights.
 Defaults are those of the published runs: 84,577 parameters positional and 150,273 standard at n = 8.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -25,11 +22,15 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
-import posattn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, instance, whole
-from posattn.network import OBJECTS, NetworkConfig, check_input, stored_fields
+from posattn.network import KINDS_BY_ARCH, OBJECTS, NetworkConfig, check_input, network_class
+
+State = Float[Tensor, "*batch N d"]  # X
+Encodings = Float[Tensor, "*lists N d_P"]  # rows of P
+Positions = Int64[Tensor, " N"]
+Input = Shaped[Tensor, "*input"]  # lists of numbers (..., k), or what another kind of network reads
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,6 @@ class Architecture:
     diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
     rotary: bool = False  # queries and keys are rotated by their position
     biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
-
-    @property
-    def reads_encodings(self) -> bool:
-        """Whether P is anywhere in the network."""
-        return self.attends in ("position", "both") or self.encoded_input
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -59,8 +55,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "rope-only": Architecture("input", rotary=True),
     "standard-rope": Architecture("input", encoded_input=True, rotary=True),
 }
-
-KINDS_BY_ARCH: dict[str, Callable[..., Any]] = {}  # architectures whose configuration is another class (posattn.looped)
 
 
 @dataclass(frozen=True)
@@ -94,34 +88,23 @@ class ModelConfig(NetworkConfig):
     causal: bool = False
 
     kind: ClassVar[str] = "model"
-    architectures: ClassVar[dict[str, Architecture]] = ARCHITECTURES  # those that this kind of network can have
-    later: ClassVar[tuple[str, ...]] = ("causal",)  # fields that older runs lack; see ``stored_fields``
-
-    def __new__(cls, *values: Any, **named: Any) -> Any:
-        given = dict(zip((field.name for field in fields(cls)), values, strict=False)) | named
-        arch = given.get("arch")
-        if cls is ModelConfig and isinstance(arch, str) and arch not in ARCHITECTURES:
-            posattn.import_all()  # other kinds of network add themselves to KINDS_BY_ARCH
-        if cls is ModelConfig and isinstance(arch, str) and arch in KINDS_BY_ARCH:
-            return KINDS_BY_ARCH[arch](**given)
-        return super().__new__(cls, **given)
+    architectures: ClassVar[dict[str, Architecture]] = ARCHITECTURES
+    output_dim: ClassVar[int] = 1  # width of what the decoder gives at each position
+    later: ClassVar[tuple[str, ...]] = ("causal",)
 
     def __post_init__(self) -> None:
-        self._set("n", whole("n", self.n))
+        self._count("n")
         choice("arch", self.arch, (*self.architectures, *(KINDS_BY_ARCH if type(self) is ModelConfig else ())))
-        if choice("encoding", self.encoding, ENCODINGS) != "one-hot" and not self.design.reads_encodings:
+        encoding = ENCODINGS[choice("encoding", self.encoding, ENCODINGS)]
+        if self.encoding != "one-hot" and self.attends == "input" and not self.design.encoded_input:
             raise UsageError(f"encoding is {self.encoding!r}; the {self.arch} architecture takes none.")
-        encoding = ENCODINGS[self.encoding]
         self._fill("layers", self.n.bit_length())  # floor(log2 n) + 1
         self._fill("encoding_dim", encoding.dim(self.n, self.positions))
-        self._fill("d_k", self.encoding_dim if self.design.attends == "position" else self.embed)
+        self._fill("d_k", self.encoding_dim if self.attends == "position" else self.embed)
         self._fill("bias", self.design.biases)
-        for field in ("layers", "heads", "embed", "width", "encoding_dim", "d_k"):
-            self._set(field, whole(field, getattr(self, field)))
-        if encoding.full_rank and self.encoding_dim != self.positions:
-            raise UsageError(
-                f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {self.positions} at n = {self.n}."
-            )
+        self._count("layers", "heads", "embed", "width", "encoding_dim", "d_k")
+        if encoding.full_rank and self.encoding_dim != (needed := self.positions):
+            raise UsageError(f"encoding_dim is {self.encoding_dim}; {self.encoding} needs {needed} at n = {self.n}.")
         if self.embed % self.heads:
             raise UsageError(f"embed is {self.embed}; it must be a multiple of heads, which is {self.heads}.")
         flag("causal", self.causal)
@@ -149,54 +132,31 @@ class ModelConfig(NetworkConfig):
         return self.positions
 
     @property
-    def entry_dim(self) -> int:
-        """How many features describe an entry of the input: a number is one."""
-        return 1
-
-    @property
     def input_dim(self) -> int:
         """Width of what the encoder reads at each position."""
-        if self.design.diagonal_input:
-            return self.positions
-        return self.entry_dim + self.encoding_dim * self.design.encoded_input
+        return self.positions if self.design.diagonal_input else 1 + self.encoding_dim * self.design.encoded_input
 
     @property
     def feature_dim(self) -> int:
         """Width of what queries and keys are made from."""
-        d, d_P = self.embed, self.encoding_dim
-        return {"input": d, "position": d_P, "both": d + d_P}[self.attends]
+        return self.embed * (self.attends != "position") + self.encoding_dim * (self.attends != "input")
 
     @property
     def least_numbers(self) -> int:
         """The weights of the layers, without biases."""
-        attention = 2 * self.heads * self.d_k * self.feature_dim + 2 * self.embed**2
-        return self.layers * (attention + 3 * self.embed * self.width)
+        queries = self.heads * self.d_k * self.feature_dim
+        return self.layers * (2 * queries + self.embed * (2 * self.embed + 3 * self.width))
 
     @property
     def least_beside(self) -> int:
         return 4 * self.encoded_positions * self.encoding_dim + OBJECTS * self.layers
 
-    @property
-    def output_dim(self) -> int:
-        """Width of what the decoder gives at each position."""
-        return 1
-
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
         """The answers among the decoder's outputs at all positions."""
         return out[..., :-1, 0]
 
-    @property
-    def network(self) -> "type[Transformer]":
-        return Transformer
 
-    def build(self) -> "Transformer":
-        return self.network(self)
-
-    def to_dict(self) -> dict[str, object]:
-        return stored_fields(self, self.later)
-
-
-def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Int64[Tensor, " N"]:
+def positions_of(length: int, config: ModelConfig, device: torch.device | None = None) -> Positions:
     """Where the entries of a list of ``length`` sit: 0..length-1, and the scratchpad at n."""
     if not 1 <= length <= config.n:
         what = "list has {} numbers" if config.reads == "none" else "sequence has {} tokens"
@@ -205,10 +165,7 @@ def positions_of(length: int, config: ModelConfig, device: torch.device | None =
 
 
 def input_features(
-    entries: Float[Tensor, "*batch k F"],
-    p: Float[Tensor, "*lists N d_P"],
-    positions: Int64[Tensor, " N"],
-    config: ModelConfig,
+    entries: Float[Tensor, "*batch k F"], p: Encodings, positions: Positions, config: ModelConfig
 ) -> Float[Tensor, "*any N d_in"]:
     """What the encoder reads: each entry, alone or with its encoding, or Diag(X). The scratchpad holds 0."""
     value = torch.cat([entries, torch.zeros_like(entries[..., :1, :])], dim=-2)
@@ -220,46 +177,28 @@ def input_features(
 
 
 class Layer(nn.Module):
-    """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X). The published Φ has one hidden layer; other kinds may have more."""
-
-    attention: Any  # an Attention; other kinds of network may have another
+    """Eq. 1: F(X) = Φ((⊕_h A_h X W_V,h) W_O ⊕ X). ``hidden`` are Φ's hidden widths: one as published, or more."""
 
     def __init__(
-        self,
-        attention: nn.Module,
-        d: int,
-        hidden: Sequence[int],
-        bias: bool = True,
-        attends: str = "position",
-        causal: bool = False,
-        attended: int | None = None,
+        self, attention: Any, hidden: Sequence[int], bias: bool = True, attends: str = "position", causal: bool = False
     ):
-        """``hidden`` are Φ's hidden widths. ``attended`` is the width of what attention brings, d by default."""
         super().__init__()
-        self.attention, self.attends, self.causal = attention, attends, causal
-        self.W_1 = nn.Linear((d if attended is None else attended) + d, hidden[0], bias=bias)
+        self.attention, self.attends, self.causal, d = attention, attends, causal, attention.W_V.in_features
+        self.W_1 = nn.Linear(attention.W_O.out_features + d, hidden[0], bias=bias)
         self.between = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in pairwise(hidden))
         self.W_2 = nn.Linear(hidden[-1], d, bias=bias)
 
-    def weights(
-        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "*lists n d_P"], positions: Int64[Tensor, " n"]
-    ) -> Float[Tensor, "*any H n n"]:
+    def weights(self, x: State, p: Encodings, positions: Positions) -> Float[Tensor, "*any H N N"]:
         """A. Eq. 2: softmax(X W_Q (X W_K)^T); Eq. 3: softmax(P W_Q (P W_K)^T), the same for every input."""
-        mask = causal_mask(positions) if self.causal else None
-        if self.attends == "position":
-            return self.attention.weights(p, positions, mask)
+        features = p if self.attends == "position" else x
         if self.attends == "both":
-            x = torch.cat([x, p.expand(*x.shape[:-1], -1)], dim=-1)
-        return self.attention.weights(x, positions, mask)
+            features = torch.cat([x, p.expand(*x.shape[:-1], -1)], dim=-1)
+        return self.attention.weights(features, positions, causal_mask(positions) if self.causal else None)
 
-    def forward(
-        self, x: Float[Tensor, "*batch n d"], p: Float[Tensor, "*lists n d_P"], positions: Int64[Tensor, " n"]
-    ) -> Float[Tensor, "*batch n d"]:
+    def forward(self, x: State, p: Encodings, positions: Positions) -> State:
         return self.update(self.attention.mix(self.weights(x, p, positions), x), x)
 
-    def update(
-        self, attended: Float[Tensor, "*batch n e"], x: Float[Tensor, "*batch n d"]
-    ) -> Float[Tensor, "*batch n d"]:
+    def update(self, attended: Float[Tensor, "*batch N e"], x: State) -> State:
         """Φ(attended ⊕ X)."""
         hidden = torch.relu(self.W_1(torch.cat([attended, x], dim=-1)))
         for linear in self.between:
@@ -277,15 +216,10 @@ class Transformer(nn.Module):
     P: Tensor
     config: Any  # a ModelConfig; other kinds of network have their own
     trained_on: str | None = None  # the task of a network that comes with the package
-    layers: nn.ModuleList
+    attention_class: type[Attention] = Attention
 
     def __new__(cls, config: Any = None, *_more: Any, **_named: Any) -> Any:
-        own = cls if config is None else getattr(config, "network", None)  # none where a copy is made
-        if own is None:
-            raise UsageError(
-                f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it."
-            )
-        return super().__new__(own if issubclass(own, cls) else cls)
+        return super().__new__(network_class(cls, config))
 
     def __init__(self, config: Any):
         super().__init__()
@@ -299,18 +233,14 @@ class Transformer(nn.Module):
         self.register_buffer("P", p, persistent=False)
 
     def _layer(self, index: int) -> Layer:
-        config, d = self.config, self.config.embed
-        made = self.attention_class()
-        attention = made(d, config.feature_dim, config.d_k, config.heads, config.bias, config.design.rotary)
-        return Layer(attention, d, (config.width,), config.bias, config.attends, config.causal)
+        config, made = self.config, self.attention_class
+        attention = made(config.embed, config.feature_dim, config.d_k, config.heads, config.bias, config.design.rotary)
+        return Layer(attention, (config.width,), config.bias, config.attends, config.causal)
 
-    def attention_class(self) -> type[Attention]:
-        return Attention
-
-    def forward(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "*out"]:
+    def forward(self, x: Input) -> Float[Tensor, "*out"]:
         return self.decode(self.last_state(x))
 
-    def last_state(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "*any N d"]:
+    def last_state(self, x: Input) -> State:
         """X after the last layer; the states before it are not kept."""
         return deque(self._states(x), maxlen=1).pop()
 
@@ -318,27 +248,25 @@ class Transformer(nn.Module):
     def input_dtype(self) -> torch.dtype:
         return self.encoder.weight.dtype
 
-    def entries(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*batch k F"]:
+    def entries(self, x: Input) -> Float[Tensor, "*batch k F"]:
         """The features of every entry of the input: a number has one, itself."""
         return x[..., None]
 
-    def encode(self, x: Shaped[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
+    def encode(self, x: Input) -> tuple[Tensor, Tensor, Tensor]:
         """The first state, and the encodings and positions of its entries."""
         check_input(x, self.input_dtype)
         positions = positions_of(x.shape[-1], self.config, x.device)
         p = self.P[positions]
         return self.encoder(input_features(self.entries(x), p, positions, self.config)), p, positions
 
-    def decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
-        """The answers from the last state."""
+    def decode(self, z: State) -> Float[Tensor, "*out"]:
         return self.config.answers(self.decoder(z))
 
-    def states(self, x: Shaped[Tensor, "*input"]) -> list[Float[Tensor, "*any N d"]]:
+    def states(self, x: Input) -> list[State]:
         """X before every layer, and after the last."""
         return list(self._states(x))
 
-    def _states(self, x: Shaped[Tensor, "*input"]) -> Iterator[Float[Tensor, "*any N d"]]:
-        """The states, one at a time."""
+    def _states(self, x: Input) -> Iterator[State]:
         z, p, positions = self.encode(x)
         yield z
         for layer in self.passes(len(positions)):
@@ -349,23 +277,24 @@ class Transformer(nn.Module):
         """The layers that a list on so many positions passes, in order."""
         return list(self.layers)  # type: ignore[arg-type]
 
-    def attention(
-        self, x: Shaped[Tensor, "*input"] | None = None, *, length: int | None = None
-    ) -> Float[Tensor, "L *any H N N"]:
+    def attention(self, x: Input | None = None, *, length: int | None = None) -> Float[Tensor, "L *any H N N"]:
         """The attention weights of all layers: (L, H, N, N) if positional, where no input is needed, else for ``x``."""
-        if x is not None and length is not None:
-            raise UsageError("attention takes x or length, not both.")
-        if x is None and self.config.attends in ("input", "both"):
-            raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
         if x is None:
+            if self.config.attends in ("input", "both"):
+                raise UsageError(f"the attention of the {self.config.arch} architecture depends on the input; pass x.")
             x = self.blank_input(self.config.n if length is None else whole("length", length, least=0))
+        elif length is not None:
+            raise UsageError("attention takes x or length, not both.")
         return self._maps(x)
 
-    def _maps(self, x: Shaped[Tensor, "*input"]) -> Float[Tensor, "L *any H N N"]:
+    def _maps(self, x: Input) -> Float[Tensor, "L *any H N N"]:
         _, p, positions = self.encode(x)
-        passes = self.passes(len(positions))
-        return torch.stack([layer.weights(z, p, positions) for layer, z in zip(passes, self._states(x), strict=False)])
+        passes = zip(self.passes(len(positions)), self._states(x), strict=False)
+        return torch.stack([layer.weights(z, p, positions) for layer, z in passes])
 
     def blank_input(self, length: int) -> Tensor:
         """Zeros as input, for what does not depend on the input."""
         return self.encoder.weight.new_zeros(length, dtype=self.input_dtype)
+
+
+ModelConfig.network = Transformer

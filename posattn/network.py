@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 import posattn
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, function, instance, shown
+from posattn.errors import UsageError, choice, function, instance, shown, whole
 
 _NUMBER = 4  # bytes: weights are built in float32
 OBJECTS = 10_000  # bytes that the Python objects of a layer take at least
 KINDS: "dict[str, type[NetworkConfig]]" = {}  # the classes of configurations by their kind
+KINDS_BY_ARCH: "dict[str, Callable[..., NetworkConfig]]" = {}  # by architectures that are asked of a ModelConfig too
 
 
 class NetworkConfig:
@@ -30,9 +31,12 @@ class NetworkConfig:
     """
 
     kind: ClassVar[str]  # what a run's folder calls it
+    later: ClassVar[tuple[str, ...] | None] = None  # of kinds that older runs do not name: the fields that these lack
+    architectures: ClassVar[dict[str, Any]] = {}  # those that it can have, of kinds that have several
     any_length: ClassVar[bool] = False  # whether it takes lists longer than n
     trainable: ClassVar[bool] = True  # False where a compiler makes the weights
     sharpened: ClassVar[str | None] = None  # the attention logits that a factor multiplies, which training may let grow
+    network: ClassVar[type[nn.Module]]  # what it builds, of kinds that are Transformers
     columns: ClassVar[tuple[str, ...]] = ()  # fields that result rows have beside the usual ones
 
     if TYPE_CHECKING:  # fields, or class variables where a kind has one value only
@@ -65,13 +69,10 @@ class NetworkConfig:
         return "paper"
 
     def build(self) -> nn.Module:
-        raise NotImplementedError
+        return self.network(self)
 
     def sharpening(self, done: Tensor, start: float, stop: float) -> Tensor:
-        """The factor on the ``sharpened`` logits after a share ``done`` of training, in units of its final value S.
-
-        It grows geometrically from 1/S to 1 between the shares ``start`` and ``stop``.
-        """
+        """The factor on ``sharpened`` logits after a share ``done`` of training: geometric, 1/S at ``start``, 1 at ``stop``."""
         grown = ((done - start) / max(stop - start, 1e-9)).clamp(0, 1)
         return torch.exp((grown - 1) * math.log(self.sharpness))  # type: ignore[attr-defined]
 
@@ -92,6 +93,8 @@ class NetworkConfig:
 
     def to_dict(self) -> dict[str, object]:
         """Kind and fields, as JSON can hold them; ``from_dict`` reads them back."""
+        if self.later is not None:
+            return stored_fields(self, self.later)
         return {"kind": self.kind} | asdict(self)  # type: ignore[call-overload]
 
     @classmethod
@@ -105,11 +108,17 @@ class NetworkConfig:
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
         own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-        for name, value in named.items():
+        given = dict(zip(own, values, strict=False)) | named
+        arch = given.get("arch")
+        if cls is KINDS.get("model") and isinstance(arch, str) and arch not in cls.architectures:
+            posattn.import_all()  # other kinds add themselves to KINDS_BY_ARCH
+            if arch in KINDS_BY_ARCH:
+                return KINDS_BY_ARCH[arch](**given)
+        for name, value in given.items():
             if name not in own:
                 raise UsageError(f"{name} is {value!r}, {_whose(name)}; {cls.__name__} has {', '.join(own)}.")
-        for name in list(own)[len(values) :]:
-            if name not in named and own[name].default is own[name].default_factory is MISSING:
+        for name, field in own.items():
+            if name not in given and field.default is field.default_factory is MISSING:
                 raise UsageError(f"{name} is missing; {cls.__name__} has no default for it.")
         return super().__new__(cls)
 
@@ -119,6 +128,11 @@ class NetworkConfig:
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)
+
+    def _count(self, *names: str) -> None:
+        """Raises unless these fields are whole numbers of at least 1, which they are as ``int`` from here on."""
+        for name in names:
+            self._set(name, whole(name, getattr(self, name)))
 
     def _fill(self, field: str, value: object) -> Any:
         """Sets a field that was left out to ``value``; returns the field's value."""
@@ -139,10 +153,7 @@ def _names(kind: type | None) -> list[str]:
 
 
 def stored_fields(described: Any, later: Iterable[str]) -> dict[str, Any]:
-    """The fields of a dataclass as folders store them.
-
-    Older runs lack the fields in ``later``. A run's digest is made from its fields, so these are left out at their defaults.
-    """
+    """The fields of a dataclass as folders store them, without defaults of those in ``later``, which older digests lack."""
     unset = {field.name: field.default for field in fields(described) if field.name in later}
     return {name: value for name, value in asdict(described).items() if name not in unset or value != unset[name]}
 
@@ -178,6 +189,16 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(own) for name, own in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def network_class(asked: type[nn.Module], config: object) -> type[nn.Module]:
+    """The class of the network when ``asked(config)`` is called: that of the configuration's kind, if it is an ``asked``."""
+    own = asked if config is None else getattr(config, "network", None)  # None where a copy is made
+    if own is None:
+        raise UsageError(
+            f"config is a {type(config).__name__}, whose network is no Transformer: config.build() makes it."
+        )
+    return own if issubclass(own, asked) else asked
 
 
 def check_input(x: object, wanted: torch.dtype) -> None:
@@ -316,8 +337,4 @@ def own_network(arch: str, make: Callable[..., nn.Module]) -> Callable[..., Netw
     something else needs another name.
     """
     MAKERS[instance("arch", arch, str, "a name")] = function("make", make)
-
-    def config(n: int, **settings: Any) -> NetworkConfig:
-        return OwnNetwork(n, arch, tuple(sorted(settings.items())))
-
-    return config
+    return lambda n, **settings: OwnNetwork(n, arch, tuple(sorted(settings.items())))

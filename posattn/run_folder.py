@@ -12,6 +12,7 @@ from torch import Tensor
 from posattn import files
 from posattn.errors import UsageError, path_of
 
+_KEPT = 2  # checkpoints
 _FILES = ("run.json", "program.json", "history.csv", "weights.*", "checkpoint-*")  # what may be there half written
 _UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of an older program.json
 
@@ -39,8 +40,8 @@ class RunFolder:
     def __init__(self, path: str | Path):
         self.path = path_of("the run's folder", path)
         self.run, self.program = self.path / "run.json", self.path / "program.json"
-        self.weights, self.history = self.path / "weights.safetensors", self.path / "history.csv"
-        self._lock = self.path / "lock"
+        self.weights, self.about = self.path / "weights.safetensors", self.path / "weights.json"
+        self.history, self._lock = self.path / "history.csv", self.path / "lock"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -52,7 +53,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return self.weights.with_suffix(".json").exists()  # written last
+        return self.about.exists()  # written last
 
     def describe(self, spec: Spec) -> None:
         """Writes the description that makes this the folder of a run."""
@@ -73,11 +74,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claim(self, spec: Spec) -> Iterator[bool]:
-        """Locks the folder for this process, writes the run's description, and yields whether the run is finished.
-
-        Raises ``files.InUse`` if another process holds the lock. Once the run is finished the lock file is removed: from
-        then on nobody writes here, so nobody needs a lock.
-        """
+        """Locks the folder, or raises ``files.InUse``; writes the run's description, and yields whether the run is finished."""
         with self._alone():
             finished = self.holds(spec)
             if not self.run.exists():
@@ -103,10 +100,7 @@ class RunFolder:
             self._lock.unlink(missing_ok=True)
 
     def save_program(self, described: dict[str, Any], weights: dict[str, Tensor], about: dict[str, Any]) -> None:
-        """Writes a compiled program, what describes it and what describes its weights.
-
-        Raises if the folder holds anything else, another program included, or if another process holds the lock.
-        """
+        """Writes a compiled program; raises if the folder holds anything else, or if another process has its lock."""
         content = files.packed(weights)
         tied = described | {"sha256": files.sha256(content)}
         self._check_program(tied, about)
@@ -126,7 +120,7 @@ class RunFolder:
             return files.check_new(self.path, *_FILES)
         held, given = self._program(), json.loads(json.dumps(described | about["model"]))
         if self.finished:
-            beside = files.read_sealed(self.weights.with_suffix(".json"))
+            beside = files.read_sealed(self.about)
             network = {field: value for field, value in beside["model"].items() if field in given}
             held = {"sha256": beside["sha256"]} | held | network
         if any(given.get(field) != value for field, value in held.items()):
@@ -138,7 +132,7 @@ class RunFolder:
         if not self.finished:
             raise UsageError(f"the program in {self} is not saved to the end; the same command saves it again.")
         weights, about = files.load_tensors(self.weights)
-        if "sha256" in described and described["sha256"] != self._weights_checksum():
+        if "sha256" in described and described["sha256"] != files.read_sealed(self.about).get("sha256"):
             raise files.Damaged(f"{self.weights} belongs to another program than {self.program}.")
         return described, weights, about
 
@@ -148,9 +142,6 @@ class RunFolder:
         if isinstance(described, dict) and described.keys() == _UNSEALED:
             return described
         return files.read_sealed(self.program)
-
-    def _weights_checksum(self) -> str | None:
-        return files.read_sealed(self.weights.with_suffix(".json")).get("sha256")
 
     def save(self, spec: Spec, weights: dict[str, Tensor], about: dict[str, Any], history: bytes) -> None:
         """Writes what training gave, after which the run is finished."""
@@ -170,16 +161,13 @@ class RunFolder:
 
     def pack(self) -> dict[str, bytes]:
         """The files of a finished run by name, to be sent elsewhere. The file that marks the run as finished is last."""
-        return {
-            path.name: files.read(path) for path in (self.history, self.weights, self.weights.with_suffix(".json"))
-        }
+        return {path.name: files.read(path) for path in (self.history, self.weights, self.about)}
 
     def unpack(self, content: dict[str, bytes]) -> None:
-        """Writes what ``pack`` gave, and removes the checkpoints of a run that is then finished."""
+        """Writes what ``pack`` or ``pack_checkpoint`` gave, and removes the checkpoints that are not needed then."""
         for name, part in content.items():
             files.write(self.path / name, part)
-        if self.finished:
-            self.clear_checkpoints()
+        self.clear_checkpoints(keep=0 if self.finished else _KEPT)
 
     def checkpoints(self) -> list[Path]:
         """The tensor files of all checkpoints, newest first."""
@@ -189,7 +177,7 @@ class RunFolder:
         """Writes the state after so many steps, and removes all checkpoints but the newest two."""
         path = self.path / f"checkpoint-{steps:010d}.safetensors"
         files.save_tensors(path, state, {"run": spec.digest, "steps": steps})
-        self.clear_checkpoints(keep=2)
+        self.clear_checkpoints(keep=_KEPT)
 
     def load_checkpoint(
         self, spec: Spec, fits: Callable[[dict[str, Tensor]], bool] = lambda state: True, keep: bool = False
@@ -219,19 +207,11 @@ class RunFolder:
         return None
 
     def pack_checkpoint(self, after: str = "") -> dict[str, bytes]:
-        """The newest checkpoint as the contents of its files, by name, to be sent elsewhere.
-
-        Empty if there is none, or none newer than ``after``, the first name of an earlier one.
-        """
+        """The newest checkpoint's files by name, to be sent elsewhere; none unless it is newer than the one named ``after``."""
         for path in self.checkpoints()[:1]:
             if path.name > after:
                 return {part.name: files.read(part) for part in (path, path.with_suffix(".json")) if part.exists()}
         return {}
-
-    def unpack_checkpoint(self, content: dict[str, bytes]) -> None:
-        """Writes what ``pack_checkpoint`` gave, and removes all checkpoints but the newest two."""
-        self.unpack(content)
-        self.clear_checkpoints(keep=2)
 
     def clear_checkpoints(self, keep: int = 0) -> None:
         for path in self.checkpoints()[keep:]:

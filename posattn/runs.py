@@ -82,6 +82,11 @@ class AnyRun(ABC):
             )
         return task(name)
 
+    def reader(self, member: int = 0) -> Task:
+        """What reads texts for a member, and says what is right for them."""
+        self.check_member(member)
+        return self.task_of(member)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns of numbers that ``evaluate`` gives."""
@@ -170,16 +175,12 @@ class AnyRun(ABC):
     ) -> pd.DataFrame:
         """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
         require(self.config, "every length")
-        if self.reads_tokens:
-            raise UsageError(f"the task {self.task.name} has no lists of numbers; lengths are only for those.")
-        test = self._test(samples, split)
+        test = self._test(samples, split, numbers="lengths")
         return self._named(test.by_length(several("lengths", lengths), several("scales", scales)))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
-        test = self._test(samples, "test")
-        if self.reads_tokens:
-            raise UsageError(f"the task {self.task.name} has no lists of numbers; shifts are only for those.")
+        test = self._test(samples, "test", numbers="shifts")
         return self._named(test.by_shift(self.lengths, several("names", names)))
 
     def evaluate_on(self, x: Tensor | Sequence[Any], y: Tensor | Sequence[Any]) -> pd.DataFrame:
@@ -195,10 +196,13 @@ class AnyRun(ABC):
         members = {"member": range(len(self)), "task": [member.task for member in self.members]}
         return self._named(pd.DataFrame(members | {name: values.tolist() for name, values in found.items()}))
 
-    def _test(self, samples: int, split: str) -> Evaluation:
+    def _test(self, samples: int, split: str, numbers: str = "") -> Evaluation:
+        """A test of all members; ``numbers`` names what tasks of tokens do not have."""
         tested = self._tested(named_split(split))
         for member in range(len(self)):
             self.task_of(member)
+        if numbers and self.reads_tokens:
+            raise UsageError(f"the task {self.task.name} has no lists of numbers; {numbers} are only for those.")
         return Evaluation(self._predict(), tested, samples, split, self.device)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
@@ -251,9 +255,8 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
 
 
 def tokens_of(run: AnyRun, member: int, text: str) -> tuple[TokenTask, Tensor]:
-    """The task of one network, and a sequence (khop) or a prompt (mixed) as the network reads it."""
-    run.check_member(member)
-    asked = run.task_of(member)
+    """What reads texts for one network, and a sequence (khop) or a prompt (mixed) as the network reads it."""
+    asked = run.reader(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     return asked, asked.laid_out(asked.encode(text), run.config.n)
@@ -289,13 +292,10 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
         files.refuse_pickle(folder.path)
         raise UsageError(f"{folder} is a file; give the run's folder.")
     if not folder.path.exists():
-        raise UsageError(f"there is no folder {folder}; give that of a run{_hint(folder.path)}.")
+        hint = f", or --pretrained {path} for the network of the package" if str(folder) in TASKS else ""
+        raise UsageError(f"there is no folder {folder}; give that of a run{hint}.")
     if folder.kind is None:
         raise UsageError(f"{folder} holds no run: it has no run.json.")
     if folder.kind not in _READERS:
         posattn.import_all()
     return _READERS[folder.kind](folder, place)
-
-
-def _hint(path: Path) -> str:
-    return f", or --pretrained {path} for the network of the package" if str(path) in TASKS else ""

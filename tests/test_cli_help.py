@@ -7,7 +7,8 @@ import posattn
 from posattn import names
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES
-from posattn.model import ARCHITECTURES, KINDS_BY_ARCH
+from posattn.model import ARCHITECTURES
+from posattn.network import KINDS_BY_ARCH
 from posattn.tasks import TASKS
 from posattn.tasks.layouts import LAYOUTS
 from posattn.training import RECIPES
@@ -16,7 +17,7 @@ HELP = """
 import sys
 import posattn.cli
 for verb in [None, *posattn.cli.VERBS]:
-    sys.argv = ["posattn", *([] if verb is None else [posattn.cli.name_of(verb)]), "--help"]
+    sys.argv = ["posattn", *([] if verb is None else [verb]), "--help"]
     try:
         posattn.cli.main()
     except SystemExit as left:

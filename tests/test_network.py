@@ -22,8 +22,8 @@ from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.selection import SelectionConfig
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES, AnyLengthConfig
-from posattn.model import KINDS_BY_ARCH, Transformer
-from posattn.network import ABILITIES, can, configuration, from_dict, missing, own_network, require
+from posattn.model import Transformer
+from posattn.network import ABILITIES, KINDS_BY_ARCH, can, configuration, from_dict, missing, own_network, require
 
 # --- every field of every kind ---------------------------------------------------------------------------------------------
 
@@ -106,6 +106,7 @@ def check_runs(config):
         x = some_input(model, length)
         answers = model(x)
         assert answers.isfinite().all() and len(answers) == len(x)
+    assert any(name.endswith("bias") for name, _ in model.named_parameters()) == getattr(config, "bias", True)
     answers.sum().backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert gradients and all(gradient.isfinite().all() for gradient in gradients)
@@ -115,6 +116,7 @@ def check_runs(config):
 def check_description(config):
     again = from_dict(json.loads(json.dumps(config.to_dict())))
     assert again == config and type(again) is type(config) and hash(again) == hash(config)
+    assert None not in config.to_dict().values()
     assert pickle.loads(pickle.dumps(config)) == config == copy.deepcopy(config)
 
 
@@ -159,6 +161,8 @@ def test_what_is_accepted_runs_folds_saves_and_loads(kind, unchecked):
         if (config := attempt(kind, given)) is None:
             return
         accepted.append(config)
+        kept = {name for name, value in given.items() if getattr(config, name) == value}
+        assert {*given} - kept <= {"arch", "encoding"}  # positional without biases, and one-hot at random places
         check_description(config)
         ran = check_runs(config)
         check_folds(config, *ran)

@@ -183,5 +183,5 @@ def test_the_newest_checkpoint_travels_once(tmp_path):
     packed = here.pack_checkpoint()
     assert next(iter(packed)) == "checkpoint-0000000004.safetensors" and len(packed) == 2
     assert here.pack_checkpoint(after=next(iter(packed))) == {}
-    there.unpack_checkpoint(packed)
+    there.unpack(packed)
     assert steps(there) == 4

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from posattn.attention import merge_heads, split_heads
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, input_features, positions_of
 from posattn.network import OBJECTS, NetworkConfig, check_input
 
@@ -47,13 +47,8 @@ class GraphConvolution(nn.Module):
 
     def __init__(self, d_in: int, d_out: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(d_out, d_in))
-        self.bias = nn.Parameter(torch.empty(d_out))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        nn.init.zeros_(self.bias)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d_out, d_in)))
+        self.bias = nn.Parameter(torch.zeros(d_out))
 
     def forward(self, x: Float[Tensor, "*batch N d_in"], graph: Bool[Tensor, "N N"]) -> Float[Tensor, "*batch N d_out"]:
         a = graph.to(x.dtype)
@@ -66,21 +61,12 @@ class GraphAttention(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, heads: int):
         super().__init__()
-        if d_out % heads:
-            raise UsageError(f"d_out is {d_out}; it must be a multiple of heads, which is {heads}.")
-        self.heads = heads
-        self.weight = nn.Parameter(torch.empty(d_out, d_in))
-        self.att_src = nn.Parameter(torch.empty(1, heads, d_out // heads))
-        self.att_dst = nn.Parameter(torch.empty(1, heads, d_out // heads))
-        self.bias = nn.Parameter(torch.empty(d_out))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        bound = math.sqrt(6 / sum(self.att_src.shape[1:]))  # Glorot's, of an H × d/H matrix
-        nn.init.uniform_(self.att_src, -bound, bound)
-        nn.init.uniform_(self.att_dst, -bound, bound)
-        nn.init.zeros_(self.bias)
+        self.heads, shape = heads, (1, heads, d_out // heads)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d_out, d_in)))
+        bound = math.sqrt(6 / sum(shape[1:]))  # Glorot's, of an H × d/H matrix
+        self.att_src = nn.Parameter(nn.init.uniform_(torch.empty(shape), -bound, bound))
+        self.att_dst = nn.Parameter(nn.init.uniform_(torch.empty(shape), -bound, bound))
+        self.bias = nn.Parameter(torch.zeros(d_out))
 
     def weights(self, z: Float[Tensor, "*batch H N d_h"], graph: Bool[Tensor, "N N"]) -> Float[Tensor, "*batch H N N"]:
         """α of every head, whose row i is what node i reads, from z = X W_h."""
@@ -123,13 +109,12 @@ class GraphConfig(NetworkConfig):
     columns: ClassVar[tuple[str, ...]] = ("graph", "encoded_input")
 
     def __post_init__(self) -> None:
-        self._set("n", whole("n", self.n))
+        self._count("n")
         choice("arch", self.arch, ARCHITECTURES)
         choice("graph", self.graph, GRAPHS)
         self._fill("layers", self.n.bit_length())
         self._fill("heads", 2 if self.arch == "gat" else 1)
-        for field in ("layers", "width", "heads"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("layers", "width", "heads")
         if self.arch == "gcn" and self.heads != 1:
             raise UsageError(f"heads is {self.heads}; it must be 1 for gcn, which has no attention.")
         if self.width % self.heads:

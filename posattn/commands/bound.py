@@ -2,14 +2,10 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typer import Option
 
 from posattn.commands import console
-
-if TYPE_CHECKING:
-    from posattn.theory import GeneralizationBound
 
 
 def command(
@@ -18,9 +14,7 @@ def command(
     samples: int | None = Option(None, help="Training lists m (default: those of the run)."),
     delta: float = Option(0.05, help="The bound holds with probability 1 - delta."),
     cap: float = Option(1.0, help="Where the squared error is cut off."),
-    layer_norm: bool = Option(
-        False, "--layer-norm", help="The same weights with every layer projected to the unit ball."
-    ),
+    layer_norm: bool = Option(False, "--layer-norm", help="Project every layer of the weights to the unit ball."),
     gap: float = Option(0.1, help="A wanted gap: how many samples would it take?"),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
@@ -32,7 +26,7 @@ def command(
     Example: posattn bound runs/sort
     """
     from posattn.guarantees import generalization_bound, network_of
-    from posattn.theory.bound import ATTENTION
+    from posattn.theory.bound import ATTENTION, in_digits
     from posattn.theory.matrices import norm_table
     from posattn.training.run import trained
 
@@ -50,37 +44,30 @@ def command(
     wide = norms.pivot(index="matrix", columns="layer", values=list(signs))  # matrices down, layers across
     wide.columns = [f"{signs[kind]} {layer}" for kind, layer in wide.columns]
     console.print_frame(f"norms of network {member} of {origin} (M = W_Q W_Kᵀ/√d_k, W_O in W_1)", wide.reset_index())
-    letters = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
+    letters: tuple[str, ...] = ("L", "H", "B_2", "B_21", "B_w", "B_QK", "B_X", "B_P", "L_sigma")
     console.print_table("its class (Eq. 10)", letters, [[getattr(bounds[own].norms, letter) for letter in letters]])
-    _show(bounds, own, gap)
-    print("Constants that the paper leaves unnamed are set to one.")
-    if bounds[own].vacuous:
-        print(f"The bound is above the cap of {cap:g}: the number says nothing, only how it grows does.")
-
-
-def _show(bounds: "dict[str, GeneralizationBound]", own: str, gap: float) -> None:
-    """Prints the two bounds, their constants, and which matrices of the network they come from."""
-    from posattn.theory.bound import in_digits
-
-    any_of_them = bounds[own]
-    title = f"|risk - empirical risk| with probability {1 - any_of_them.delta:g}, m = {any_of_them.samples:g}"
-    title += ", layer-normalised" if any_of_them.layer_norm else ""
+    here = bounds[own]
+    title = f"|risk - empirical risk| with probability {1 - here.delta:g}, m = {here.samples:g}"
+    title += ", layer-normalised" if here.layer_norm else ""
     rows: list[tuple[object, ...]] = [
         (
             f"{kind} ({'this model' if kind == own else 'the same norms'})",
-            *(f"{value:.4g}" for value in (found.gap, found.complexity, found.confidence, found.samples_for(gap))),
+            *(f"{value:.4g}" for value in (each.gap, each.complexity, each.confidence, each.samples_for(gap))),
         )
-        for kind, found in bounds.items()
+        for kind, each in bounds.items()
     ]
     console.print_table(title, ("attention", "bound", "complexity", "confidence", f"m for a gap of {gap:g}"), rows)
-    for kind, found in bounds.items():
-        constants = found.constants()
-        letters = [name.removeprefix("log10 ") for name in constants]
+    for kind, each in bounds.items():
+        constants = each.constants()
+        letters = tuple(name.removeprefix("log10 ") for name in constants)
         rows = [(int(layer), *map(in_digits, logs)) for layer, *logs in constants.itertuples(index=False)]
         console.print_table(f"constants of Eq. 18, {kind}; B, R: radii, Λ: Lipschitz", letters, rows)
-    shares = {kind: found.table()["share"] for kind, found in bounds.items()}
+    shares = {kind: each.table()["share"] for kind, each in bounds.items()}
     rows = [
         (term.layer or "readout", term.matrix, *(f"{share[index]:.2e}" for share in shares.values()))
-        for index, term in enumerate(any_of_them.terms)
+        for index, term in enumerate(here.terms)
     ]
     console.print_table("share of ν, whose cube is the cover's exponent", ("layer", "matrix", *shares), rows)
+    print("Constants that the paper leaves unnamed are set to one.")
+    if here.vacuous:
+        print(f"The bound is above the cap of {cap:g}: the number says nothing, only how it grows does.")

@@ -47,7 +47,7 @@ def command(
     from posattn.compiler import PROGRAMS, compile_program
 
     if show_list or name is None:
-        rows = [(row.name, row.title, row.task or "") for row in PROGRAMS.values()]
+        rows = [(row.name, row.title, ", ".join(row.tasks)) for row in PROGRAMS.values()]
         return console.print_table("programs", ("program", "computes", "task"), rows)
     largest = BOUND if bound is None else bound
     compilation = compile_program(

@@ -9,20 +9,14 @@ from posattn.commands import console
 
 def command(
     runs: list[Path] | None = Argument(
-        None,
-        metavar="[RUN]...",
-        help="Folders of runs or of compiled programs, or programs FILE.py:NAME (default: the package's own).",
+        None, metavar="[RUN]...", help="Folders of runs or compiled programs, or FILE.py:NAME (default: the package's)."
     ),
     out: Path = Option(Path("explorer.html"), help="The page to write."),
-    store: Path | None = Option(
-        None, help="Folder of result rows to draw (default: results/store or out/store, if there is one)."
-    ),
+    store: Path | None = Option(None, help="Folder of result rows to draw (default: results/store or out/store)."),
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
     task_file: Path | None = console.TASK_FILE,
-    members: int | None = Option(
-        None, help="How many networks of each run (default: all, or as many as the page holds)."
-    ),
+    members: int | None = Option(None, help="How many networks of each run (default: as many as the page holds)."),
 ) -> None:
     """Write one self-contained page on which networks answer, attend and step through programs, with the stored results.
 

@@ -16,9 +16,7 @@ def command(
     pretrained: str | None = console.PRETRAINED,
     arch: str | None = console.PRETRAINED_ARCH,
     task_file: Path | None = console.TASK_FILE,
-    machines: int | None = Option(
-        None, help="Machines of a program, or numbers in a list of a looped network (default 8)."
-    ),
+    machines: int | None = Option(None, help="A program's machines, or numbers in a looped network's list (default 8)."),
     member: int = Option(0, help="Which network of a trained run."),
     by: str = Option(BY[0], help="What an arrow needs in a trained network: attention, or effect on the answers."),
     least: float = Option(0.3, help="Smallest attention weight to draw, or smallest share of the largest effect."),

@@ -18,14 +18,10 @@ def command(
     context: Context,
     run: str | None = console.RUN_IF_ANY,
     numbers: list[str] | None = Argument(
-        None,
-        metavar="LIST",
-        help="Numbers: 3.2,1.5,-0.5 or 3.2 1.5 -0.5. For khop a sequence: 2abcabd; for mixed tasks a prompt.",
+        None, metavar="LIST", help="Numbers: 3.2,1.5,-0.5 or 3.2 1.5 -0.5; for khop 2abcabd; for mixed tasks a prompt."
     ),
     member: int | None = Option(None, help="Which network of the run to ask (default 0)."),
-    shorter: bool = Option(
-        False, "--shorter", help="Ask about fewer numbers than the network was trained on all the same."
-    ),
+    shorter: bool = Option(False, "--shorter", help="Ask about fewer numbers than it was trained on all the same."),
     trace: Path | None = Option(
         None, metavar="FILE.json", help="Of a compiled program: also write every variable at every machine and round."
     ),

@@ -35,25 +35,18 @@ def command(
     encoding_dim: int | None = Option(None, help="Its dimension (default: the encoding's own)."),
     no_bias: bool = Option(False, "--no-bias", help="Leave out every bias."),
     tied: bool = Option(False, "--tied", help="Decode words by the vectors that embed them (khop)."),
-    relative: bool = Option(
-        False, "--relative", help="Read the numbers of a prompt relative to their mean (mixed tasks)."
-    ),
-    layout: str | None = Option(None, help=f"Positions of a prompt: {', '.join(LAYOUTS)} (mixed tasks; default elements)."),
-    family: str | None = Option(
-        None, help=f"Where looped networks look: {', '.join(FAMILIES)} (default: as the task needs)."
-    ),
+    relative: bool = Option(False, "--relative", help="Read a prompt's numbers relative to their mean (mixed tasks)."),
+    layout: str | None = Option(None, help=f"Positions of a prompt: {', '.join(LAYOUTS)} (mixed; default elements)."),
+    family: str | None = Option(None, help=f"Where looped networks look: {', '.join(FAMILIES)} (default: the task's)."),
     variable_length: bool = Option(False, "--variable-length", help="Train on lists of 1 to n numbers, equally often."),
     lengths: str | None = Option(
         None, help="Numbers in the training lists, of these lengths equally often: 2,4,8,16; the longest is n."
     ),
     begin: Path | None = Option(
-        None,
-        "--from",
-        metavar="RUN",
-        help="Begin with the weights of a run, and its network where no option says another.",
+        None, "--from", metavar="RUN", help="Begin with a run's weights, and its network where no option says another."
     ),
     pretrained: str | None = Option(
-        None, metavar="TASK", help="Begin with the network for TASK that comes with the package, of architecture --arch."
+        None, metavar="TASK", help="Begin with the package's network for TASK, of architecture --arch."
     ),
     task_file: Path | None = console.TASK_FILE,
     device: str | None = console.DEVICE,

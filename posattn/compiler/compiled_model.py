@@ -118,10 +118,6 @@ class CompiledConfig(NetworkConfig):
         own = out[..., : self.n, :]
         return own[..., 0] if self.outputs == 1 else own
 
-    @property
-    def network(self) -> "type[CompiledTransformer]":
-        return CompiledTransformer
-
     def build(self) -> "CompiledTransformer":
         return CompiledTransformer(self)
 
@@ -161,7 +157,7 @@ class CompiledTransformer(Transformer):
     def _layer(self, index: int) -> Layer:
         config, d = self.config, self.config.embed
         made = HardAttention if config.hardmax else Attention
-        return Layer(made(d, config.encoding_dim, config.d_k, config.heads, d_v=config.d_v), d, config.mlp[index])
+        return Layer(made(d, config.encoding_dim, config.d_k, config.heads, d_v=config.d_v), config.mlp[index])
 
     def forward(self, x: Float[Tensor, "*input"]) -> Float[Tensor, "*out"]:
         rounds = () if self.labels is None else self.labels.rounds
@@ -209,3 +205,6 @@ class CompiledTransformer(Transformer):
         least, integers = self.P.new_tensor([low for low, _ in self.config.bounds]), list(self.config.integers)
         least[integers] = least[integers].ceil()
         return least.expand(length, -1).squeeze(-1) if self.config.inputs == 1 else least.expand(length, -1)
+
+
+CompiledConfig.network = CompiledTransformer

@@ -30,11 +30,13 @@ class Program:
     """A program that a function of one machine describes; ``ranges`` says what its inputs may be.
 
     task: the task of :mod:`posattn.tasks` that the program solves, if any.
+    also: further tasks that it solves.
     counts: the paper's sizes for lists of n numbers where they are not those of Theorem 5.1.
     machines: how many machines a list of n numbers needs; those beyond n have inputs 0, and answers that nobody asks for.
     """
 
     task: str | None = None
+    also: tuple[str, ...] = ()
     counts: Callable[[int], dict[str, str]] = staticmethod(lambda n: {})
     machines: Callable[[int], int] = staticmethod(lambda n: n)
     _truth: Truth | None = None
@@ -53,6 +55,11 @@ class Program:
             raise UsageError(f"{self.name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
         self.title = (function.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
         self.own = Path(__file__).parent not in Path(function.__code__.co_filename).parents
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that the program solves."""
+        return () if self.task is None else (self.task, *self.also)
 
     def build(self, n: int, bound: float, route: str = ROUTES[0]) -> PCOC | MPC:
         """The program for lists of ``n`` numbers, real ones up to ``bound``: PCOC, a layer per round, or what the theorem has.

@@ -224,7 +224,7 @@ def _selection(program: PCOC, maps: list[Maps]) -> SelectionNetwork:
 def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
     """A network in float64 whose parameters are all 0."""
     with torch.random.fork_rng(devices=[]):  # its initial draws must not change the caller's random state
-        model = config.build().double().requires_grad_(False)
+        model = Transformer(config).double().requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
     return model

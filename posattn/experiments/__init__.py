@@ -1,6 +1,6 @@
 """The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
-from posattn.experiments.catalog import EXPERIMENTS
+from posattn.experiments.catalog import EXPERIMENTS, experiments_named
 from posattn.experiments.cells import Series, series
 from posattn.experiments.declaration import SIZES, Computation, Experiment, Grid
 from posattn.experiments.engine import Engine, NothingStored, Outcome, having, report_on, reproduce
@@ -8,7 +8,6 @@ from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.measures import FineTuned, Lengths, Measure, Scales, Shifts
 from posattn.experiments.ray_engine import RayEngine, engine_named
 from posattn.experiments.store import AnyEngine, Store
-from posattn.experiments.userfile import experiments_named
 
 __all__ = [
     "EXPERIMENTS", "SIZES", "AnyEngine", "Bars", "Computation", "Engine", "Experiment", "FineTuned", "Grid", "Lengths", "Lines",

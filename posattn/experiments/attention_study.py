@@ -5,6 +5,7 @@ later layers need. Measured here, for every layer: how far the attention weights
 often a linear probe still reads the position off the state.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,51 +58,39 @@ class AttentionStudy(Measure):
             model = run.model(index)
             if not isinstance(model, Transformer):
                 raise UsageError(f"the architecture {run.kind!r} has no attention weights to study.")
+            drawn: dict[str, Any] = {"n": run.config.n, "seed": member.seed, "split": "test", "device": model.P.device}
+            x, _ = task(member.task).sample(self.samples, **drawn)
             with torch.no_grad():
-                own = [*self._moves(model, member.task, member.seed), *self._probes(model, member.task, member.seed)]
+                own = [*self._moves(model, x), *self._probes(model, x)]
                 if member.seed == 0 and run.config.n == 8:
                     own += self._maps(model)
             found.append(run.described(pd.DataFrame(own).assign(member=index), split="test"))
         return pd.concat(found, ignore_index=True)
 
-    def _maps(self, model: Transformer) -> list[dict[str, Any]]:
-        rows = []
+    def _maps(self, model: Transformer) -> Iterator[dict[str, Any]]:
         for name, numbers in LISTS.items():
             for factor in self.factors:
                 weights = model.attention(factor * torch.tensor(numbers, device=model.P.device))
                 for layer, own in enumerate(weights[:, 0], start=1):
-                    rows += entries(own, scale=factor, layer=layer, head=1, list=name)
-        return rows
+                    yield from entries(own, scale=factor, layer=layer, head=1, list=name)
 
-    def _moves(self, model: Transformer, name: str, seed: int) -> list[dict[str, Any]]:
-        x = self._lists(model, name, seed)
-        plain = _on(model, x)  # (L, lists, H, N, N)
-        spread = _distance(plain, plain.mean(dim=1, keepdim=True))
-        rows = [_row("spread", 1.0, layer, value) for layer, value in enumerate(spread.tolist())]
+    def _moves(self, model: Transformer, x: Float[Tensor, "lists n"]) -> Iterator[dict[str, Any]]:
+        plain = _on(model, x)
+        yield from _by_layer("spread", 1.0, _distance(plain, plain.mean(dim=1, keepdim=True)).tolist())
         for factor in self.factors:
-            moved = _distance(_on(model, factor * x), plain)
-            rows += [_row("movement", factor, layer, value) for layer, value in enumerate(moved.tolist())]
-        return rows
+            yield from _by_layer("movement", factor, _distance(_on(model, factor * x), plain).tolist())
 
-    def _probes(self, model: Transformer, name: str, seed: int) -> list[dict[str, Any]]:
-        x = self._lists(model, name, seed)
+    def _probes(self, model: Transformer, x: Float[Tensor, "lists n"]) -> Iterator[dict[str, Any]]:
         fitted, fresh = x.chunk(2)
         probes = [_probe(state) for state in model.states(fitted)]
-        rows = []
         for factor in self.factors:
-            states = model.states(factor * fresh)
-            for layer, (probe, state) in enumerate(zip(probes, states, strict=True)):
-                rows.append(_row("probe", factor, layer, _share_read(probe, state)))
-        return rows
-
-    def _lists(self, model: Transformer, name: str, seed: int) -> Tensor:
-        n = model.config.n
-        return task(name).sample(self.samples, n=n, seed=seed, split="test", device=model.P.device)[0]
+            yield from _by_layer("probe", factor, map(_share_read, probes, model.states(factor * fresh)), first=0)
 
 
-def _row(metric: str, factor: float, layer: int, value: float) -> dict[str, Any]:
-    """One value. ``layer`` counts from 0, in the row from 1; for the probe it is how many layers the state has passed."""
-    return {"scale": factor, "metric": metric, "value": value, "layer": layer + (metric != "probe")}
+def _by_layer(metric: str, factor: float, values: Iterable[float], first: int = 1) -> Iterator[dict[str, Any]]:
+    """A row per layer; of states, which begin before the first layer, the layer is how many a state has passed."""
+    for layer, value in enumerate(values, start=first):
+        yield {"scale": factor, "metric": metric, "value": value, "layer": layer}
 
 
 def _on(model: Transformer, x: Float[Tensor, "lists n"]) -> Float[Tensor, "L lists H N N"]:
@@ -171,10 +160,8 @@ def show_weights(axes: Axes, rows: pd.DataFrame, **look: Any) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def entries(weights: Float[Tensor, "N N"], **place: Any) -> list[dict[str, Any]]:
+def entries(weights: Float[Tensor, "N N"], **place: Any) -> Iterator[dict[str, Any]]:
     """A row per query and key, which count from 1, with the columns ``place`` beside each."""
-    return [
-        {**place, "query": query, "key": key, "metric": "attention", "value": value}
-        for query, row in enumerate(weights.tolist(), start=1)
-        for key, value in enumerate(row, start=1)
-    ]
+    for query, row in enumerate(weights.tolist(), start=1):
+        for key, value in enumerate(row, start=1):
+            yield {**place, "query": query, "key": key, "metric": "attention", "value": value}

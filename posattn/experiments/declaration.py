@@ -11,13 +11,14 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+import torch
 
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments.cells import Cell, Series
 from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
-from posattn.experiments.store import Store, digest
+from posattn.experiments.store import Store, Stored, digest
 from posattn.runs import ROW_COLUMNS
 from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
@@ -29,15 +30,15 @@ SIZES = ("smoke", "quick", "paper")
 
 @dataclass(frozen=True)
 class Held:
-    """What a store holds of a source: whether there are rows, whether they suffice for a figure, and how many, in words.
+    """What a store holds of a source.
 
     ``read`` gives the rows, and the descriptions of the ensembles that they come from. Rows that need no runs and
     are not there it computes; ``read(keep=True)`` also writes them into the store.
     """
 
     some: bool
-    enough: bool
-    said: str
+    enough: bool  # for a figure
+    said: str  # how much, in words
     read: Callable[..., tuple[pd.DataFrame, list[dict[str, Any]]]]
 
 
@@ -52,6 +53,11 @@ class Source:
         """The runs to train, if any."""
         choice("scale", size, SIZES)
         return []
+
+    def prepare(
+        self, size: str, store: Store, runs: int | None, device: torch.device, announce: Callable[[str], None]
+    ) -> None:
+        """Puts rows into the store that are neither of trained runs nor quick to compute; ``runs`` as for ``reproduce``."""
 
     def check(self, figure: Lines) -> None:
         """Raises if the figure shows something that this source does not measure."""
@@ -103,21 +109,18 @@ class Grid(Source):
         """
         if choice("scale", size, SIZES) == "paper":
             return self
-        samples, epochs, batch, seeds = self.smoke if size == "smoke" else self.quick
-        samples, epochs = min(samples, *self.samples[-1:]), min(epochs, self.recipe.epochs)
-        batch = min(batch, self.recipe.batch)
-        few = 2 if size == "smoke" else 3
-        own_samples = self.samples[:few]
-        lists = tuple(samples * own // max(own_samples) for own in own_samples)
+        few, (most, epochs, batch, seeds) = (2, self.smoke) if size == "smoke" else (3, self.quick)
+        most, epochs = min(most, self.samples[-1]), min(epochs, self.recipe.epochs)
+        samples = self.samples[:few]
         for_loops = self.recipe.for_loops | {"polish": min(self.recipe.polish, epochs)}
         return replace(
             self,
             tasks=self.tasks[:1],
             n=self.n[:few],
             layers=tuple(dict.fromkeys(min(own, few) for own in self.layers[:few])),
-            samples=lists,
+            samples=tuple(most * own // max(samples) for own in samples),
             seeds=min(seeds, self.seeds),
-            recipe=recipe("tuned", epochs=epochs, batch=batch, **for_loops),
+            recipe=recipe("tuned", epochs=epochs, batch=min(batch, self.recipe.batch), **for_loops),
             measure=self.measure.at(size),
         )
 
@@ -145,13 +148,15 @@ class Grid(Source):
 
         def read(keep: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
             rows, ensembles = store.rows(found, own.measure)
-            rows = _labelled(rows, cells, {stored.run: key for key, stored in found.items()}) if found else rows
+            rows = _labelled(rows, cells, found) if found else rows
             if found and self.programs:
                 # With what determines them, as an experiment of one's own may change.
                 called = f"{name}-{size}-compiled-{digest([own.tasks, own.n, own.measure.key()])}"
-                compiled = store.computed(called, lambda: _of(compiled_rows(own.tasks, own.n, own.measure), name), keep)
+                compiled = store.computed(
+                    called, lambda: compiled_rows(own.tasks, own.n, own.measure).assign(experiment=name), keep
+                )
                 rows = pd.concat([rows, compiled], ignore_index=True)
-            return _of(rows, name), ensembles
+            return rows.assign(experiment=name), ensembles
 
         return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)
 
@@ -171,21 +176,17 @@ class Computation(Source):
         there = store.has_computed(f"{name}-{size}")
 
         def read(keep: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-            return store.computed(f"{name}-{size}", lambda: _of(self.rows(size), name), keep), []
+            return store.computed(f"{name}-{size}", lambda: self.rows(size).assign(experiment=name), keep), []
 
         return Held(there, there, "computed", read)
 
 
-def _of(rows: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    return rows.assign(experiment=experiment)
-
-
-def _labelled(rows: pd.DataFrame, cells: Iterable[Cell], keys: dict[str, str]) -> pd.DataFrame:
-    """The rows in the order of the cells, with each cell's label as ``series``; ``keys`` are the cells' keys by run."""
-    order = {cell.key: (position, cell.label) for position, cell in enumerate(cells)}
-    own = [order[keys[run]] for run in rows["run"]]
-    rows = rows.assign(series=[label for _, label in own], order=[place for place, _ in own])
-    return rows.sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
+def _labelled(rows: pd.DataFrame, cells: Iterable[Cell], found: dict[str, Stored]) -> pd.DataFrame:
+    """The rows in the order of the cells, with each cell's label as ``series``."""
+    labels = {found[cell.key].run: cell.label for cell in cells if cell.key in found}
+    places = {run: place for place, run in enumerate(labels)}
+    rows = rows.sort_values("run", key=lambda runs: runs.map(places), kind="stable", ignore_index=True)
+    return rows.assign(series=rows["run"].map(labels))
 
 
 @dataclass(frozen=True)

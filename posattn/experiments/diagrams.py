@@ -5,6 +5,7 @@ attention of trained networks, who hears whom in a program, the edges of the net
 the rows. Names of machines and rounds are those of the paper: from 1 on in Figure 7, from 0 in 8.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,16 +50,9 @@ def diagram_rows(size: str) -> pd.DataFrame:
 
 # Eq. 1 to 3 from queries, keys and values on, in which the two attentions do not differ.
 _FLOW = [
-    ("Q", "Mul"),
-    ("K", "Mul"),
-    ("Mul", "softmax"),
-    ("softmax", "A"),
-    ("A", "Mul "),
-    ("V", "Mul "),
-    ("Mul ", "O"),
-    ("O", "MLP"),
-    ("X", "MLP"),
-]
+    ("Q", "Mul"), ("K", "Mul"), ("Mul", "softmax"), ("softmax", "A"), ("A", "Mul "), ("V", "Mul "), ("Mul ", "O"),
+    ("O", "MLP"), ("X", "MLP"),
+]  # fmt: skip
 
 
 def depends(arch: str) -> list[tuple[str, str]]:
@@ -72,14 +66,9 @@ def depends(arch: str) -> list[tuple[str, str]]:
     assert isinstance(layer, Layer)
     attention, positions = layer.attention, torch.arange(5)
     read: dict[str, Tensor] = {}
-
-    def remember(name: str) -> Any:
-        return lambda module, given, made: read.__setitem__(name, made)
-
-    hooks = [getattr(attention, f"W_{name}").register_forward_hook(remember(name)) for name in "QKV"]
+    for name in "QKV":
+        getattr(attention, f"W_{name}").register_forward_hook(lambda *given, name=name: read.update({name: given[-1]}))
     layer(x, p, positions)
-    for hook in hooks:
-        hook.remove()
     first = input_features(numbers[..., None], p, positions, model.config)
     found = [("P", "X")] if first.requires_grad else []
     for made, value in read.items():
@@ -90,14 +79,11 @@ def depends(arch: str) -> list[tuple[str, str]]:
     return found
 
 
-def _maps(arch: str, title: str) -> list[Row]:
+def _maps(arch: str, title: str) -> Iterator[Row]:
     model, numbers = pretrained("sort", arch), torch.tensor(LISTS["Figure 36"])
-    rows = []
     for factor in _FACTORS:
-        with torch.no_grad():
-            weights = model.attention(factor * numbers)[_LAYER, 0]
-        rows += entries(weights, figure="1", series=title, scale=factor)
-    return rows
+        weights = model.attention(factor * numbers)[_LAYER, 0]
+        yield from entries(weights, figure="1", series=title, scale=factor)
 
 
 # What the diagram shows, where, and what it calls it.
@@ -157,15 +143,12 @@ def _inset_maps(axes: Axes, weights: pd.DataFrame) -> None:
 # --- Figures 7 and 8 -----------------------------------------------------------------------------------------------------
 
 
-def _of_graph(number: str, title: str, graph: Graph) -> list[Row]:
-    rows = [
-        _edge(number, title, r + 1, graph.names[j], graph.names[i]) | {"orange": (r, j, i) in graph.orange}
-        for r, j, i in sorted(graph.arrows)
-    ]
+def _of_graph(number: str, title: str, graph: Graph) -> Iterator[Row]:
+    for r, j, i in sorted(graph.arrows):
+        yield _edge(number, title, r + 1, graph.names[j], graph.names[i]) | {"orange": (r, j, i) in graph.orange}
     for r in range(graph.rounds):
         sent = sum(q == r and i != j for q, j, i in graph.arrows)
-        rows.append({"figure": number, "series": title, "round": r + 1, "metric": "messages", "value": sent})
-    return rows
+        yield {"figure": number, "series": title, "round": r + 1, "metric": "messages", "value": sent}
 
 
 def _edge(figure: str, title: str, r: int, sender: str, receiver: str) -> Row:
@@ -174,15 +157,14 @@ def _edge(figure: str, title: str, r: int, sender: str, receiver: str) -> Row:
 
 
 def _draw_graphs(rows: pd.DataFrame) -> Figure:
-    rows = rows[rows["metric"] == "edge"]
-    titles = list(dict.fromkeys(rows["series"]))
-    rounds = [int(rows[rows["series"] == title]["round"].max()) for title in titles]
-    machines = rows["to"].nunique()
-    size = (1.0 + 1.15 * (sum(rounds) + len(rounds)), 0.8 + 0.75 * machines)
+    edges = rows[rows["metric"] == "edge"]
+    graphs = {str(title): own for title, own in edges.groupby("series", sort=False)}
+    widths = [int(own["round"].max()) + 1 for own in graphs.values()]
+    size = (1.0 + 1.15 * sum(widths), 0.8 + 0.75 * edges["to"].nunique())
     figure = plt.figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(titles), width_ratios=[count + 1 for count in rounds], squeeze=False)
-    for axes, title in zip(panels[0], titles, strict=True):
-        _graph_panel(axes, rows[rows["series"] == title], title)
+    panels = figure.subplots(1, len(graphs), width_ratios=widths, squeeze=False)
+    for axes, (title, own) in zip(panels[0], graphs.items(), strict=True):
+        _graph_panel(axes, own, title)
     return figure
 
 

@@ -73,8 +73,11 @@ def learn_minimum(
     Networks with four hidden units often get stuck, hence the restarts; the one with the least training error is kept. Adam
     with a cosine schedule lowers the squared error: on |h(x) - min x| most networks stop at the constant 0, the median answer.
     """
-    members = _drawn(x.shape[1], seed, restarts)
-    weights = [members.logits, members.W_1, members.W_2]
+    n, generator = x.shape[1], torch.Generator().manual_seed(seed)
+    sizes = {(2, n, n): 1.0, (3, 4): 0.8, (4,): 0.6}  # with which answers begin at about the size of the numbers
+    drawn = (torch.randn(restarts, tree_depth(n), *shape, generator=generator) for shape in sizes)
+    weights = [size * each for size, each in zip(sizes.values(), drawn, strict=True)]
+    members = Members(*weights)
     optimiser = torch.optim.Adam([w.requires_grad_() for w in weights], lr=peak)
     answers, batch = x.amin(dim=1), min(batch, len(x))
     picks = (streams.uniform(torch.tensor(streams.stream(seed, "batches")), steps * batch) * len(x)).long()
@@ -87,19 +90,6 @@ def learn_minimum(
     with torch.no_grad():
         trained = Members(*(w.detach() for w in weights))
         return trained.member(int((trained(x) - answers).abs().mean(dim=1).argmin()))
-
-
-def _drawn(n: int, seed: int, restarts: int) -> Members:
-    """Random initial weights of the networks."""
-    generator = torch.Generator().manual_seed(seed)
-    layers = tree_depth(n)
-    shapes = ((2, n, n), (3, 4), (4,))
-    sizes = (1.0, 0.8, 0.6)  # so that answers begin at about the size of the numbers
-    drawn = (
-        size * torch.randn(restarts, layers, *shape, generator=generator)
-        for size, shape in zip(sizes, shapes, strict=True)
-    )
-    return Members(*drawn)
 
 
 def _absolute_error(model: Transformer, x: Float[Tensor, "b n"]) -> float:

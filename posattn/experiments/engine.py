@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from posattn import files
+from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
@@ -51,7 +52,6 @@ class Engine:
 
     device: torch.device
     announce: Callable[[str], None] = lambda message: None
-    progress: bool | None = None
     _waited_for: set[str] = field(default_factory=set)
 
     def check(self, cells: Iterable[Cell], precision: str) -> None:
@@ -63,17 +63,16 @@ class Engine:
         """Trains and measures the ensembles; returns those that another process is training."""
         elsewhere = []
         for spec in specs:
-            if spec.digest not in self._waited_for:
+            if new := spec.digest not in self._waited_for:
                 self.announce(plan(spec))
             try:
-                run = train_spec(spec, self.device, store.folder(spec), progress=self.progress)
+                run = train_spec(spec, self.device, store.folder(spec))
+                store.write(spec, measure, measure.rows(run), run.result)
             except files.InUse:
-                if spec.digest not in self._waited_for:
+                if new:
                     self.announce("Another process is training these; waiting for it.")
                 self._waited_for.add(spec.digest)
                 elsewhere.append(spec)
-                continue
-            store.write(spec, measure, measure.rows(run), run.result)
         return elsewhere
 
 
@@ -133,8 +132,11 @@ def reproduce(
         raise NothingStored(
             f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} at scale {size} to draw."
         )
-    _claim(out, {"experiment": experiment.name, "scale": size})
+    _claim(out, experiment.name, size)
     chosen = [cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)]
+    if not only:
+        here = engine.device if isinstance(engine, Engine) else pick_device(None)
+        experiment.source.prepare(size, store, runs, here, getattr(engine, "announce", lambda line: None))
     store.complete(chosen, engine, precision)
     rows, ensembles = experiment.held(size, store, precision).read(keep=True)
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name
@@ -167,7 +169,7 @@ def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     """
     if not store.root.is_dir():
         raise UsageError(f"store is {str(store.root)!r}; there is no such folder.")
-    drawn = {_read(path): path.parent for path in sorted(store.root.parent.glob("*/experiment.json"))}
+    drawn = {_claimed(path): path.parent for path in sorted(store.root.parent.glob("*/experiment.json"))}
     sections: list[dict[str, Any]] = []
     others: list[str] = []
     for experiment, size, said, rows, ensembles in reportable(store, others.append):
@@ -183,28 +185,21 @@ def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     return [f"{section['name']}: {section['line']}" for section in sections], others
 
 
-def _read(described: Path) -> tuple[str, str] | None:
+def _claim(out: Path, name: str, size: str) -> None:
+    """Makes ``out`` the folder of one experiment at one size; a folder of anything else is refused."""
+    described = out / "experiment.json"
+    if not described.exists():
+        files.check_new(out, described.name)
+        files.write_json(described, {"experiment": name, "scale": size})
+    elif (held := _claimed(described)) != (name, size):
+        words = "something else" if held is None else "{} at {} scale".format(*held)
+        raise UsageError(f"out is {str(out)!r}, which holds {words}; give another folder for {name} at {size} scale.")
+
+
+def _claimed(described: Path) -> tuple[str, str] | None:
     """The experiment and the size that a file of ``_claim`` names; None if it names none."""
     try:
         held = files.read_json(described)
         return str(held["experiment"]), str(held["scale"])
     except (UsageError, OSError, LookupError, TypeError):
         return None
-
-
-def _claim(out: Path, what: dict[str, str]) -> None:
-    """Makes ``out`` the folder of one experiment at one size; a folder of anything else is refused."""
-    described = out / "experiment.json"
-    if not described.exists():
-        files.check_new(out, described.name)
-        files.write_json(described, what)
-    elif (held := files.read_json(described)) != what:
-        raise UsageError(
-            f"out is {str(out)!r}, which holds {_in_words(held)}; give another folder for {_in_words(what)}."
-        )
-
-
-def _in_words(described: Any) -> str:
-    if not isinstance(described, dict) or not {"experiment", "scale"} <= set(described):
-        return "something else"
-    return f"{described['experiment']} at {described['scale']} scale"

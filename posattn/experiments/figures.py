@@ -31,7 +31,6 @@ _PUBLISHED = "{}, published (full recipe)"
 _NO_NUMBER = 1e300
 _PAGE, _VIEWS = 2, 3  # panels of a view and views side by side that are still read at the width of a page
 _LEAST = 1e-16  # where an error of 0, which compiled programs have, is drawn on a logarithmic axis
-_DIGITS = 4  # significant ones of numbers on the explorer's page
 _ABOUT = {
     "none": "Models are trained on numbers in [−2, 2] (scale 1) and tested on numbers in [−2c, 2c]. ",
     "letters": "Models are trained on sequences of the letters a-e (scale 1) and tested on these and on sequences of f-j "
@@ -48,11 +47,9 @@ _EXACT = "The scale-exact Transformer is the positional one without biases."
 
 @cache
 def _read_published() -> pd.DataFrame:
-    tables = []
-    for name in ("published.csv", "published-tables.csv"):
-        with resources("posattn").joinpath("data", name).open(encoding="utf-8") as file:
-            tables.append(pd.read_csv(file))
-    return pd.concat([tables[0].assign(series=tables[0]["arch"], metric="mse"), tables[1]], ignore_index=True)
+    data, names = resources("posattn").joinpath("data"), ("published.csv", "published-tables.csv")
+    lines, tables = (pd.read_csv(BytesIO(data.joinpath(name).read_bytes())) for name in names)
+    return pd.concat([lines.assign(series=lines["arch"], metric="mse"), tables], ignore_index=True)
 
 
 def published(name: str) -> pd.DataFrame:
@@ -116,10 +113,10 @@ class Lines:
 
     BARS: ClassVar[bool] = False  # whether x is a name
     _WIDTH: ClassVar[float] = 3.8  # of a panel, in inches
+    _MARKS: ClassVar[tuple[str, ...]] = ("Lines", "bands", "Dotted lines")  # of medians, percentiles, published medians
 
     def medians(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Median, 10th and 90th percentile over runs, and how many runs ended well: by view, column, series and x."""
-        by = list(dict.fromkeys([*self.columns, "series", self.x]))
         tables = []
         for view in self.views:
             chosen = view.of(rows)
@@ -127,7 +124,7 @@ class Lines:
                 continue
             # A run without a number is worse than any; a finite stand-in, because quantiles of infinities are not numbers.
             chosen = chosen.assign(value=chosen["value"].fillna(_NO_NUMBER).clip(upper=_NO_NUMBER))
-            groups = chosen.groupby(by, sort=False)
+            groups = chosen.groupby(self._by, sort=False)
             table = groups["value"].quantile([0.1, 0.5, 0.9]).unstack()
             table.columns = ["p10", "median", "p90"]
             table = table.mask(table > _NO_NUMBER / 1e6, float("inf"))
@@ -136,8 +133,12 @@ class Lines:
             tables.append(table.reset_index().assign(view=view.title, metric=view.metric))
         if len(rows) and not tables:
             raise UsageError(f"none of the {len(rows)} rows is one that the figure shows; its views must pick some.")
-        empty = pd.DataFrame(columns=[*by, "p10", "median", "p90", "runs", "ok", "view", "metric"])
+        empty = pd.DataFrame(columns=[*self._by, "p10", "median", "p90", "runs", "ok", "view", "metric"])
         return pd.concat(tables, ignore_index=True) if tables else empty
+
+    @property
+    def _by(self) -> list[str]:
+        return list(dict.fromkeys([*self.columns, "series", self.x]))
 
     def tables(self, medians: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         """For every panel its title and its medians: x down, series across, and a dash where there is no run."""
@@ -148,21 +149,19 @@ class Lines:
             there = own.assign(there=True).pivot(index=self.x, columns="series", values="there").notna()
             if not there.all(axis=None):  # a median that is nan is one of runs that failed
                 wide = wide.astype(object).where(there, "-")
-            found.append((title, self._in_order(wide[list(dict.fromkeys(own["series"]))], own)))
+            if self.BARS:  # names, in the order of the rows
+                wide = wide.loc[list(dict.fromkeys(own[self.x]))]
+            found.append((title, wide[list(dict.fromkeys(own["series"]))]))
         return found
-
-    def _in_order(self, wide: pd.DataFrame, medians: pd.DataFrame) -> pd.DataFrame:
-        return wide.sort_index()
 
     def against_published(self, medians: pd.DataFrame) -> pd.DataFrame:
         """Our medians beside the published ones: their ratio, and whether ours lies in the published band widened twofold."""
         known, parts = published(self.published), []
-        by = list(dict.fromkeys([*self.columns, "series", self.x]))
         for view in self.views:
             theirs = view.of_published(known)
-            if len(theirs) and set(by) <= set(theirs):
-                beside = theirs[[*by, "median", "p10", "p90"]]
-                parts.append(view.of_medians(medians).merge(beside, on=by, suffixes=("", "_published")))
+            if len(theirs) and set(self._by) <= set(theirs):
+                beside = theirs[[*self._by, "median", "p10", "p90"]]
+                parts.append(view.of_medians(medians).merge(beside, on=self._by, suffixes=("", "_published")))
         if not parts:
             return pd.DataFrame()
         both = pd.concat(parts, ignore_index=True)
@@ -172,25 +171,24 @@ class Lines:
 
     def explained(self, rows: pd.DataFrame, size: str) -> str:
         """What a page says of the figure."""
-        beside = self._beside_ours(size) if self.published else ""
-        exact = _EXACT if "scale-exact" in set(rows["arch"]) else ""
-        return self.prose or self._about(rows) + beside + exact
+        if self.prose:
+            return self.prose
+        medians, percentiles, known = self._MARKS
+        said = self._about(rows) + f"{medians} are medians over runs, {percentiles} the 10th to 90th percentile. "
+        if self.published:
+            less = size != "paper" and not self.BARS
+            shapes = ": ours are trained for a fraction of that, so compare the shapes" if less else ""
+            said += f"{known} are the published medians, which took the full recipe{shapes}. "
+        return said + (_EXACT if "scale-exact" in set(rows["arch"]) else "")
 
     def _about(self, rows: pd.DataFrame) -> str:
-        task = _task_of(rows)
-        marks = "Lines are medians over runs, bands the 10th to 90th percentile. "
-        return _ABOUT["none" if task is None else task.TOKENS] + marks
-
-    def _beside_ours(self, size: str) -> str:
-        shapes = "" if size == "paper" else ": ours are trained for a fraction of that, so compare the shapes"
-        return f"Dotted lines are the published medians, which took the full recipe{shapes}. "
+        return _ABOUT[_task_of(rows).TOKENS]
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
         """The pictures by the ending of their file names: none for the panels, ``-more`` for those of views with ``more``."""
-        first = [view for view in self.views if not view.more]
-        more = [view for view in self.views if view.more and len(view.of_medians(medians))]
-        views = {"": first, "-more": more} if more else {"": first}
-        return {end: replace(self, views=tuple(own))._draw_views(rows, medians) for end, own in views.items()}
+        views = {"": [view for view in self.views if not view.more]}
+        views["-more"] = [view for view in self.views if view.more and len(view.of_medians(medians))]
+        return {end: replace(self, views=tuple(own))._draw_views(rows, medians) for end, own in views.items() if own}
 
     def _draw_views(self, rows: pd.DataFrame, medians: pd.DataFrame) -> Figure:
         keys = list(medians[list(self.columns)].drop_duplicates().itertuples(index=False, name=None))
@@ -204,9 +202,10 @@ class Lines:
                 if len(here):
                     self._draw_panel(axes, here, self._at(theirs, key), labels)
                 axes.set_title(self._title(view, key), fontsize="medium")
-                axes.set_xlabel(self._axis(rows))
+                axes.set_xlabel(axis(self.x, _task_of(rows).INPUTS))
                 axes.set_yscale("log" if metric(view.metric).axis == "log" else "linear")
-                self._set_x(axes, view, ours)
+                if not self.BARS:
+                    self._set_ends_and_marks(axes, view, ours)
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
         _add_legend(figure, panels.flat)
@@ -245,17 +244,13 @@ class Lines:
         """The part of a table in one column of panels."""
         return _where(dict(zip(self.columns, key, strict=True)), table)
 
-    def _title(self, view: View, key: tuple[Any, ...], width: float | None = _TITLE) -> str:
-        """The title of a panel, on two lines if it is longer than ``width`` letters."""
+    def _title(self, view: View, key: tuple[Any, ...]) -> str:
+        """The title of a panel, on two lines if it is long."""
         names = ", ".join(titled(name, value) for name, value in zip(self.columns, key, strict=True))
-        long = width is not None and len(names) + len(view.title) > width * self._WIDTH / Lines._WIDTH
+        long = len(names) + len(view.title) > _TITLE * self._WIDTH / Lines._WIDTH
         return names + (":\n" if long else ": ") + view.title if view.title else names
 
-    def _axis(self, rows: pd.DataFrame) -> str:
-        task = _task_of(rows)
-        return axis(self.x) if task is None else axis(self.x, task.INPUTS)
-
-    def _set_x(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
+    def _set_ends_and_marks(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
         if metric(view.metric).axis == "share":
             axes.set_ylim(-0.03, 1.03)
         if self._x_is_log:
@@ -300,10 +295,11 @@ class Lines:
                 ]
                 title, scaled = metric(view.metric)
                 name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
-                about = {"title": self._title(view, key, None), "view": name, "ylabel": title}
+                about = {"title": self._title(view, key).replace("\n", " "), "view": name, "ylabel": title}
                 ends = [0, 1] if scaled == "share" else None
                 panels.append({**about, "ylog": scaled == "log", "yends": ends, "series": lines})
-        return {"bars": self.BARS, "xlabel": self._axis(rows), "xlog": self._x_is_log, "panels": panels}
+        xlabel = axis(self.x, _task_of(rows).INPUTS)
+        return {"bars": self.BARS, "xlabel": xlabel, "xlog": self._x_is_log, "panels": panels}
 
     def _page_series(self, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> dict[str, Any]:
         colour, marker = style(label, labels)
@@ -323,19 +319,10 @@ class Bars(Lines):
 
     BARS = True
     _WIDTH = 7.6
-
-    def _in_order(self, wide: pd.DataFrame, medians: pd.DataFrame) -> pd.DataFrame:
-        return wide.loc[list(dict.fromkeys(medians[self.x]))]
+    _MARKS = ("Markers", "bars", "Hollow markers")
 
     def _about(self, rows: pd.DataFrame) -> str:
-        marks = "Markers are medians over runs, bars the 10th to 90th percentile. "
-        return (_SHIFTS if self.x == "distribution" else "") + marks
-
-    def _beside_ours(self, size: str) -> str:
-        return "Hollow markers are the published medians, which took the full recipe. "
-
-    def _set_x(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
-        """Leaves an axis of names as matplotlib makes it."""
+        return _SHIFTS if self.x == "distribution" else ""
 
     def _draw_panel(self, axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> None:
         names = list(dict.fromkeys(ours[self.x]))
@@ -356,9 +343,9 @@ class Bars(Lines):
         axes.grid(alpha=0.25, axis="y")
 
 
-def _task_of(rows: pd.DataFrame) -> Task | None:
-    """The task of the first row, if there is one; all tasks of a figure are of one kind."""
-    return TASKS.get(str(rows["task"].iloc[0])) if "task" in rows and len(rows) else None
+def _task_of(rows: pd.DataFrame) -> Task:
+    """The task of the first row; all tasks of a figure are of one kind, and unknown ones read lists of numbers as sum does."""
+    return TASKS.get(str(rows["task"].iloc[0]) if "task" in rows and len(rows) else "", TASKS["sum"])
 
 
 def _add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
@@ -387,17 +374,16 @@ def _mark(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _points(frame: pd.DataFrame, x: str) -> list[list[Any]]:
-    """[x, median, 10th, 90th percentile] per point, in the order of x if that is a number; None for what is not finite."""
-    if x not in frame:
+    """[x, median, 10th, 90th percentile] per point, to four digits, in the order of x if that is a number.
+
+    None stands for what is not finite.
+    """
+    if x not in frame or frame.empty:
         return []
-    if len(frame) and not isinstance(frame[x].iloc[0], str):
-        frame = frame.sort_values(x)
+    if not isinstance(frame[x].iloc[0], str):
+        frame = frame.sort_values(x).astype({x: float})
     rows = frame[[x, "median", "p10", "p90"]].itertuples(index=False, name=None)
-    return [[place if isinstance(place, str) else float(place), *map(_rounded, values)] for place, *values in rows]
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return [[place, *(float(f"{v:.4g}") if math.isfinite(v) else None for v in values)] for place, *values in rows]
 
 
 def rendered(figure: Figure, kind: str) -> bytes:

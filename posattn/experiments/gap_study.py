@@ -38,9 +38,9 @@ class Gaps(Measure):
     KIND, SMOKE = "gaps", {"fresh": 500}
 
     def rows(self, run: AnyRun) -> pd.DataFrame:
-        found, samples = [], trained(run).spec.recipe.samples
+        found, m = [], trained(run).spec.recipe.samples
         for index, member in enumerate(trained(run).best_starts):
-            model, m = run.model(index), samples
+            model = run.model(index)
             there, here = self._risks(model, member.task, member.seed, m, run.config.n)
             own = {"gap": abs(there - here), "capped risk": there}
             for kind in ATTENTION:
@@ -60,16 +60,10 @@ class Gaps(Measure):
         return risks
 
     def _bound(self, network: Network, kind: str, m: int) -> dict[str, float]:
-        here, scaled = (
-            network_bound(each, m, kind, self.delta, self.cap) for each in (network, scale_attention(network, self.t))
-        )
-        power = (scaled.log_cover - here.log_cover) / (2 * math.log(self.t))
-        return {"bound": here.gap, "power": power}
-
-
-def scale_attention(network: Network, t: float) -> Network:
-    """The network with W_Q and W_K multiplied by t."""
-    return replace(network, layers=tuple(replace(layer, M=t**2 * layer.M) for layer in network.layers))
+        """The bound, and the power of t by which it grows: M = W_Q W_Kᵀ grows by t²."""
+        larger = replace(network, layers=tuple(replace(layer, M=self.t**2 * layer.M) for layer in network.layers))
+        here, scaled = (network_bound(each, m, kind, self.delta, self.cap) for each in (network, larger))
+        return {"bound": here.gap, "power": (scaled.log_cover - here.log_cover) / (2 * math.log(self.t))}
 
 
 @dataclass(frozen=True)

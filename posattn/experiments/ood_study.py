@@ -35,10 +35,9 @@ def ood_probability_rows(size: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Contours(Lines):
-    """Level lines of the values over the columns ``x`` and ``y`` of the rows: one panel per view, both axes logarithmic."""
+    """Level lines of the values over ``x`` and the length n: one panel per view, both axes logarithmic."""
 
     columns: tuple[str, ...] = ()
-    y: str = "n"
 
     def draw(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Figure]:
         size = (1.2 + 4.6 * len(self.views), 4.0)
@@ -46,7 +45,7 @@ class Contours(Lines):
             1, len(self.views), figsize=size, squeeze=False, layout="constrained", sharey=True
         )
         for axes, view in zip(panels[0], self.views, strict=True):
-            grid = view.of(rows).pivot(index=self.y, columns=self.x, values="value").sort_index()
+            grid = view.of(rows).pivot(index="n", columns=self.x, values="value").sort_index()
             heights = np.log10(grid)
             axes.contourf(grid.columns, grid.index, heights, levels=16, cmap="viridis")
             levels = range(math.floor(np.nanmin(heights)), math.ceil(np.nanmax(heights)) + 1)
@@ -57,7 +56,7 @@ class Contours(Lines):
             axes.set_xticks(grid.columns, [f"{value:g}" for value in grid.columns], minor=False)
             axes.set_yticks(grid.index, [f"{value:g}" for value in grid.index], minor=False)
             axes.minorticks_off()
-        panels[0][0].set_ylabel(axis(self.y))
+        panels[0][0].set_ylabel(axis("n"))
         return {"": figure}
 
 

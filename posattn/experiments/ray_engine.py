@@ -11,15 +11,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-import pandas as pd
 import torch
 
 from posattn import files
@@ -79,31 +78,30 @@ class RayEngine:
         """
         load_ray()
         _check_reachable(self.address)
-        with ExitStack() as held:
-            own: dict[str, Ensemble] = {}
+        own: list[Ensemble] = []
+        elsewhere: list[RunSpec] = []
+        with contextlib.ExitStack() as held:
             for spec in specs:
-                folder = held.enter_context(ExitStack())
-                with contextlib.suppress(files.InUse):
-                    folder.enter_context(RunFolder(store.folder(spec)).claim(spec))
-                    own[spec.digest] = Ensemble(spec, folder)
-            elsewhere = [spec for spec in specs if spec.digest not in own]
-            self._announce(own, elsewhere)
+                folder = RunFolder(store.folder(spec))
+                try:
+                    held.enter_context(folder.claim(spec))
+                    own.append(Ensemble(spec, folder))
+                except files.InUse:
+                    elsewhere.append(spec)
+            for number, ensemble in enumerate(own, start=1):
+                place = f"{number}/{len(own)}"  # because several may be called the same
+                ensemble.name = f"{place} {called(ensemble.spec)}"
+                self.announce(f"{place} {plan(ensemble.spec)}")
+            for spec in elsewhere:
+                if spec.digest not in self._waited_for:
+                    self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
+                    self._waited_for.add(spec.digest)
             if own:
                 with _joined(self.address), _ended_by_sigterm():
                     self._check_resources()
                     with contextlib.closing(Tasks(self, measure, store, own)) as tasks:
                         tasks.finish()
         return elsewhere
-
-    def _announce(self, own: dict[str, "Ensemble"], elsewhere: list[RunSpec]) -> None:
-        """Announces every ensemble, with a number, because several may be called the same."""
-        for number, ensemble in enumerate(own.values(), start=1):
-            ensemble.name = f"{number}/{len(own)} {called(ensemble.spec)}"
-            self.announce(f"{number}/{len(own)} {plan(ensemble.spec)}")
-        for spec in elsewhere:
-            if spec.digest not in self._waited_for:
-                self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
-                self._waited_for.add(spec.digest)
 
     def _check_resources(self) -> None:
         """Raises or announces that no node has what a task takes: Ray would let the task wait in silence."""
@@ -142,7 +140,7 @@ class Ensemble:
     """An ensemble whose folder this driver holds."""
 
     spec: RunSpec
-    folder: ExitStack  # lets go of it when closed
+    folder: RunFolder
     name: str = ""
     lost: int = 0  # workers
 
@@ -150,7 +148,7 @@ class Ensemble:
 class Tasks:
     """The tasks of one call: given out, followed, written when done, given out again when lost."""
 
-    def __init__(self, engine: RayEngine, measure: Measure, store: Store, ensembles: dict[str, Ensemble]):
+    def __init__(self, engine: RayEngine, measure: Measure, store: Store, ensembles: list[Ensemble]):
         ray = self.ray = load_ray()
         self.engine, self.measure, self.store = engine, measure, store
         # Beside the driver, so that the queue is lost with no other node.
@@ -162,7 +160,7 @@ class Tasks:
         self.work = ray.remote(task_function()).options(
             num_cpus=engine.cpus, num_gpus=engine.gpus, scheduling_strategy="SPREAD", max_retries=0
         )
-        self.unfinished = ensembles
+        self.unfinished = {ensemble.spec.digest: ensemble for ensemble in ensembles}
         self.waiting: dict[Any, Ensemble] = {}
         self.errors: list[Exception] = []
 
@@ -181,58 +179,46 @@ class Tasks:
             raise self.errors[0]
 
     def _hand_out(self, ensemble: Ensemble) -> None:
-        spec, engine = ensemble.spec, self.engine
-        folder, threads = RunFolder(self.store.folder(spec)), max(1, int(engine.cpus))
+        spec, folder, engine = ensemble.spec, ensemble.folder, self.engine
         begun: dict[str, bytes] = {}
         if folder.finished:
             begun = folder.pack()
         elif folder.load_checkpoint(spec) is not None:
             begun = folder.pack_checkpoint()
+        threads = max(1, int(engine.cpus))
         group = Group(spec, self.measure, begun, threads, engine.gpus > 0, engine.every, engine.save_every)
         self.waiting[self.work.remote(group.packed(), self.reports.actor)] = ensemble
 
     def _end(self, task: Any) -> None:
         ensemble, failed = self.waiting.pop(task), self.ray.exceptions
+        spec, folder = ensemble.spec, ensemble.folder
         try:
             finished, rows = self.ray.get(task)
-        except (
-            failed.WorkerCrashedError,
-            failed.NodeDiedError,
-            failed.LocalRayletDiedError,
-            failed.ObjectLostError,
-            failed.OutOfMemoryError,
-        ) as error:
-            self._retry(ensemble, error)
-        except failed.RayError as error:
-            cause = getattr(error, "cause", None)
-            self._fail(ensemble, UsageError(str(cause)) if isinstance(cause, (UsageError, ImportError)) else error)
-        else:
-            self._write(ensemble, finished, rows)
-
-    def _write(self, ensemble: Ensemble, finished: dict[str, bytes], rows: pd.DataFrame) -> None:
-        folder = RunFolder(self.store.folder(ensemble.spec))
+        except failed.RayTaskError as error:  # the task's own
+            told = isinstance(error.cause, (UsageError, ImportError))
+            return self._fail(ensemble, UsageError(str(error.cause)) if told else error)
+        except failed.RayError as error:  # the worker, its node or its memory
+            return self._retry(ensemble, error)
         if not folder.finished:
             folder.unpack(finished)
-        self.store.write(ensemble.spec, self.measure, rows, trained(folder.path).result)
-        self._let_go(ensemble)
+        self.store.write(spec, self.measure, rows, trained(folder.path).result)
+        folder.sweep()
+        del self.unfinished[spec.digest]
         self.engine.announce(f"{ensemble.name}: done")
 
     def _retry(self, ensemble: Ensemble, error: Exception) -> None:
         ensemble.lost += 1
         if ensemble.lost > self.engine.retries:
-            limit = f"more often than retries allows, which is {self.engine.retries}"
-            kind = type(error).__name__
-            self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit} ({kind})."))
-            return
+            limit = f"more often than retries allows, which is {self.engine.retries} ({type(error).__name__})"
+            return self._fail(ensemble, UsageError(f"{called(ensemble.spec)}: its worker was lost {limit}."))
         self._follow()
-        saved = RunFolder(self.store.folder(ensemble.spec)).checkpoints()
-        way = "goes on from its last checkpoint" if saved else "starts again"
+        way = "goes on from its last checkpoint" if ensemble.folder.checkpoints() else "starts again"
         self.engine.announce(f"{ensemble.name}: its worker was lost; it {way} on another")
         self._hand_out(ensemble)
 
     def _fail(self, ensemble: Ensemble, error: Exception) -> None:
         self.errors.append(error)
-        self._let_go(ensemble)
+        del self.unfinished[ensemble.spec.digest]
         reason = getattr(error, "cause", None) or error
         self.engine.announce(f"{ensemble.name}: failed: {' '.join(str(reason).split())}")
 
@@ -240,16 +226,11 @@ class Tasks:
         """Announces how far each ensemble is, and puts its newest checkpoint into the store."""
         newest: dict[str, str] = {}
         for digest, epoch, place, checkpoint in self.reports.get_nowait_batch(self.reports.qsize()):
-            if digest in self.unfinished:
-                ensemble = self.unfinished[digest]
-                RunFolder(self.store.folder(ensemble.spec)).unpack_checkpoint(checkpoint)
+            if ensemble := self.unfinished.get(digest):
+                ensemble.folder.unpack(checkpoint)
                 newest[ensemble.name] = f"epoch {epoch} of {ensemble.spec.recipe.epochs} on {place}"
         for name, said in newest.items() if tell else ():
             self.engine.announce(f"{name}: {said}")
-
-    def _let_go(self, ensemble: Ensemble) -> None:
-        del self.unfinished[ensemble.spec.digest]
-        ensemble.folder.close()
 
     def close(self) -> None:
         """If the driver leaves early, stops the tasks that are left and keeps their last checkpoints."""
@@ -294,19 +275,16 @@ def _on_loopback() -> Iterator[None]:
     Ray has this as its setting for systems without clusters, which it reads when it is imported. It replaces a
     ``_node_ip_address`` of 127.0.0.1 by that of an interface.
     """
-    ray = load_ray()
-    constants, name, variable = ray._private.ray_constants, "ENABLE_RAY_CLUSTER", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-    before, told = getattr(constants, name), os.environ.get(variable)
-    setattr(constants, name, False)
+    constants, variable = load_ray()._private.ray_constants, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    before, told = constants.ENABLE_RAY_CLUSTER, os.environ.pop(variable, None)
+    constants.ENABLE_RAY_CLUSTER = False
     os.environ[variable] = "0"  # for the processes that Ray starts
     try:
         yield
     finally:
-        setattr(constants, name, before)
-        if told is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = told
+        constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[variable]
+        os.environ |= {} if told is None else {variable: told}
 
 
 @contextlib.contextmanager
@@ -316,16 +294,13 @@ def _ended_by_sigterm() -> Iterator[None]:
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not the main thread: signals are somebody else's business
-        yield
-        return
+    own = threading.current_thread() is threading.main_thread()  # elsewhere signals are somebody else's business
+    before = signal.signal(signal.SIGTERM, leave) if own else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if own:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 _SILENT = "where no Ray cluster answers; start one with ray start."

@@ -17,6 +17,7 @@ from posattn import files
 from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
+from posattn.experiments.rows import as_csv
 from posattn.page_policy import policy
 from posattn.tasks import task
 
@@ -60,7 +61,7 @@ class Shown:
 
     def write(self, stem: Path) -> list[bytes]:
         """Writes rows, pictures and the medians as Markdown and LaTeX; returns the pictures as PNG."""
-        files.write(stem.with_name("rows.csv"), self.rows.to_csv(index=False, na_rep="nan").encode())
+        files.write(stem.with_name("rows.csv"), as_csv(self.rows))
         pictures = self.draw(stem)
         for end, form in ((".md", _markdown), (".tex", _latex)):
             files.write(stem.with_name(f"{stem.name}{end}"), self._text(form))
@@ -161,16 +162,14 @@ def _published(shown: Shown) -> Text | None:
     both = shown.figure.against_published(shown.medians)
     if both.empty:
         return None
-    places = [*shown.figure.columns, "series", shown.figure.x]
-    return [[*places, "ours", "published", "ratio", "inside"]] + [
-        [
-            *(f"{getattr(row, name)}" for name in places),
-            *(f"{value:.2e}" for value in (row.median, row.median_published)),
-            f"{row.ratio:.2f}",
-            ("yes" if row.inside else "no") if row.p10_published == row.p10_published else "",
-        ]
-        for row in both.itertuples()
-    ]
+    places = both[[*shown.figure.columns, "series", shown.figure.x]].astype(str)
+    table = places.assign(
+        ours=both["median"].map("{:.2e}".format),
+        published=both["median_published"].map("{:.2e}".format),
+        ratio=both["ratio"].map("{:.2f}".format),
+        inside=both["inside"].map({True: "yes", False: "no"}).where(both["p10_published"].notna(), ""),
+    )
+    return [list(table), *table.to_numpy().tolist()]
 
 
 def _cells(table: pd.DataFrame) -> Text:
@@ -200,8 +199,8 @@ def _latex(title: str, rows: Text) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def _in_latex(text: str) -> str:

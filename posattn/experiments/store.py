@@ -29,7 +29,7 @@ from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
-from posattn.experiments.rows import read_rows
+from posattn.experiments.rows import as_csv, read_rows
 from posattn.names import PRECISIONS
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
@@ -54,11 +54,10 @@ class AnyEngine(Protocol):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the rows of one run are: the file, the run's identity in it, and its precision."""
+    """Where the rows of one run are: the file, and the run's identity in it."""
 
     path: Path
     run: str
-    precision: str
 
 
 class Store:
@@ -86,26 +85,20 @@ class Store:
                     time.sleep(_WAIT)
 
     def lay_out(self, cells: Iterable[Cell], precision: str | None = None) -> list[RunSpec]:
-        """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest.
-
-        Without a ``precision``, finished runs of any precision serve, and new ones train in fp32.
-        """
+        """The ensembles that hold these runs: those the store has, finished or not, and new ones for the rest."""
         with self._alone():
-            missing = {cell.key: cell for cell in cells}
-            specs: dict[str, RunSpec] = {}
+            missing, there = {cell.key: cell for cell in cells}, []
             for spec in self._ensembles():
                 finished = RunFolder(self.folder(spec)).finished
-                if spec.precision != (precision or _PRECISION) and not (precision is None and finished):
-                    continue
-                held = [key for key in _keys(spec) if key in missing]
-                if held:
-                    specs[spec.digest] = spec
-                    for key in held:
-                        del missing[key]
-            for spec in _group(missing.values(), precision or _PRECISION):
+                if spec.precision == (precision or _PRECISION) or (precision is None and finished):
+                    keys = {spec.identity(member, precision=False) for member in range(len(spec.members))}
+                    if keys & missing.keys():
+                        there.append(spec)
+                        missing = {key: cell for key, cell in missing.items() if key not in keys}
+            new = _group(missing.values(), precision or _PRECISION)
+            for spec in new:
                 RunFolder(self.folder(spec)).describe(spec)
-                specs[spec.digest] = spec
-            return list(specs.values())
+            return there + new
 
     def folder(self, spec: RunSpec) -> Path:
         return self.root / "runs" / f"{spec.model.arch}-{spec.digest}"
@@ -113,7 +106,7 @@ class Store:
     def write(self, spec: RunSpec, measure: Measure, rows: pd.DataFrame, result: dict[str, Any]) -> None:
         path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{digest(measure.key())}.csv.gz"
         described = {"spec": spec.to_dict(), "measure": measure.key(), "result": result, "runs": _runs(spec)}
-        self._write(path, gzip.compress(_csv(rows), mtime=0), described)
+        self._write(path, gzip.compress(as_csv(rows), mtime=0), described)
 
     def _write(self, path: Path, content: bytes, described: dict[str, Any]) -> None:
         """Writes rows, and then the JSON that describes them."""
@@ -139,7 +132,7 @@ class Store:
 
     def _drop_damaged(self) -> None:
         """Removes damaged rows of ensembles that are here, so that these are measured again; names each in a warning."""
-        for path in sorted(self.root.glob("rows/*.csv.gz")):
+        for path in self._rows():
             if RunFolder(self.root / "runs" / path.name.rpartition("-")[0]).finished:
                 try:
                     if described := self._described(path):
@@ -155,19 +148,21 @@ class Store:
         more of the runs, so that an experiment does not mix what another trained again.
         """
         wanted, own = {cell.key for cell in cells}, measure.key()
-        files_by_rank = []
-        for path in sorted(self.root.glob("rows/*.csv.gz")):
-            described = self._described(path)
-            if not described:
-                continue
-            kind, held = described["spec"]["precision"], described["runs"].keys() & wanted
-            if held and (precision is None or kind == precision) and measure.held_by(described["measure"]):
-                rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
-                files_by_rank.append((rank, {key: Stored(path, described["runs"][key], kind) for key in held}))
+        ranked = []
+        for path in self._rows():
+            if described := self._described(path):
+                kind, runs = described["spec"]["precision"], described["runs"]
+                held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
+                if held and precision in (None, kind) and measure.held_by(described["measure"]):
+                    rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
+                    ranked.append((rank, {key: Stored(path, runs[key]) for key in held}))
         found: dict[str, Stored] = {}
-        for _, stored in sorted(files_by_rank, key=lambda each: each[0]):
+        for _, stored in sorted(ranked, key=lambda each: each[0]):
             found = stored | found
         return found
+
+    def _rows(self) -> list[Path]:
+        return sorted(self.root.glob("rows/*.csv.gz"))
 
     def rows(self, found: dict[str, Stored], measure: Measure) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
         """All rows of what ``find`` gave for ``measure``, and the descriptions of the files that held them."""
@@ -200,14 +195,14 @@ class Store:
                 warnings.warn(f"{damage} Its rows are computed again.", stacklevel=2)
                 if keep:
                     self._remove(path)
-        content = _csv(rows())
+        content = as_csv(rows())
         if keep:
             self._write(path, content, {"name": name})
         return pd.read_csv(BytesIO(content))
 
     def seal(self) -> None:
         """Seals what an earlier version stored without seals, after checking that each description fits its name and rows."""
-        for path in sorted(self.root.glob("rows/*.csv.gz")):
+        for path in self._rows():
             described = files.read_json(_beside(path)) if _beside(path).exists() else {}
             if "seal" in described or not described:
                 continue
@@ -222,18 +217,15 @@ class Store:
             if not _beside(path).exists():
                 files.write_sealed(_beside(path), {"name": path.stem, "sha256": files.sha256(files.read(path))})
 
-    def _ensembles(self) -> list[RunSpec]:
-        specs = []
-        for path in sorted(self.root.glob("runs/*")):
-            folder = RunFolder(path)
+    def _ensembles(self) -> Iterator[RunSpec]:
+        for folder in map(RunFolder, sorted(self.root.glob("runs/*"))):
             if folder.kind == "trained":
                 try:
-                    specs.append(read_spec(folder))
+                    yield read_spec(folder)
                 except files.Damaged:
                     raise
                 except UsageError:  # a network or task that someone else's file defines
                     continue
-        return specs
 
     def _described(self, path: Path) -> dict[str, Any]:
         """What describes the rows at ``path``; nothing if they are not complete.
@@ -273,22 +265,14 @@ def _check_description(path: Path, described: Any) -> dict[str, Any]:
     return dict(described)
 
 
-def _csv(rows: pd.DataFrame) -> bytes:
-    return rows.to_csv(index=False, na_rep="nan").encode()
-
-
 def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
     """The rows at ``path``, if they are those that were described."""
     return read_rows(path, files.read_checked(path, described.get("sha256")))
 
 
-def _keys(spec: RunSpec) -> list[str]:
-    return [spec.identity(member, precision=False) for member in range(len(spec.members))]
-
-
 def _runs(spec: RunSpec) -> dict[str, str]:
     """The identity of every run of an ensemble, by its key."""
-    return {key: spec.identity(member) for member, key in enumerate(_keys(spec))}
+    return {spec.identity(member, precision=False): spec.identity(member) for member in range(len(spec.members))}
 
 
 def _group(cells: Iterable[Cell], precision: str) -> list[RunSpec]:

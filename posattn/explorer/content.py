@@ -15,11 +15,10 @@ from torch import nn
 
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, Program, compile_program
-from posattn.compiler.compiled_model import CompiledConfig
+from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
 from posattn.compiler.programs import LETTERS
-from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.names import BOUND, MACHINES
@@ -33,19 +32,10 @@ _LARGEST_EXAMPLE = 8.0
 LONGEST = 64  # the longest list for networks of every length
 # Programs to step through, and their machines (or tokens).
 STEPPED = {
-    "prefix-sum": 8,
-    "prefix-min": 8,
-    "tree-sum": 8,
-    "tree-min": 8,
-    "max-subarray": 8,
-    "odd-even-sort": 8,
-    "bitonic-sort": 8,
-    "median": 8,
-    "word-count": 4,
-    "list-ranking": 4,
-    "khop": 4,
-    "self-attention": 3,
-}
+    "prefix-sum": 8, "prefix-min": 8, "tree-sum": 8, "tree-min": 8, "max-subarray": 8, "odd-even-sort": 8,
+    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "khop-scan": 6, "self-attention": 3,
+    "mixed": 23,
+}  # fmt: skip
 # What a card says of a network: by its kind, or by what feeds queries and keys.
 _ABOUT = {
     "scale-exact": "Positional without biases: c times the list gives c times the answer.",
@@ -56,7 +46,7 @@ _ABOUT = {
     "both": "Attention compares the numbers and their positions.",
 }
 # The program that solves a task: the first of several in the library.
-_SOLVING = {row.task: row.name for row in reversed(PROGRAMS.values()) if row.task is not None}
+_SOLVING = {task: row.name for row in reversed(PROGRAMS.values()) for task in row.tasks}
 
 
 @dataclass
@@ -67,7 +57,7 @@ class Content:
     subjects: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""  # what was left out
-    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models per task, until placed
+    every_length: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # models per task
     compiled: dict[tuple[str, int], int] = field(default_factory=dict)  # networks by program, as given, and machines
 
     def add(self, model: nn.Module) -> int:
@@ -85,54 +75,89 @@ class Content:
         self.subjects.append(made)
         return made
 
-    def model(
-        self, label: str, kind: str, detail: str, choices: list[dict[str, Any]], lengths: Sequence[int] | None = None
-    ) -> dict[str, Any]:
-        """A model as the page reads it. ``lengths`` are those of the lists that it takes; None is every length."""
-        attends = self.networks[choices[0]["network"]].described["attends"]
-        taken = None if lengths is None else list(lengths)
-        about = _ABOUT.get(kind, _ABOUT[attends])
-        return {"label": label, "kind": kind, "about": about, "detail": detail, "choices": choices, "lengths": taken}
-
     def compare(
-        self, task: str, lengths: Sequence[int], label: str, kind: str, detail: str, choices: list[dict[str, Any]]
-    ) -> None:
-        """Adds a model to the subject of a task and its lengths."""
-        self.subject(task, lengths)["models"].append(self.model(label, kind, detail, choices, lengths))
+        self,
+        task: str,
+        lengths: Sequence[int] | None,
+        label: str,
+        kind: str,
+        detail: str,
+        choices: Iterable[tuple[int, str]],
+    ) -> dict[str, Any]:
+        """Adds a model to the subject of a task and its lengths; None is every length, which ``complete`` places.
+
+        ``choices`` are numbers of networks, and their names. Returns the model as the page reads it.
+        """
+        given: list[dict[str, Any]] = [{"network": number, "name": name} for number, name in choices]
+        about = _ABOUT.get(kind, _ABOUT[self.networks[given[0]["network"]].described["attends"]])
+        taken = None if lengths is None else list(lengths)
+        made = {"label": label, "kind": kind, "about": about, "detail": detail, "choices": given, "lengths": taken}
+        beside = self.every_length.setdefault(task, []) if lengths is None else self.subject(task, lengths)["models"]
+        beside.append(made)
+        return made
 
     def program(self, name: str, machines: int) -> int:
         """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""
-        if (name, machines) in self.compiled:
-            return self.compiled[name, machines]
-        compiled = compile_program(name, machines)
-        number = self.compiled[name, machines] = self.add(compiled.model)
-        own = compiled.program.name
-        self.programs.append(_described(own, compiled.source, machines, number, own, labels=compiled.model.labels))
+        if (name, machines) not in self.compiled:
+            compiled = compile_program(name, machines)
+            own = compiled.program.name
+            self.compiled[name, machines] = self.step_through(own, compiled.source, compiled.model, own)
+        return self.compiled[name, machines]
+
+    def step_through(self, name: str, row: Program | None, model: nn.Module, label: str) -> int:
+        """Adds a compiled program, with inputs to try, and returns its network's number.
+
+        Programs outside the library get small random numbers.
+        """
+        number = self.add(model)
+        assert isinstance(model, CompiledTransformer)
+        machines, bounds, random = model.config.n, model.config.bounds, np.random.default_rng(0)
+        examples: Array
+        if row is not None:
+            ranges = [[known.lo, known.hi, known.integer] for known in row.build(machines, BOUND).inputs]
+            examples = row.sample(random, _EXAMPLES, machines, _LARGEST_EXAMPLE)
+        else:
+            ranges = [[low, high, False] for low, high in bounds]
+            ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in bounds]
+            examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)
+        examples = examples.round(1)
+        lettered = row is not None and row.task is not None and TASKS[row.task].TOKENS == "letters"
+        described = {
+            "name": name,
+            "title": "" if row is None else row.title,
+            "label": label,
+            "machines": machines,
+            "network": number,
+            "ranges": ranges,
+            "alphabet": ascii_lowercase[:LETTERS] if lettered else "",  # of the first input and of the answer
+            "examples": examples.tolist(),
+            "columns": [] if model.labels is None else list(model.labels.columns),  # of variables, after every round
+            "answers": [] if row is None else row.answers(examples).tolist(),
+        }
+        self.programs.append(described)
         return number
 
-    def add_compiled(self) -> None:
-        """Adds to every subject the compiled program that solves it, if there is one."""
+    def complete(self) -> "Content":
+        """Adds to every subject the compiled program that solves it, if there is one, and the models of every length.
+
+        A task of which there are only such models is a subject too. The exact looped program stands beside them, if any.
+        """
         for subject in self.subjects:
             task, lengths = subject["task"], subject["lengths"]
             if task in _SOLVING and len(lengths) == 1:
-                choices = [{"network": self.program(_SOLVING[task], lengths[0]), "name": _SOLVING[task]}]
-                self.compare(task, lengths, "compiled", "compiled", f"{_SOLVING[task]}, not trained", choices)
-
-    def place_every_length(self) -> None:
-        """Adds models of every length to the subjects of their task, or to a new one, with the exact looped program if any."""
+                name = _SOLVING[task]
+                choices = [(self.program(name, lengths[0]), name)]
+                self.compare(task, lengths, "compiled", "compiled", f"{name}, not trained", choices)
         for task, models in self.every_length.items():
-            exact = []
+            trained = [self.networks[model["choices"][0]["network"]].described["n"] for model in models]
             if task in LOOPED_PROGRAMS:
-                choices = [{"network": self.add(looped_program(task)), "name": "looped"}]
-                exact = [self.model("looped, compiled", "looped", "exact weights, not trained", choices)]
+                choices = [(self.add(looped_program(task)), "looped")]
+                self.compare(task, None, "looped, compiled", "looped", "exact weights, not trained", choices)
             beside = [subject for subject in self.subjects if subject["task"] == task]
-            for subject in beside or [self.subject(task, [min(LONGEST, self._longest_trained(models))])]:
-                subject["models"] += [*models, *exact]
+            for subject in beside or [self.subject(task, [min(LONGEST, max(trained))])]:
+                subject["models"] += models
                 subject["longest"] = max(LONGEST, *subject["lengths"])
-        self.every_length = {}
-
-    def _longest_trained(self, models: list[dict[str, Any]]) -> int:
-        return max(int(self.networks[model["choices"][0]["network"]].described["n"]) for model in models)
+        return self
 
 
 def of_package() -> Content:
@@ -141,19 +166,16 @@ def of_package() -> Content:
     for name in FIVE_TASKS:
         for arch in COMPARED:
             model = pretrained(name, arch)
-            choices = [{"network": content.add(model), "name": "median of ten runs"}]
+            choices = [(content.add(model), "median of ten runs")]
             content.compare(name, [model.config.n], arch, arch, "trained, the median of ten runs", choices)
     for name, machines in STEPPED.items():
         content.program(name, machines)
-    content.add_compiled()
     for name in LOOPED_PROGRAMS:
         model = pretrained(name, "looped")
         content.subject(name, content.subjects[0]["lengths"])
-        choices = [{"network": content.add(model), "name": "median of five runs"}]
         detail = f"trained on lists up to {model.config.n}, the median of five runs"
-        content.every_length[name] = [content.model("looped", "looped", detail, choices)]
-    content.place_every_length()
-    return content
+        content.compare(name, None, "looped", "looped", detail, [(content.add(model), "median of five runs")])
+    return content.complete()
 
 
 def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
@@ -172,9 +194,7 @@ def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> 
             _add_compiled_run(content, run, label)
         else:
             _add_trained_run(content, run, label, most)
-    content.add_compiled()
-    content.place_every_length()
-    return content
+    return content.complete()
 
 
 def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None) -> None:
@@ -185,63 +205,19 @@ def _add_trained_run(content: Content, run: AnyRun, label: str, most: int | None
     by_task: dict[str, list[int]] = {}
     for number, member in enumerate(run.members):
         by_task.setdefault(member.task, []).append(number)
+    detail = f"{arch}, trained on lists up to {model.n}" if model.any_length else f"{arch}, n = {model.n}"
     for task, numbers in by_task.items():
         choices = []
         for number in numbers[:most]:
             seed, status = run.members[number].seed, run.status[number]
             name = f"member {number}, seed {seed}" + ("" if status == "ok" else f", {status}")
-            choices.append({"network": content.add(run.model(number)), "name": name})
-        if model.any_length:
-            detail = f"{arch}, trained on lists up to {model.n}"
-            content.every_length.setdefault(task, []).append(content.model(label, arch, detail, choices))
-        else:
-            content.compare(task, run.lengths, label, arch, f"{arch}, n = {model.n}", choices)
+            choices.append((content.add(run.model(number)), name))
+        content.compare(task, None if model.any_length else run.lengths, label, arch, detail, choices)
 
 
 def _add_compiled_run(content: Content, run: CompiledRun, label: str) -> None:
     config, name = run.config, run.program
-    model = run.model()
-    number = content.add(model)
-    labels = getattr(model, "labels", None)
-    content.programs.append(_described(name, run.row, config.n, number, label, config, labels))
+    number = content.step_through(name, run.row, run.model(), label)
     task = None if run.row is None else run.row.task
     if task in TASKS and config.inputs == config.outputs == 1:
-        choices = [{"network": number, "name": name}]
-        content.compare(task, [config.n], label, "compiled", f"{name}, saved", choices)
-
-
-def _described(
-    name: str,
-    row: Program | None,
-    machines: int,
-    network: int,
-    label: str,
-    config: CompiledConfig | None = None,
-    labels: Labels | None = None,
-) -> dict[str, Any]:
-    """A program as the page reads it, with example inputs; programs outside the library get small random numbers."""
-    random = np.random.default_rng(0)
-    examples: Array
-    if row is not None:
-        built = row.build(machines, BOUND)
-        ranges = [[known.lo, known.hi, known.integer] for known in built.inputs]
-        examples = row.sample(random, _EXAMPLES, machines, _LARGEST_EXAMPLE)
-    else:
-        assert config is not None
-        ranges = [[low, high, False] for low, high in config.bounds]
-        ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in config.bounds]
-        examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)
-    examples = examples.round(1)
-    lettered = row is not None and row.task is not None and TASKS[row.task].TOKENS == "letters"
-    return {
-        "name": name,
-        "title": "" if row is None else row.title,
-        "label": label,
-        "machines": machines,
-        "network": network,
-        "ranges": ranges,
-        "alphabet": ascii_lowercase[:LETTERS] if lettered else "",  # of the first input and of the answer
-        "examples": examples.tolist(),
-        "columns": [] if labels is None else list(labels.columns),  # of variables, after every round
-        "answers": [] if row is None else row.answers(examples).tolist(),
-    }
+        content.compare(task, [config.n], label, "compiled", f"{name}, saved", [(number, name)])

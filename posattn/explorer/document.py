@@ -4,11 +4,13 @@ No content can become markup: JSON escapes the characters that begin a tag, weig
 write text as text. A content security policy allows only the page's own script and style, by their hashes.
 """
 
-import json
 from collections.abc import Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
+
+import jinja2
+from jinja2.utils import htmlsafe_json_dumps
 
 from posattn import files
 from posattn.errors import UsageError, path_of, several
@@ -21,22 +23,8 @@ _FOR_WEIGHTS = 0.9  # the share of the page that weights may take
 _STORES = (Path("results/store"), Path("out/store"))  # where results are looked for, in this order
 _FOLDER = resources("posattn").joinpath("explorer/page")
 # In this order, because later scripts use earlier ones.
-SCRIPTS = (
-    "tensors.js",
-    "offsets.js",
-    "network.js",
-    "tasks.js",
-    "dom.js",
-    "maps.js",
-    "graph.js",
-    "inputs.js",
-    "answers.js",
-    "programs.js",
-    "charts.js",
-    "results.js",
-    "main.js",
-)
-_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_NAMES = "tensors offsets network tasks dom maps graph inputs answers programs charts results main"
+SCRIPTS = [f"{name}.js" for name in _NAMES.split()]
 
 
 def explore(
@@ -105,13 +93,11 @@ def document(content: Content, results: list[dict[str, Any]], source: str) -> st
     filled = {
         "POLICY": policy(style, script),
         "STYLE": style,
-        "CONTENT": _json(told),
+        "CONTENT": htmlsafe_json_dumps(told, separators=(",", ":"), allow_nan=False),
         "WEIGHTS": "\n".join(weights),
         "SCRIPT": script,
     }
-    # One pass over the markup, so that what is filled in is not searched again.
-    first, *rest = _part("page.html").split("{{")
-    html = first + "".join(filled[name] + after for name, after in (part.split("}}", 1) for part in rest))
+    html = jinja2.Template(_part("page.html"), keep_trailing_newline=True).render(filled)
     size = len(html.encode())
     if size > LARGEST:
         raise UsageError(
@@ -122,8 +108,3 @@ def document(content: Content, results: list[dict[str, Any]], source: str) -> st
 
 def _part(name: str) -> str:
     return _FOLDER.joinpath(name).read_text(encoding="utf-8")
-
-
-def _json(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return "".join(_ESCAPED.get(character, character) for character in text)

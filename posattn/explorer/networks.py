@@ -8,7 +8,6 @@ deflate compresses the exponents, and the result is written in base 85: five ASC
 import base64
 import copy
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,15 @@ _KINDS = ("f8", "f4", "i4")  # in this order every array is aligned to its numbe
 _PLAIN = str.maketrans("<>&", ",.:")
 
 
+# The fields of a kind of network that its forward pass on the page needs; the page reads a missing one as false.
+_FIELDS: dict[str, tuple[str, ...]] = {
+    ModelConfig.kind: ("causal",),
+    AnyLengthConfig.kind: ("causal", "looped"),
+    LoopedConfig.kind: ("family", "sharpness", "stay"),
+    CompiledConfig.kind: ("hardmax", "spare", "inputs", "outputs", "bounds"),
+}
+
+
 @dataclass(frozen=True)
 class Packed:
     """``described`` is JSON for the page; ``weights`` is text without characters that have a meaning in HTML or JSON."""
@@ -44,6 +52,14 @@ def pack(model: nn.Module) -> Packed:
         raise UsageError(f"the network is a {type(model).__name__}; the explorer shows posattn.Transformers.")
     config = model.config
     require(config, "show")
+    own = {field: getattr(config, field) for field in _FIELDS[config.kind]}
+    if config.kind in (ModelConfig.kind, AnyLengthConfig.kind):
+        design = config.design
+        own |= {"encoded": design.encoded_input, "diagonal": design.diagonal_input, "rotary": design.rotary}
+    if config.arch == "alibi":  # what is added to each head's logits per step of distance
+        own["falls"] = alibi(torch.arange(2), config.heads, torch.float64)[:, 0, 1].tolist()
+    if isinstance(config, LoopedConfig):
+        own |= {"looped": True, "candidates": config.shape.candidates}
     entries, content = _stored(_tensors(model))
     described = {
         "arch": config.arch,
@@ -55,46 +71,17 @@ def pack(model: nn.Module) -> Packed:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "attends": config.attends,
         "anyLength": config.any_length,
+        "compiled": config.kind == CompiledConfig.kind,
         "inputs": 1,
         "outputs": 1,
-        **_OF_KIND[config.kind](config),
+        **own,
         "tensors": entries,
     }
     return Packed(described, base64.b85encode(content).decode("ascii").translate(_PLAIN))
 
 
-def _of_model(config: ModelConfig) -> dict[str, Any]:
-    design = config.design
-    features = {"encoded": design.encoded_input, "diagonal": design.diagonal_input, "rotary": design.rotary}
-    return {**features, "causal": config.causal}
-
-
-def _of_any_length(config: AnyLengthConfig) -> dict[str, Any]:
-    falls = _falls(config.heads) if config.arch == "alibi" else None
-    return {**_of_model(config), "falls": falls, "looped": config.looped}
-
-
-def _of_looped(config: LoopedConfig) -> dict[str, Any]:
-    own = {"family": config.family, "candidates": config.shape.candidates}
-    return {"looped": True, **own, "sharpness": config.sharpness, "stay": config.stay}
-
-
-def _of_compiled(config: CompiledConfig) -> dict[str, Any]:
-    fields = ("hardmax", "spare", "inputs", "outputs", "bounds")
-    return {"compiled": True, **{field: getattr(config, field) for field in fields}}
-
-
-# The fields that a kind of network adds to the common ones; the page reads a missing field as false.
-_OF_KIND: dict[str, Callable[[Any], dict[str, Any]]] = {
-    ModelConfig.kind: _of_model,
-    AnyLengthConfig.kind: _of_any_length,
-    LoopedConfig.kind: _of_looped,
-    CompiledConfig.kind: _of_compiled,
-}
-
-
 def _tensors(model: Transformer) -> dict[str, Tensor]:
-    """The weights by name. Positional attention is given by its logits, which are the same for every list."""
+    """The weights by name. Of positional attention the logits in float64, (H, N, N), which are the same for every list."""
     with torch.no_grad():
         found = {name: value.detach().cpu() for name, value in model.state_dict().items()}
         if not model.config.any_length:
@@ -102,23 +89,12 @@ def _tensors(model: Transformer) -> dict[str, Tensor]:
         if model.config.attends == "position":
             for index, layer in enumerate(model.layers):
                 assert isinstance(layer, Layer)
-                found[f"layers.{index}.logits"] = _logits(layer, model.P)
+                attention = copy.deepcopy(layer.attention).double().cpu()
+                found[f"layers.{index}.logits"] = attention.logits(model.P.double().cpu())
                 for name in ("W_Q", "W_K"):
                     found.pop(f"layers.{index}.attention.{name}.weight")
                     found.pop(f"layers.{index}.attention.{name}.bias", None)
     return found
-
-
-def _logits(layer: Layer, p: Tensor) -> Tensor:
-    """(H, N, N): Q K^T / sqrt(d_k) in float64, of all positions."""
-    logits: Tensor = copy.deepcopy(layer.attention).double().cpu().logits(p.double().cpu())
-    return logits
-
-
-def _falls(heads: int) -> list[float]:
-    """What ALiBi adds to each head's logits per step of distance, rounded as in the model."""
-    one_apart = alibi(torch.arange(2), heads, torch.float64)[:, 0, 1]
-    return [float(step) for step in one_apart]
 
 
 def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:
@@ -146,12 +122,7 @@ def _stored(tensors: dict[str, Tensor]) -> tuple[dict[str, Any], bytes]:
             known[key] = len(places)
             places.append([shape, kind, add(kind, own), len(own), steps])
         named[name] = known[key]
-    joined = {kind: np.concatenate(own) if own else np.empty(0, f"<{kind}") for kind, own in parts.items()}
-    content = b"".join(_by_significance(joined[kind]) for kind in _KINDS)
-    counts = [len(joined[kind]) for kind in _KINDS]
-    return {"counts": counts, "places": places, "named": named}, zlib.compress(content, 9)
-
-
-def _by_significance(values: NDArray[Any]) -> bytes:
-    """The first bytes of all numbers, then their second bytes, and so on."""
-    return values.view(np.uint8).reshape(-1, values.itemsize).T.tobytes()
+    joined = [np.concatenate([np.empty(0, f"<{kind}"), *own]) for kind, own in parts.items()]
+    # The first bytes of all numbers of a kind, then their second bytes, and so on.
+    content = b"".join(own.view(np.uint8).reshape(-1, own.itemsize).T.tobytes() for own in joined)
+    return {"counts": [*map(len, joined)], "places": places, "named": named}, zlib.compress(content, 9)

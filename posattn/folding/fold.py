@@ -29,12 +29,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.attention import merge_heads, softmax, split_heads
-from posattn.folding.queries_and_keys import QueriesAndKeys, keeps_queries_apart
+from posattn.folding.queries_and_keys import KEY, QUERY, QueriesAndKeys, keeps_queries_apart
 from posattn.model import ModelConfig, input_features
 from posattn.network import require
 from posattn.tokens.token_model import TokenConfig
 
 Tensors = dict[str, Tensor]
+_VALUE, _OUT = "layers.attention.W_V", "layers.attention.W_O"
 
 
 def input_encoding(
@@ -128,19 +129,18 @@ class Fold:
         heads, bias, d, width = self.config.heads, self.config.bias, self.config.embed, self.config.width
         w_1 = self._matrix("layers.W_1")
         self.w_1a, w_1x = w_1[..., :d, :], w_1[..., d:, :]
-        self.w_v, self.w_o = self._matrix("layers.attention.W_V"), self._matrix("layers.attention.W_O")
+        self.w_v, self.w_o = self._matrix(_VALUE), self._matrix(_OUT)
         self.o = self.w_o @ self.w_1a
         by_head = [v @ o for v, o in zip(self.w_v.chunk(heads, dim=-1), self.o.chunk(heads, dim=-2), strict=True)]
         self.products = torch.cat([w_1x, *by_head], dim=-1)
-        parts = (heads + 1, width)
-        first, inner = self.first_map @ self.products[0], self.inner_map @ self.products[1:]
-        folded = {
-            "U.first": first[:, : self.d_in].unflatten(-1, parts),
-            "U": inner[..., :width, :].unflatten(-1, parts),
-        }
+        first, inner = (
+            u.unflatten(-1, (heads + 1, width))
+            for u in (self.first_map @ self.products[0], self.inner_map @ self.products[1:])
+        )
+        folded = {"U.first": first[:, : self.d_in], "U": inner[:, :, :width]}
         if bias:
-            rows = torch.cat([first[None, :, self.d_in :], inner[..., width:, :]]).unflatten(-1, parts).sum(dim=-2)
-            b_v, b_o, b_1 = (self._row(f"layers.{name}") for name in ("attention.W_V", "attention.W_O", "W_1"))
+            rows = torch.cat([first[None, :, self.d_in :], inner[:, :, width:]]).sum(dim=-2)
+            b_v, b_o, b_1 = (self._row(name) for name in (_VALUE, _OUT, "layers.W_1"))
             folded["c"] = rows + b_v @ self.o + b_o @ self.w_1a + b_1
         return folded
 
@@ -158,32 +158,25 @@ class Fold:
         direct, *by_head = products.split(width, dim=-1)
         v, o = self.w_v.chunk(heads, dim=-1), self.o.chunk(heads, dim=-2)
         do = torch.cat([v_h.mT @ part for v_h, part in zip(v, by_head, strict=True)], dim=-2)
-        found["layers.attention.W_V.weight"] = torch.cat(
-            [o_h @ part.mT for o_h, part in zip(o, by_head, strict=True)], dim=-2
-        )
-        attended = self.w_o
+        dv = torch.cat([o_h @ part.mT for o_h, part in zip(o, by_head, strict=True)], dim=-2)
+        attended, by_attended = self._below(self.w_o, _OUT), do
         if bias:
-            b_v = self._row("layers.attention.W_V")
-            do = do + b_v.mT @ dc
-            found["layers.attention.W_V.bias"] = (dc @ self.o.mT).squeeze(-2)
-            found["layers.attention.W_O.bias"] = (dc @ self.w_1a.mT).squeeze(-2)
-            found["layers.W_1.bias"] = dc.squeeze(-2)
-            attended = self._below(self.w_o, "layers.attention.W_O")
-        found["layers.attention.W_O.weight"] = self.w_1a @ do.mT
-        d_1a = (torch.cat([do, dc], dim=-2) if bias else do).mT @ attended
-        found["layers.W_1.weight"] = torch.cat([d_1a, direct.mT], dim=-1)
+            do = do + self._row(_VALUE).mT @ dc
+            constants = {_VALUE: dc @ self.o.mT, _OUT: dc @ self.w_1a.mT, "layers.W_1": dc}
+            found |= {f"{name}.bias": value.squeeze(-2) for name, value in constants.items()}
+            by_attended = torch.cat([do, dc], dim=-2)
+        found |= {f"{_VALUE}.weight": dv, f"{_OUT}.weight": self.w_1a @ do.mT}
+        found["layers.W_1.weight"] = torch.cat([by_attended.mT @ attended, direct.mT], dim=-1)
         return first @ self.products[0].mT, inner @ self.products[1:].mT
 
     # --- A of Eq. 3 --------------------------------------------------------------------------------------------------------
 
-    def _features(self, name: str) -> Tensor:
-        features = self.p @ self._matrix(name)
-        return features + self._row(name) if self.config.bias else features
-
     def _positional_weights(self) -> Tensors:
         """A of Eq. 3, the same for every input."""
-        names = ("layers.attention.W_Q", "layers.attention.W_K")
-        self.queries, self.keys = (split_heads(self._features(name), self.config.heads) for name in names)
+        both = {name: self.p @ self._matrix(name) for name in (QUERY, KEY)}
+        if self.config.bias:
+            both = {name: features + self._row(name) for name, features in both.items()}
+        self.queries, self.keys = (split_heads(features, self.config.heads) for features in both.values())
         self.queries = self.queries / math.sqrt(self.config.d_k)
         return {"A": softmax(self.queries @ self.keys.mT, self.config.causal)}
 
@@ -191,10 +184,7 @@ class Fold:
         a = self.folded["A"]
         weighted = a * gradient
         logits = weighted - a * weighted.sum(dim=-1, keepdim=True)
-        sides = {
-            "layers.attention.W_Q": (logits @ self.keys) / math.sqrt(self.config.d_k),
-            "layers.attention.W_K": logits.mT @ self.queries,
-        }
+        sides = {QUERY: (logits @ self.keys) / math.sqrt(self.config.d_k), KEY: logits.mT @ self.queries}
         for name, side in sides.items():
             merged = merge_heads(side)
             found[f"{name}.weight"] = merged.mT @ self.p
@@ -206,8 +196,8 @@ class Fold:
     def _bilinear_logits(self) -> Tensors:
         """M_h = T G_h T^T, G_h = W_Q,h W_K,h^T / sqrt(d_k), its last row m_h. The key's bias shifts whole rows: left out."""
         heads = self.config.heads
-        self.left = self._below(self._matrix("layers.attention.W_Q"), "layers.attention.W_Q").chunk(heads, dim=-1)
-        self.right = (self._matrix("layers.attention.W_K") / math.sqrt(self.config.d_k)).chunk(heads, dim=-1)
+        self.left = self._below(self._matrix(QUERY), QUERY).chunk(heads, dim=-1)
+        self.right = (self._matrix(KEY) / math.sqrt(self.config.d_k)).chunk(heads, dim=-1)
         g = torch.cat([q @ k.mT for q, k in zip(self.left, self.right, strict=True)], dim=-1)  # (L, M, d + 1, H d)
         d = self.config.embed
         self.g = g[..., :d, :]
@@ -246,15 +236,12 @@ class Fold:
             by_products.append(torch.cat([dg, dx[..., -1:, :]], dim=-2) if bias else dg)
         dg = torch.cat([by_products[0][None], by_products[1]])  # (L, M, d + 1, H d)
         by_head = dg.split(d, dim=-1)
-        queries = torch.cat(
-            [k.mT @ part.mT for k, part in zip(self.right, by_head, strict=True)], dim=-2
-        )  # (H d_k, d + 1)
+        # (H d_k, d + 1) and (H d_k, d)
+        queries = torch.cat([k.mT @ part.mT for k, part in zip(self.right, by_head, strict=True)], dim=-2)
         keys = torch.cat([q.mT @ part for q, part in zip(self.left, by_head, strict=True)], dim=-2)
-        found["layers.attention.W_Q.weight"] = queries[..., :d]
-        found["layers.attention.W_K.weight"] = keys / math.sqrt(self.config.d_k)
+        found |= {f"{QUERY}.weight": queries[..., :d], f"{KEY}.weight": keys / math.sqrt(self.config.d_k)}
         if bias:
-            found["layers.attention.W_Q.bias"] = queries[..., d]
-            found["layers.attention.W_K.bias"] = torch.zeros_like(self.stacked["layers.attention.W_K.bias"])
+            found |= {f"{QUERY}.bias": queries[..., d], f"{KEY}.bias": torch.zeros_like(self.stacked[f"{KEY}.bias"])}
         return maps[0], maps[1]
 
     # --- the readout, encoder and W_2 --------------------------------------------------------------------------------------

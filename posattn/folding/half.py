@@ -11,6 +11,8 @@ Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H
 """
 
 from collections.abc import Callable
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -23,16 +25,16 @@ from posattn.folding.forward import by_layer
 from posattn.model import ModelConfig
 
 HALF = torch.float16
+Heads = tuple[Tensor, ...]  # U_h (M, d, w) of every head
+Attend = Callable[[Tensors, Tensor, int, Heads, bool], Tensor]
 
 
-def half_forward(
-    folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig
-) -> Float[Tensor, "M b 1"]:
+def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Float[Tensor, "M b 1"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
     positional = config.design.attends == "position"
     # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
     s = (features.transpose(1, 2) if positional else features).to(HALF)
-    attend = _positional if positional else _self_attention
+    attend: Attend = _positional if positional else partial(_self_attention, causal=config.causal)
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     for layer, (u, c) in enumerate(zip(by_layer(folded, "U"), constants, strict=True)):
         only = layer == config.layers - 1
@@ -40,39 +42,31 @@ def half_forward(
         z = _mapped(own, u[0])
         if c is not None:
             z = z + c[:, :, None].to(HALF)
-        s = torch.relu(z + attend(folded, s, layer, u[1:], only, config))
-    out = _product(s.flatten(1, 2), folded["w"], torch.float32)
-    out = out if folded.get("b") is None else out + folded["b"]
-    return out  # (M, b, 1): one position is left
+        s = torch.relu(z + attend(folded, s, layer, u[1:], only))
+    out = _product(s.flatten(1, 2), folded["w"], torch.float32)  # (M, b, 1): one position is left
+    return out + folded["b"] if "b" in folded else out
 
 
-def _positional(
-    folded: Tensors, s: Float[Tensor, "M N b d"], layer: int, u: tuple[Tensor, ...], only: bool, config: ModelConfig
-) -> Tensor:
+def _positional(folded: Tensors, s: Float[Tensor, "M N b d"], layer: int, u: Heads, only: bool) -> Tensor:
     """Σ_h A_h s U_h."""
     a = folded["A"][layer][..., -1:, :] if only else folded["A"][layer]
-    parts = [
-        _mapped(_mix(own, s.flatten(2)).unflatten(2, s.shape[2:]), u_h)
-        for own, u_h in zip(a.unbind(dim=1), u, strict=True)
-    ]
-    return sum(parts[1:], parts[0])
+    mixed = [_mix(own, s.flatten(2)).unflatten(2, s.shape[2:]) for own in a.unbind(dim=1)]
+    return reduce(add, map(_mapped, mixed, u))
 
 
 def _self_attention(
-    folded: Tensors, s: Float[Tensor, "M b N d"], layer: int, u: tuple[Tensor, ...], only: bool, config: ModelConfig
+    folded: Tensors, s: Float[Tensor, "M b N d"], layer: int, u: Heads, only: bool, causal: bool
 ) -> Tensor:
     """Σ_h softmax((s M_h + m_h) s^T) s U_h."""
     m = by_layer(folded, "M")[layer]
-    rows: Any = (folded["m.first"], *folded["m"].unbind())[layer].unbind(dim=1) if config.bias else [None] * len(m)
-    asking = s[:, :, -1:] if only else s
-    parts = []
+    rows: Any = (folded["m.first"], *folded["m"].unbind())[layer].unbind(dim=1) if "m" in folded else [None] * len(m)
+    asking, parts = s[:, :, -1:] if only else s, []
     for m_h, row, u_h in zip(m, rows, u, strict=True):
         queries = _mapped(asking, m_h)
         if row is not None:
             queries = queries + row[:, None, None].to(HALF)
-        causal = config.causal and not only
-        parts.append(_attention(queries, s, _mapped(s, u_h), causal))
-    return sum(parts[1:], parts[0])
+        parts.append(_attention(queries, s, _mapped(s, u_h), causal and not only))
+    return reduce(add, parts)
 
 
 def _attention(

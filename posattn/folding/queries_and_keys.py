@@ -25,7 +25,7 @@ from posattn.encodings import rotate
 from posattn.model import ModelConfig, positions_of
 
 Logits = Callable[[Tensor], list[Tensor]]  # of one layer: from the state (M, b, N, d) to (M b, N, N) for each head
-_QUERY, _KEY = "layers.attention.W_Q", "layers.attention.W_K"
+QUERY, KEY = "layers.attention.W_Q", "layers.attention.W_K"
 
 
 def keeps_queries_apart(config: ModelConfig) -> bool:
@@ -69,7 +69,7 @@ class QueriesAndKeys:
 
     def _both(self, stacked: Mapping[str, Tensor], kind: str, dim: int) -> Tensor:
         """Weight or bias of queries, over sqrt(d_k), and keys."""
-        return torch.cat([stacked[f"{_QUERY}.{kind}"] / math.sqrt(self.config.d_k), stacked[f"{_KEY}.{kind}"]], dim=dim)
+        return torch.cat([stacked[f"{QUERY}.{kind}"] / math.sqrt(self.config.d_k), stacked[f"{KEY}.{kind}"]], dim=dim)
 
     def _effective(self) -> Float[Tensor, " columns"]:
         """1 where a constant has an effect: everywhere if it is rotated, else in queries."""
@@ -94,7 +94,7 @@ class QueriesAndKeys:
     def _part(self, value: Tensor, kind: str, dim: int, found: dict[str, Tensor]) -> None:
         """Splits the gradient of both into those of queries and keys."""
         queries, keys = value.chunk(2, dim=dim)
-        found |= {f"{_QUERY}.{kind}": queries / math.sqrt(self.config.d_k), f"{_KEY}.{kind}": keys}
+        found |= {f"{QUERY}.{kind}": queries / math.sqrt(self.config.d_k), f"{KEY}.{kind}": keys}
 
 
 def logits_by_layer(folded: Mapping[str, Tensor], config: ModelConfig) -> list[Logits]:

@@ -12,6 +12,7 @@ Letters: L layers, H heads, n numbers in a list, N = n + 1 positions with the sc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -233,6 +234,13 @@ class Likeness:
     scratchpad: float
     patterns: dict[str, tuple[float, int]]
     uniform: dict[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        shares = {"earlier": self.earlier, "later": self.later, "scratchpad": self.scratchpad}
+        return shares | {
+            name: {"share": share, "offset": offset, "uniform": self.uniform[name]}
+            for name, (share, offset) in self.patterns.items()
+        }
 
 
 def likeness(strength: Float[Tensor, "H N N"], n: int) -> Likeness | None:

@@ -26,6 +26,7 @@ _LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the
 _OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
 
 Arrow = tuple[int, int, int]
+Edge = tuple[int, int, int, int, float]  # round, head, sender, receiver, weight
 _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
 
 
@@ -78,8 +79,8 @@ def program_graph(built: PCOC) -> Graph:
     return Graph(built.name, numbered(built.machines), len(built.rounds), frozenset(arrows))
 
 
-def network_edges(model: Transformer) -> list[tuple[int, int, int, int, float]]:
-    """(round, head, sender, receiver, weight) of a compiled network, in which a head attends to one position per machine.
+def network_edges(model: Transformer) -> list[Edge]:
+    """The edges of a compiled network, in which a head attends to one position per machine.
 
     The first layer, which does not communicate, and the sink are left out.
     """

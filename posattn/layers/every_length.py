@@ -13,11 +13,11 @@ Letters: n positions, H heads, C candidates, e value width of a head, T logits (
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, flag, whole
-from posattn.layers.mixing_layer import MixingLayer
+from posattn.errors import UsageError, flag
+from posattn.layers.mixing_layer import Masks, MixingLayer
 from posattn.looped.families import FAMILIES
 from posattn.looped.offsets import rows
 
@@ -38,9 +38,7 @@ class LoopedAttention(MixingLayer):
     """
 
     def __init__(self, d_model: int, n_heads: int = 8, *, causal: bool = False, bias: bool = True):
-        super().__init__(whole("n_heads", n_heads), flag("causal", causal), None)
-        if whole("d_model", d_model) % n_heads:
-            raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {n_heads}.")
+        super().__init__(d_model, n_heads, causal, None)
         self.candidates = FAMILIES["dilated" if causal else "butterfly"].candidates
         self.logits = nn.Parameter(torch.empty(n_heads, len(self.candidates)))
         self.W_V, self.W_O = (nn.Linear(d_model, d_model, bias=flag("bias", bias)) for _ in range(2))
@@ -54,18 +52,12 @@ class LoopedAttention(MixingLayer):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def mix(
-        self,
-        v: Float[Tensor, "*batch n H e"],
-        padding: Bool[Tensor, "*#batch n"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "n n"] | None,
-    ) -> Float[Tensor, "*batch n H e"]:
+    def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
         """The values after all loops: numerators and denominators of the softmax are sums of shifted rows."""
-        if seen is not None or causal != self.causal:
-            given = "is_causal is True" if seen is None else "attn_mask is given"
+        if masks.seen is not None or masks.causal != self.causal:
+            given = "is_causal is True" if masks.seen is None else "attn_mask is given"
             raise UsageError(f"{given}; this layer takes no mask, as it was built with causal={self.causal}.")
-        n = v.shape[-3]
+        n, padding = v.shape[-3], masks.padding
         real = v.new_ones(n, 1) if padding is None else (~padding).to(v.dtype)[..., None]
         table = self.logits.softmax(dim=-1).to(v.dtype).mT  # (C, H)
         for loop in FAMILIES["dilated"].loops(n):
@@ -79,17 +71,11 @@ class LoopedAttention(MixingLayer):
             v = total / kept.where(kept > 0, 1)[..., None]
         return v
 
-    def pattern(
-        self,
-        n: int,
-        padding: Bool[Tensor, "*batch {n}"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "{n} {n}"] | None,
-    ) -> Float[Tensor, "*batch H {n} {n}"]:
+    def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:
         """What the loops make of the identity, O(n² log n): for pictures and tests."""
         one = torch.eye(n, dtype=self.logits.dtype, device=self.logits.device)[:, None].expand(n, self.heads, n)
-        lead = () if padding is None else padding.shape[:-1]
-        return self.mix(one.expand(*lead, *one.shape), padding, causal, seen).transpose(-3, -2)
+        lead = () if masks.padding is None else masks.padding.shape[:-1]
+        return self.mix(one.expand(*lead, *one.shape), masks).transpose(-3, -2)
 
     def extra_repr(self) -> str:
         return f"causal={self.causal}, candidates={self.candidates}"

@@ -1,18 +1,39 @@
-"""What layers of positional attention share: checks, the projections around the mixing of values, and decoding.
+"""What layers of positional attention share: checks, masks, the projections around the mixing of values, and decoding.
 
 Letters: n positions, k of them in a step, H heads, d width of X, e value width of a head.
 """
 
 from abc import abstractmethod
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, instance, whole
-from posattn.layers.multihead import Multihead
+from posattn.attention import causal_mask
+from posattn.errors import UsageError, flag, instance, whole
+from posattn.layers.products import over_padding, product, product_each, underflows
 from posattn.network import check_input
+
+
+class Masks(NamedTuple):
+    """Whom rows may attend to: nobody at ``padding``; none after them if ``causal``; only where ``seen`` is True."""
+
+    padding: Bool[Tensor, "*batch n"] | None = None
+    causal: bool = False
+    seen: Bool[Tensor, "n n"] | None = None
+
+
+def allowed(masks: Masks, n: int, device: torch.device) -> Bool[Tensor, "*mask n n"] | None:
+    """Where a row may attend: (n, n), or (..., 1, n, n) with padding; None if everywhere."""
+    parts = [] if masks.seen is None else [masks.seen]
+    if masks.causal:
+        parts.append(causal_mask(torch.arange(n, device=device)))
+    if masks.padding is not None:
+        real = ~masks.padding[..., None, None, :]
+        parts.append(real.expand(*real.shape[:-2], n, n))
+    return reduce(torch.logical_and, parts) if parts else None
 
 
 class Values(NamedTuple):
@@ -30,42 +51,24 @@ def check_padding(padding: object, n: int) -> None:
         raise UsageError(f"key_padding_mask is {kind}; it must be torch.bool of shape (..., {n}).")
 
 
-def _extends(shape: torch.Size, whole: torch.Size) -> bool:
-    """Whether a shape can be extended to the ``whole`` one."""
-    try:
-        return torch.broadcast_shapes(shape, whole) == whole
-    except RuntimeError:
-        return False
-
-
 class MixingLayer(nn.Module):
     """(..., n, d_model) to (..., n, d_model): W_V, a mixing of positions that depends on no input, W_O."""
 
     W_V: nn.Linear
     W_O: nn.Linear
 
-    def __init__(self, heads: int, causal: bool, n_positions: int | None):
+    def __init__(self, d_model: int, heads: int, causal: bool, n_positions: int | None):
         super().__init__()
-        self.heads, self.causal, self.n_positions = heads, causal, n_positions
+        if whole("d_model", d_model) % whole("n_heads", heads):
+            raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {heads}.")
+        self.heads, self.causal, self.n_positions = heads, flag("causal", causal), n_positions
 
     @abstractmethod
-    def mix(
-        self,
-        v: Float[Tensor, "*batch n H e"],
-        padding: Bool[Tensor, "*#batch n"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "n n"] | None,
-    ) -> Float[Tensor, "*batch n H e"]:
-        """The values that each position attends to; ``seen`` is True where a row may attend, None for everywhere."""
+    def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
+        """The values that each position attends to."""
 
     @abstractmethod
-    def pattern(
-        self,
-        n: int,
-        padding: Bool[Tensor, "*batch {n}"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "{n} {n}"] | None,
-    ) -> Float[Tensor, "*batch H {n} {n}"]:
+    def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:
         """The matrix A by which ``mix`` mixes: (H, n, n), or one per padding mask."""
 
     def weights(
@@ -76,7 +79,7 @@ class MixingLayer(nn.Module):
         self.check_length(n)
         if key_padding_mask is not None:
             check_padding(key_padding_mask, n)
-        return self.pattern(n, key_padding_mask, self.causal, None)
+        return self.pattern(n, Masks(key_padding_mask, self.causal))
 
     def check_length(self, n: int) -> None:
         if n < 1 or (self.n_positions is not None and n > self.n_positions):
@@ -88,49 +91,48 @@ class MixingLayer(nn.Module):
         v: Tensor = self.W_V(x)
         return v.unflatten(-1, (self.heads, -1))
 
-    def attend(
-        self,
-        x: Float[Tensor, "*batch n d"],
-        key_padding_mask: Bool[Tensor, "*#batch n"] | None = None,
-        causal: bool | None = None,
-        seen: Bool[Tensor, "n n"] | None = None,
-    ) -> Float[Tensor, "*batch n d"]:
-        """``forward`` with other masks: ``causal``, by default the layer's own, and ``seen``, True where a row may attend."""
-        d_model = self.W_V.in_features
+    def attend(self, x: Float[Tensor, "*batch n d"], masks: Masks) -> Float[Tensor, "*batch n d"]:
+        """``forward`` with other masks than the layer's own."""
+        d_model, padding = self.W_V.in_features, masks.padding
         check_input(x, self.W_V.weight.dtype)
         if x.ndim < 2 or x.shape[-1] != d_model:
             raise UsageError(f"x has shape {tuple(x.shape)}; it must be (..., n, {d_model}).")
         self.check_length(x.shape[-2])
-        if key_padding_mask is not None:
-            check_padding(key_padding_mask, x.shape[-2])
-            if not _extends(key_padding_mask.shape[:-1], x.shape[:-2]):
-                found = f"key_padding_mask has shape {tuple(key_padding_mask.shape)}"
-                raise UsageError(
-                    f"{found}; for x of shape {tuple(x.shape)} it must be {tuple(x.shape[:-1])}, or fewer axes."
-                )
-        mixed = self.mix(self.values_of(x), key_padding_mask, self.causal if causal is None else causal, seen)
-        y: Tensor = self.W_O(mixed.flatten(-2))
+        if padding is not None:
+            check_padding(padding, x.shape[-2])
+            sizes = zip(reversed(padding.shape), reversed(x.shape[:-1]), strict=False)
+            if padding.ndim >= x.ndim or any(size not in (1, own) for size, own in sizes):
+                found = f"key_padding_mask has shape {tuple(padding.shape)}; for x of shape {tuple(x.shape)}"
+                raise UsageError(f"{found} it must be {tuple(x.shape[:-1])}, or fewer axes.")
+        y: Tensor = self.W_O(self.mix(self.values_of(x), masks).flatten(-2))
         return y
 
     def forward(
         self, x: Float[Tensor, "*batch n d"], key_padding_mask: Bool[Tensor, "*#batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
         """``key_padding_mask`` is True at padding, to which no position attends (the convention of nn.MultiheadAttention)."""
-        return self.attend(x, key_padding_mask)
+        return self.attend(x, Masks(key_padding_mask, self.causal))
 
-    def as_multihead(self, batch_first: bool = False) -> Multihead:
+    def as_multihead(self, batch_first: bool = False) -> "Multihead":
         """This layer with the arguments and results of nn.MultiheadAttention, for networks that call that."""
         return Multihead(self, batch_first)
 
 
 class DecodingLayer(MixingLayer):
-    """A layer whose weights can be had row by row, so that it decodes one position at a time."""
+    """A layer whose weights are a matrix, and can be had row by row, so that it decodes one position at a time."""
 
     n_positions: int
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
         """The weights of positions start..stop - 1, which attend to those before ``stop``."""
+
+    def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
+        """A V, one product per head for the whole batch."""
+        n, padding = v.shape[-3], masks.padding
+        if underflows(v, padding):
+            return product_each(self.pattern(n, masks), v, padding)
+        return over_padding(partial(product, self.pattern(n, Masks(None, masks.causal, masks.seen))), v, padding)
 
     def start(self, *batch: int) -> Values:
         """The state before the first position: room for the values of all positions, half of what self-attention keeps."""
@@ -150,15 +152,16 @@ class DecodingLayer(MixingLayer):
         The new state takes over the old one's memory. There are no gradients.
         """
         values, start = instance("state", state, Values, "what start or step returned")
-        d_model, lead, room, dtype = self.W_V.in_features, values.shape[:-3], self._room(), self.W_V.weight.dtype
+        lead, room, dtype = values.shape[:-3], self._room(), self.W_V.weight.dtype
         if values.dtype != dtype or values.shape[-2:] != room[1:] or values.shape[-3] < room[0]:
             found = f"{values.dtype} of shape {tuple(values.shape)}"
             wanted = ", ".join(map(str, room))
             raise UsageError(f"state is of another layer: {found}; it must be {dtype} of shape (..., {wanted}).")
         check_input(x, dtype)
-        several = x.ndim == len(lead) + 2
-        if x.shape != (*lead, *x.shape[len(lead) : -1], d_model) or not (several or x.ndim == len(lead) + 1):
-            shape = ", ".join(map(str, (*lead, d_model)))
+        one = (*lead, self.W_V.in_features)  # the shape of one position
+        several = x.ndim == len(one) + 1
+        if x.shape != (one if not several else (*lead, x.shape[-2], one[-1])):
+            shape = ", ".join(map(str, one))
             raise UsageError(
                 f"x has shape {tuple(x.shape)}; for this state it must be ({shape}), or k positions of it."
             )
@@ -170,3 +173,72 @@ class DecodingLayer(MixingLayer):
         attended = torch.einsum("hkn,...nhe->...khe", a, values[..., :stop, :, :])
         y = self.W_O(attended.flatten(-2))
         return y if several else y.squeeze(-2), Values(values, stop)
+
+
+class Multihead(nn.Module):
+    """A layer of positional attention with the arguments and results of ``nn.MultiheadAttention``::
+
+        encoder_layer.self_attn = posattn.PositionalAttention(128, 256, 8).as_multihead(batch_first=True)
+
+    Query and key have no part in the weights; value is what is mixed. All three must have the same shape, as in self-attention.
+    """
+
+    # What nn.TransformerEncoderLayer asks before its fast path, which would compute self-attention: this is none.
+    _qkv_same_embed_dim = False
+    in_proj_weight = in_proj_bias = None
+
+    def __init__(self, layer: MixingLayer, batch_first: bool = False):
+        super().__init__()
+        self.layer, self.batch_first = layer, flag("batch_first", batch_first)
+        self.embed_dim, self.num_heads = layer.W_V.in_features, layer.heads
+
+    def forward(
+        self,
+        query: Float[Tensor, "*shape"],
+        key: Float[Tensor, "*other_shape"],
+        value: Float[Tensor, "*third_shape"],
+        key_padding_mask: Shaped[Tensor, "*batch n"] | None = None,
+        need_weights: bool = True,
+        attn_mask: Shaped[Tensor, "*mask n n"] | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*weights n n"] | None]:
+        """The output, and with ``need_weights`` the weights, (batch, n, n), or of each head unless these are averaged."""
+        instance("query", query, Tensor, "a tensor")
+        for name, other in (("key", key), ("value", value)):
+            if instance(name, other, Tensor, "a tensor").shape != query.shape:
+                shapes = f"{name} has shape {tuple(other.shape)} and query {tuple(query.shape)}"
+                raise UsageError(f"{shapes}; positional attention is self-attention, of a sequence to itself.")
+        if query.ndim not in (2, 3):
+            raise UsageError(f"query has shape {tuple(query.shape)}; it must have two axes, or three with a batch.")
+        turned = query.ndim == 3 and not self.batch_first
+        x = value.transpose(0, 1) if turned else value
+        n, seen = x.shape[-2], None
+        if attn_mask is not None and not is_causal:
+            if instance("attn_mask", attn_mask, Tensor, "a tensor").shape != (n, n):
+                shape = f"attn_mask has shape {tuple(attn_mask.shape)}"
+                raise UsageError(f"{shape}; it must be ({n}, {n}), as all sequences and heads share it.")
+            seen = ~as_boolean("attn_mask", attn_mask)
+        padding = None if key_padding_mask is None else as_boolean("key_padding_mask", key_padding_mask)
+        masks = Masks(padding, self.layer.causal or is_causal, seen)
+        y = self.layer.attend(x, masks)
+        y = y.transpose(0, 1) if turned else y
+        if not need_weights:
+            return y, None
+        a = self.layer.pattern(n, masks)
+        a = a.mean(dim=-3) if average_attn_weights else a
+        # Sequences without a padding mask of their own share the weights, in memory too.
+        return y, a.expand(*x.shape[:-2], *a.shape[-2 if average_attn_weights else -3 :])
+
+
+def as_boolean(name: str, mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+    """A mask that is True where nobody may attend, from one that is -inf there and 0 elsewhere, as PyTorch's layers pass it."""
+    if instance(name, mask, Tensor, "a tensor").dtype == torch.bool:
+        return mask
+    hidden = mask.isneginf()
+    # Reading the entries waits for a GPU, and cannot be traced.
+    if not torch.compiler.is_compiling() and not (hidden | (mask == 0)).all():
+        raise UsageError(
+            f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere."
+        )
+    return hidden

@@ -7,37 +7,19 @@ Letters: n positions, H heads, d width of X, e = d / H value width of a head, d_
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from typing import Self
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from posattn.attention import Attention, attention_weights, causal_mask, split_heads
 from posattn.devices import require_room
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, share, whole
-from posattn.layers.mixing_layer import DecodingLayer
-from posattn.layers.products import over_padding, product, product_each, product_of, underflows
-
-
-def _mask_of(
-    n: int,
-    causal: bool,
-    seen: Bool[Tensor, "n n"] | None,
-    padding: Bool[Tensor, "*batch n"] | None,
-    device: torch.device,
-) -> Bool[Tensor, "*mask n n"] | None:
-    """Where a row may attend: (n, n), or (..., 1, n, n) with padding; None if everywhere."""
-    mask = causal_mask(torch.arange(n, device=device)) if causal else None
-    if seen is not None:
-        mask = seen if mask is None else mask & seen
-    if padding is None:
-        return mask
-    real = ~padding[..., None, None, :]
-    return real.expand(*real.shape[:-2], n, n) if mask is None else real & mask
+from posattn.errors import choice, flag, share, whole
+from posattn.layers.mixing_layer import DecodingLayer, Masks, allowed
+from posattn.layers.products import over_padding, product_each, product_of, underflows
 
 
 class PositionalAttention(DecodingLayer):
@@ -75,9 +57,7 @@ class PositionalAttention(DecodingLayer):
         d_k: int | None = None,
         bias: bool = True,
     ):
-        super().__init__(whole("n_heads", n_heads), flag("causal", causal), whole("n_positions", n_positions))
-        if whole("d_model", d_model) % n_heads:
-            raise UsageError(f"d_model is {d_model}; it must be a multiple of n_heads, which is {n_heads}.")
+        super().__init__(d_model, n_heads, causal, whole("n_positions", n_positions))
         share("dropout", dropout)
         flag("bias", bias)
         row = ENCODINGS[choice("encoding", encoding, ENCODINGS)]
@@ -99,16 +79,10 @@ class PositionalAttention(DecodingLayer):
     def W_O(self) -> nn.Linear:  # type: ignore[override]
         return self.attention.W_O
 
-    def pattern(
-        self,
-        n: int,
-        padding: Bool[Tensor, "*batch {n}"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "{n} {n}"] | None,
-    ) -> Float[Tensor, "*batch H {n} {n}"]:
+    def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:
         """Eq. 3."""
         queries, keys = self._queries_and_keys(n)
-        return attention_weights(queries, keys, _mask_of(n, causal, seen, padding, queries.device))
+        return attention_weights(queries, keys, allowed(masks, n, queries.device))
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
         """The weights of positions start..stop - 1, which attend to those before ``stop``."""
@@ -129,24 +103,16 @@ class PositionalAttention(DecodingLayer):
         rows = linear.weight.mT if n == self.n_positions else linear.weight.mT[:n]
         return rows if linear.bias is None else rows + linear.bias
 
-    def mix(
-        self,
-        v: Float[Tensor, "*batch n H e"],
-        padding: Bool[Tensor, "*#batch n"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "n n"] | None,
-    ) -> Float[Tensor, "*batch n H e"]:
-        """A V. Without dropout of weights it is one product per head for the whole batch."""
-        n = v.shape[-3]
+    def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
+        """A V; where no weights drop and all positions are seen, without A where a GPU has kernels for it."""
+        n, padding = v.shape[-3], masks.padding
         if self.dropout and self.training:
             # Each sequence drops other weights, although all sequences share A.
-            a = self.pattern(n, padding, causal, seen).to(v.dtype)
+            a = self.pattern(n, masks).to(v.dtype)
             return product_each(F.dropout(a.expand(*v.shape[:-3], *a.shape[-3:]), self.dropout), v, padding)
-        if underflows(v, padding):
-            return product_each(self.pattern(n, padding, causal, seen), v, padding)
-        if seen is None:
-            return over_padding(product_of(*self._queries_and_keys(n), causal, v), v, padding)
-        return over_padding(partial(product, self.pattern(n, None, causal, seen)), v, padding)
+        if masks.seen is None and not underflows(v, padding):
+            return over_padding(product_of(*self._queries_and_keys(n), masks.causal, v), v, padding)
+        return super().mix(v, masks)
 
     def freeze(self, n: int | None = None) -> "FrozenAttention":
         """The layer for inference on up to ``n`` positions (all by default): no queries, keys or softmax are left."""
@@ -171,7 +137,7 @@ class FrozenAttention(DecodingLayer):
             a = layer.weights(n)
             if a.dtype == torch.float16:
                 a = deepcopy(layer).float().weights(n)
-        super().__init__(layer.heads, layer.causal, a.shape[-1])
+        super().__init__(layer.W_V.in_features, layer.heads, layer.causal, a.shape[-1])
         self.register_buffer("A", a.clone())
         self.W_V, self.W_O = (deepcopy(linear).requires_grad_(False) for linear in (layer.W_V, layer.W_O))
 
@@ -183,15 +149,10 @@ class FrozenAttention(DecodingLayer):
             self.A = a.to(self.A.device)
         return self
 
-    def pattern(
-        self,
-        n: int,
-        padding: Bool[Tensor, "*batch {n}"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "{n} {n}"] | None,
-    ) -> Float[Tensor, "*batch H {n} {n}"]:
+    def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:
         """A, renormalised where a mask or a shorter sequence leaves out some of it."""
-        a, mask = self.A[:, :n, :n], _mask_of(n, causal and not self.causal, seen, padding, self.A.device)
+        masks = Masks(masks.padding, masks.causal and not self.causal, masks.seen)
+        a, mask = self.A[:, :n, :n], allowed(masks, n, self.A.device)
         if mask is not None or not (self.causal or n == self.n_positions):
             a = a if mask is None else a * mask
             total = a.sum(dim=-1, keepdim=True)
@@ -201,19 +162,6 @@ class FrozenAttention(DecodingLayer):
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
         """The weights of positions start..stop - 1, which attend to those before ``stop``."""
         return self.A[:, start:stop, :stop]
-
-    def mix(
-        self,
-        v: Float[Tensor, "*batch n H e"],
-        padding: Bool[Tensor, "*#batch n"] | None,
-        causal: bool,
-        seen: Bool[Tensor, "n n"] | None,
-    ) -> Float[Tensor, "*batch n H e"]:
-        """A V, one product per head for the whole batch."""
-        n = v.shape[-3]
-        if underflows(v, padding):
-            return product_each(self.pattern(n, padding, causal, seen), v, padding)
-        return over_padding(partial(product, self.pattern(n, None, causal, seen)), v, padding)
 
     def extra_repr(self) -> str:
         return f"n_positions={self.n_positions}, causal={self.causal}"

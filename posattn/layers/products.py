@@ -15,6 +15,9 @@ from torch import Tensor
 from posattn.attention import softmax
 
 Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e)
+Values = Float[Tensor, "*batch n H e"]  # V, and Y
+Queries = Float[Tensor, "H n d_k"]  # and keys
+Padding = Bool[Tensor, "*#batch n"] | None
 
 
 def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Float[Tensor, "*batch k H e"]:
@@ -24,17 +27,13 @@ def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Floa
     return (a.to(v.dtype) @ columns).unflatten(-1, (-1, e)).permute(2, 1, 0, 3).reshape(*lead, a.shape[1], heads, e)
 
 
-def product_each(
-    a: Float[Tensor, "*#batch H n n"], v: Float[Tensor, "*batch n H e"], padding: Bool[Tensor, "*#batch n"] | None
-) -> Float[Tensor, "*batch n H e"]:
+def product_each(a: Float[Tensor, "*#batch H n n"], v: Values, padding: Padding) -> Values:
     """Y = A V with a matrix A for each sequence, zero at padding. Not even a nan in the padding counts."""
     v = v if padding is None else v.masked_fill(padding[..., None, None], 0)
     return (a.to(v.dtype) @ v.transpose(-3, -2)).transpose(-3, -2)
 
 
-def product_of(
-    q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], causal: bool, v: Float[Tensor, "*batch n H e"]
-) -> Product:
+def product_of(q: Queries, k: Queries, causal: bool, v: Values) -> Product:
     """The function V → softmax(Q K^T / sqrt(d_k)) V, for values of the kind of ``v``."""
     if served(q, v):
         from posattn.kernels.mixing import mixed
@@ -45,9 +44,7 @@ def product_of(
     return lambda v: product(a, v)
 
 
-def over_padding(
-    apply: Product, v: Float[Tensor, "*batch n H e"], padding: Bool[Tensor, "*#batch n"] | None
-) -> Float[Tensor, "*batch n H e"]:
+def over_padding(apply: Product, v: Values, padding: Padding) -> Values:
     """Y of weights renormalised over what is not padding: (A V)_i / (A m)_i with V and m zero at padding, m one elsewhere.
 
     A row that attends to padding alone is zero. So is one whose other weights round to zero.
@@ -61,12 +58,12 @@ def over_padding(
     return y / kept.where(kept > 0, 1)
 
 
-def underflows(v: Float[Tensor, "*batch n H e"], padding: Bool[Tensor, "*#batch n"] | None) -> bool:
+def underflows(v: Values, padding: Padding) -> bool:
     """Whether ``over_padding`` would lose weights: those of float16 end at 6e-8, a lead of 17 in the logits."""
     return padding is not None and v.dtype == torch.float16
 
 
-def served(q: Float[Tensor, "H n d_k"], v: Float[Tensor, "*batch n H e"]) -> bool:
+def served(q: Queries, v: Values) -> bool:
     """Whether the kernels are there and faster: in half precision on a GPU, with narrow queries and values in whole words."""
     half = v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)
     return half and q.shape[-1] <= 128 and v.shape[-1] % 8 == 0 and _has_triton()

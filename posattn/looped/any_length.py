@@ -16,7 +16,8 @@ from posattn.encodings import random_places
 from posattn.errors import UsageError, choice, flag, whole, without
 from posattn.looped.families import depth
 from posattn.looped.looped_model import check_list
-from posattn.model import ARCHITECTURES, KINDS_BY_ARCH, Architecture, Layer, ModelConfig, Transformer
+from posattn.model import ARCHITECTURES, Architecture, Layer, ModelConfig, Transformer
+from posattn.network import KINDS_BY_ARCH
 
 RANGE = 2048  # places among which randomized encodings choose, as in Ruoss et al. (2023)
 _ARCHITECTURES = {
@@ -69,10 +70,6 @@ class AnyLengthConfig(ModelConfig):
     def answers(self, out: Float[Tensor, "*batch n 1"]) -> Float[Tensor, "*batch n"]:
         return out[..., 0]
 
-    @property
-    def network(self) -> "type[AnyLengthTransformer]":
-        return AnyLengthTransformer
-
     def to_dict(self) -> dict[str, object]:
         return super().to_dict() | {"any_length": True}
 
@@ -105,7 +102,8 @@ class AnyLengthTransformer(Transformer):
 
     config: AnyLengthConfig
 
-    def attention_class(self) -> type[Attention]:
+    @property
+    def attention_class(self) -> type[Attention]:  # type: ignore[override]
         return AlibiAttention if self.config.arch == "alibi" else Attention
 
     def encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,3 +118,6 @@ class AnyLengthTransformer(Transformer):
 
     def passes(self, positions: int) -> list[Layer]:
         return super().passes(positions) * (max(1, depth(positions)) if self.config.looped else 1)
+
+
+AnyLengthConfig.network = AnyLengthTransformer

@@ -30,25 +30,18 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """``candidates`` are the r of i + r s; ``loops(n)`` are the passes for lists of n; ``classes`` are K.
+    """Where positions look, what a network has by default (docs/any-length.md says why so few words), and its tasks."""
 
-    ``words``, ``heads`` and ``hidden``, the hidden layers of Φ, are what a network has by default. The state is narrow on
-    purpose: see docs/any-length.md. ``carries``: a new network passes the list on and adds a little to it. ``extends`` names
-    a family whose loops and classes are the first of this one, so that its tables are the first rows of tables here.
-    ``solves`` are the tasks that some network of the family solves exactly (``posattn/compiler/looped_programs.py``), and
-    ``recipe`` is what the family learns them by.
-    """
-
-    candidates: tuple[int, ...]
-    loops: Callable[[int], list[Loop]]
+    candidates: tuple[int, ...]  # the r of i + r s
+    loops: Callable[[int], list[Loop]]  # the passes for lists of n
     words: int
     heads: int
-    hidden: int = 2
-    classes: int = 1
-    carries: bool = False
-    extends: str | None = None
-    solves: tuple[str, ...] = ()
-    recipe: str = "looped"
+    hidden: int = 2  # hidden layers of Φ
+    classes: int = 1  # K
+    carries: bool = False  # a new network passes the list on and adds a little to it
+    extends: str | None = None  # a family whose loops, classes and rows of tables are the first of this one
+    solves: tuple[str, ...] = ()  # what some network of the family solves exactly (posattn/compiler/looped_programs.py)
+    recipe: str = "looped"  # by which it learns these
 
     def class_of(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, " n"]:
         """c(i): in stages by two digits of i, after the stages by the side of i; without stages there is one class."""

@@ -18,8 +18,8 @@ from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, flag, positive, whole, without
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
-from posattn.model import KINDS_BY_ARCH, Layer, Transformer
-from posattn.network import NetworkConfig, check_input
+from posattn.model import Layer, Transformer
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input
 
 
 class _Undecided(str):
@@ -107,11 +107,9 @@ class LoopedConfig(NetworkConfig):
     @property
     def least_numbers(self) -> int:
         """The weights of values and of the MLP."""
-        values = self.heads * self.d_v
-        hidden = self.mlp[0]
-        return (
-            values * (values + hidden[0]) + self.embed * (values + hidden[-1]) + sum(a * b for a, b in pairwise(hidden))
-        )
+        values, hidden = self.heads * self.d_v, self.mlp[0]
+        between = sum(a * b for a, b in pairwise(hidden))
+        return values * (values + hidden[0]) + self.embed * (values + hidden[-1]) + between
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
         """How many numbers a position of a list of n takes in memory, about: four states, and its rows of A.
@@ -121,13 +119,6 @@ class LoopedConfig(NetworkConfig):
         looks = self.heads * (1 + len(self.shape.candidates))
         kept = 2 * self.embed + 3 * sum(map(sum, self.mlp)) + 2 * looks * self.d_v
         return 4 * self.embed + 4 * looks + (kept * len(self.shape.loops(n)) if gradients else 0)
-
-    @property
-    def network(self) -> "type[LoopedTransformer]":
-        return LoopedTransformer
-
-    def build(self) -> "LoopedTransformer":
-        return LoopedTransformer(self)
 
     _FIXED: ClassVar[dict[str, object]] = {
         "any_length": True, "looped": True, "layers": layers, "bias": bias, "encoding": encoding,
@@ -167,7 +158,7 @@ class LoopedLayer(Layer):
 
     def __init__(self, config: LoopedConfig):
         attention = OffsetAttention(config.embed, config.heads, config.d_v, config.family, config.sharpness)
-        super().__init__(attention, config.embed, config.mlp[0], bias=False, attended=config.heads * config.d_v)
+        super().__init__(attention, config.mlp[0], bias=False)
         self.stay = config.stay
 
     def carry(self) -> bool:
@@ -222,9 +213,7 @@ class LoopedTransformer(Transformer):
     @property
     def layer(self) -> LoopedLayer:
         """The one layer."""
-        layer = self.layers[0]
-        assert isinstance(layer, LoopedLayer)
-        return layer
+        return self.layers[0]  # type: ignore[return-value]
 
     def encode(self, x: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
         check_list(self, x)
@@ -247,6 +236,9 @@ class LoopedTransformer(Transformer):
         n = x.shape[-1]
         maps = [self.layer.attention.matrix(n, loop) for loop in self.config.shape.loops(n)]
         return torch.stack(maps) if maps else self.encoder.weight.new_zeros(0, self.config.heads, 2, 2)
+
+
+LoopedConfig.network = LoopedTransformer
 
 
 def check_list(model: Transformer, x: Float[Tensor, "*batch k"]) -> None:

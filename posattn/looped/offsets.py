@@ -66,10 +66,8 @@ class OffsetAttention(nn.Module):
 
     def weights(self, n: int, loop: Loop) -> tuple[Float[Tensor, "H n C"], Float[Tensor, " n"]]:
         """A for the candidates within a list of n, and m; see ``split_weights``."""
-        device = self.logits.device
-        return split_weights(
-            self.table()[:, self.family.class_of(n, loop, device)], self.family.inside(n, loop, device)
-        )
+        family, device = self.family, self.logits.device
+        return split_weights(self.table()[:, family.class_of(n, loop, device)], family.inside(n, loop, device))
 
     def matrix(self, n: int, loop: Loop) -> Float[Tensor, "H N N"]:
         """A as a matrix for pictures of short lists, N = n + 1: the sink, which attends to itself, is the last position."""
@@ -96,10 +94,7 @@ class OffsetAttention(nn.Module):
 
 
 def edges(attention: OffsetAttention, n: int, least: float = 0.3) -> list[list[tuple[int, int, float]]]:
-    """The strong edges in lists of n: per loop (j, i, weight) where position i gives j at least ``least`` in some head.
-
-    O(n) per loop. The sink is left out.
-    """
+    """Strong edges, those to the sink left out: per loop (j, i, weight) where i gives j ``least`` in some head."""
     found = []
     for loop in attention.family.loops(n):
         strongest = attention.weights(n, loop)[0].detach().amax(dim=0)

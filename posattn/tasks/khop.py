@@ -65,9 +65,6 @@ class HopTask(TokenTask):
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         return "khop", split, n, where
 
-    def _uniforms(self, n: int) -> int:
-        return n
-
     def _sequences(
         self, u: Float[Tensor, "*members count n"], where: str, c: float
     ) -> Int64[Tensor, "*members count n"]:

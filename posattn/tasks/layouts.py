@@ -21,6 +21,9 @@ _BEFORE = {ELEMENTS: "Find ", ELEMENTS + 1: " of "}  # the text of the query bef
 _BEFORE |= {place: ", " for place in range(ELEMENTS + 2, POSITIONS - 1)} | {POSITIONS - 1: " and "}
 _STARTS = ELEMENTS + QUERIED  # numbers and categories of a prompt
 _LETTER = len(TYPES[0]) // 2  # the letter that tells min, max and sum apart
+# The length of the longest prompt: two digits in every identifier.
+_LONGEST = len("Cat21") * (CATEGORIES + QUERIED) + len("Cat+21") * IRRELEVANT + CATEGORIES  # with the values
+_LONGEST += len("".join(_BEFORE.values())) + len(TYPES[0])
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,9 @@ class Layout:
     elements: Callable[[Tensor], Tensor]
 
 
-def characters(x: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch n"]:
+def _characters(x: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch n"]:
     """Elements spelled: every character of text a position, a number one position, and padding at the end."""
-    check_layout(x)
-    return _characters(x)
-
-
-def _characters(x: Tensor) -> Tensor:
-    out = x.new_full((*x.shape[:-1], _LONGEST + 1), _code(PAD))  # a column more for what is not there
+    out = x.new_full((*x.shape[:-1], _LONGEST + 1), _CHARACTERS.code(PAD))  # a column more for what is not there
     at = torch.zeros_like(x[..., :1], dtype=torch.int64)
     spelled = _spelled(x.device)
 
@@ -52,7 +50,7 @@ def _characters(x: Tensor) -> Tensor:
         element = x[..., place, None]
         word, number = word_index(element), element >= 0
         for character in _BEFORE.get(place, ""):
-            put(torch.full_like(element, _code(character)), torch.ones_like(number))
+            put(torch.full_like(element, _CHARACTERS.code(character)), torch.ones_like(number))
         put(element, number)
         for column in spelled.unbind(dim=-1):
             index = column[word]
@@ -60,7 +58,7 @@ def _characters(x: Tensor) -> Tensor:
     return out[..., :-1]
 
 
-def elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch e"]:
+def _elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch e"]:
     """Elements from their characters; raises if these are no prompt, with the position at which they cease to be one."""
     check_words(x, _CHARACTERS, _LONGEST)
     index, number = word_index(x), x >= 0
@@ -90,12 +88,7 @@ def elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batc
         position, value = int(wrong.nonzero()[0, -1]), float(x[wrong][0])
         said = f"{value:g}" if value >= 0 else repr(_CHARACTERS.words[int(-1 - value)])
         raise UsageError(f"position {position + 1} of the prompt is {said}; there is no prompt that has it there.")
-    check_layout(elements)
-    return elements
-
-
-def _code(character: str) -> float:
-    return -1.0 - _CHARACTERS.index[character]
+    return check_layout(elements)
 
 
 @cache
@@ -106,24 +99,10 @@ def _spelled(device: torch.device) -> Int64[Tensor, "V c"]:
     return torch.tensor([row + [-1] * (max(map(len, words)) - len(row)) for row in rows], device=device)
 
 
-def _longest() -> int:
-    """The length of the longest prompt: two digits in every identifier."""
-    listed = sum(len(word) for word in ["Cat21"] * CATEGORIES + ["Cat+21"] * IRRELEVANT) + CATEGORIES
-    return listed + len("".join(_BEFORE.values())) + len(TYPES[0]) + QUERIED * len("Cat21")
-
-
-_LONGEST = _longest()
-
-
-def _same(x: Tensor) -> Tensor:
-    check_layout(x)
-    return x
-
-
 LAYOUTS = {
-    "elements": Layout("prompts", POSITIONS, _same, _same),
-    "elements-shared": Layout("elements-shared", POSITIONS, _same, _same),
-    "characters": Layout("characters", _LONGEST, characters, elements_of_characters),
+    "elements": Layout("prompts", POSITIONS, lambda x: x, check_layout),
+    "elements-shared": Layout("elements-shared", POSITIONS, lambda x: x, check_layout),
+    "characters": Layout("characters", _LONGEST, _characters, _elements_of_characters),
 }
 
 
@@ -140,4 +119,4 @@ def layout_of(positions: int) -> Layout | None:
 def elements_of(x: Tensor) -> Float[Tensor, "*batch e"]:
     """The elements of prompts in any layout."""
     layout = layout_of(x.shape[-1]) if isinstance(x, Tensor) and x.ndim and x.is_floating_point() else None
-    return (_same if layout is None else layout.elements)(x)
+    return (check_layout if layout is None else layout.elements)(x)

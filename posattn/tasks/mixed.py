@@ -33,16 +33,8 @@ LIMIT = 5.0  # the largest training value
 _HALF = len(IDENTIFIERS) // 2  # identifiers in distribution, and as many out of it
 _FIRST = {"id": 0, "ood": _HALF}
 # How many uniform numbers each part of a prompt takes.
-_PARTS = {
-    "identifiers": _HALF,
-    "asked": CATEGORIES,
-    "repeated": IRRELEVANT,
-    "signs": IRRELEVANT,
-    "places": ELEMENTS,
-    "kind": 1,
-    "bounds": 3,
-    "values": CATEGORIES,
-}
+_PARTS = {"identifiers": _HALF, "asked": CATEGORIES, "repeated": IRRELEVANT, "signs": IRRELEVANT}
+_PARTS |= {"places": ELEMENTS, "kind": 1, "bounds": 3, "values": CATEGORIES}
 
 
 def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
@@ -71,6 +63,7 @@ class MixedTask(TokenTask):
     TOKENS: ClassVar[str] = "prompts"
     NETWORK: ClassVar[dict[str, Any]] = {"n": POSITIONS, "tokens": "prompts", "layers": 3, "embed": 32, "width": 32}
     INPUTS: ClassVar[str] = "prompts"
+    UNIFORMS: ClassVar[int | None] = sum(_PARTS.values())
 
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         """What names the stream; the task is no part of it, so the prompts of two tasks differ only in their queries."""
@@ -79,20 +72,15 @@ class MixedTask(TokenTask):
             raise UsageError(f"n is {n!r}; a prompt of {self.name} has {known} positions, as its layout has it.")
         return "mixed", split, where, repr(c)
 
-    def _uniforms(self, n: int) -> int:
-        return sum(_PARTS.values())
-
     def _sequences(
         self, u: Float[Tensor, "*members count all"], where: str, c: float
     ) -> Float[Tensor, "*members count n"]:
         parts = dict(zip(_PARTS, u.split(list(_PARTS.values()), dim=-1), strict=True))
-        return torch.cat([_list(parts, where, c), self._query(parts, where)], dim=-1)
-
-    def _query(self, parts: dict[str, Tensor], where: str) -> Float[Tensor, "*members count q"]:
-        words = torch.tensor([WORDS.index[kind.ljust(6)] for kind in self.kinds], device=parts["kind"].device)
+        identifiers = _some(parts["identifiers"], CATEGORIES) + _FIRST[where]  # ascending, as indices of words
+        words = torch.tensor([WORDS.index[kind.ljust(6)] for kind in self.kinds], device=u.device)
         kind = words[(parts["kind"] * len(self.kinds)).long()]
-        asked = _identifiers(parts, where).gather(-1, _some(parts["asked"], QUERIED))
-        return word_code(torch.cat([kind, asked], dim=-1))
+        asked = identifiers.gather(-1, _some(parts["asked"], QUERIED))
+        return torch.cat([_list(parts, identifiers, where, c), word_code(torch.cat([kind, asked], dim=-1))], dim=-1)
 
     def laid_out(self, x: Float[Tensor, "*batch e"], n: int) -> Float[Tensor, "*batch n"]:
         layout = layout_of(n)
@@ -114,9 +102,9 @@ class MixedTask(TokenTask):
         return laid_out(x)
 
 
-def _list(parts: dict[str, Tensor], where: str, c: float) -> Float[Tensor, "*members count e"]:
+def _list(parts: dict[str, Tensor], identifiers: Tensor, where: str, c: float) -> Float[Tensor, "*members count e"]:
     """The part before the query: categories and values in turn, with irrelevant elements at their places among them."""
-    identifiers, values = _identifiers(parts, where), _values(parts, c)
+    values = _values(parts, c)
     pairs = torch.stack([word_code(identifiers).to(values.dtype), values], dim=-1).flatten(-2)
     repeated = identifiers.gather(-1, (parts["repeated"] * CATEGORIES).long())
     first_signed = torch.tensor([WORDS.index[category(1, sign)] for sign in SIGNS[where]], device=repeated.device)
@@ -127,11 +115,6 @@ def _list(parts: dict[str, Tensor], where: str, c: float) -> Float[Tensor, "*mem
     return torch.cat([pairs, noise.to(pairs.dtype)], dim=-1).gather(-1, taken)
 
 
-def _identifiers(parts: dict[str, Tensor], where: str) -> Tensor:
-    """The categories, ascending, as indices of words."""
-    return _some(parts["identifiers"], CATEGORIES) + _FIRST[where]
-
-
 def _some(u: Float[Tensor, "*members count all"], wanted: int) -> Tensor:
     """``wanted`` random indices without replacement, ascending."""
     return u.argsort(dim=-1, stable=True)[..., :wanted].sort(dim=-1).values
@@ -139,28 +122,15 @@ def _some(u: Float[Tensor, "*members count all"], wanted: int) -> Tensor:
 
 def _values(parts: dict[str, Tensor], c: float) -> Float[Tensor, "*members count n"]:
     """Uniform between two bounds, which are uniform on [0, 5c] and, for c > 1, not both in [0, 5]; to two decimals."""
-    u, v, w = parts["bounds"].double().unbind(dim=-1)
-    low, high = (bound[..., None] for bound in two_bounds(u, v, w, c, _within, _outside))
+    # Uniform on [0, 5c), and on (5, 5c].
+    within, outside = (lambda u, c: LIMIT * c * u), (lambda u, c: LIMIT * c - LIMIT * (c - 1) * u)
+    low, high = (bound[..., None] for bound in two_bounds(parts["bounds"].double(), c, within, outside))
     values = low + (high - low) * parts["values"]
     return ((100 * values).round() / 100).clamp(max=LIMIT * c).float()
 
 
-def _within(u: Tensor, c: float) -> Tensor:
-    """Uniform on [0, 5c)."""
-    return LIMIT * c * u
-
-
-def _outside(u: Tensor, c: float) -> Tensor:
-    """Uniform on (5, 5c]."""
-    return LIMIT * c - LIMIT * (c - 1) * u
-
-
 MIXED = tuple(
-    MixedTask(f"mixed-{name}", f"mixed type, {title}", answers, kinds=kinds)
-    for name, title, kinds in (
-        ("min", "min", ("min",)),
-        ("max", "max", ("max",)),
-        ("sum", "sum", ("sum",)),
-        ("multitask", "min or max", ("min", "max")),
-    )
+    MixedTask(f"mixed-{name}", f"mixed type, {' or '.join(kinds)}", answers, kinds=kinds)
+    for name, kinds in {**{kind: (kind,) for kind in TYPES}, "multitask": ("min", "max")}.items()
 )
+ANY_QUERY = MixedTask("mixed", "mixed type, min, max or sum", answers)  # reads all prompts; nothing is trained on it

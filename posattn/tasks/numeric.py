@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
 from posattn.errors import UsageError, choice, flag, instance, shown, whole
-from posattn.tasks.sampling import Device, Seeds, sample_lists
+from posattn.tasks.sampling import Drawn, Seeds, sample_lists
 
 Target = Callable[[Tensor], Tensor]
 Pairs = tuple[Float32[Tensor, "*members count n"], Float32[Tensor, "*members count n"]]
@@ -30,18 +30,12 @@ Pairs = tuple[Float32[Tensor, "*members count n"], Float32[Tensor, "*members cou
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table.
+    """One row of the table."""
 
-    name: what :func:`task` finds it by.
-    title: its name in figures.
-    target: a pure function from lists (..., n) to answers (..., n), for every float dtype and device.
-    rounding_step: answers to lists of integers are multiples of it; the rounding accuracy rounds to it.
-    """
-
-    name: str
-    title: str
-    target: Target
-    rounding_step: float = 1.0
+    name: str  # what :func:`task` finds it by
+    title: str  # its name in figures
+    target: Target  # a pure function from lists (..., n) to answers (..., n), for every float dtype and device
+    rounding_step: float = 1.0  # answers to integers are multiples of it; the rounding accuracy rounds to it
 
     # What training needs to know of this kind of task: its loss, the vocabulary of its tokens, the scales of its tests and
     # the settings of its networks in the experiments; and what pages call its inputs.
@@ -51,45 +45,25 @@ class Task:
     NETWORK: ClassVar[dict[str, Any]] = {"n": 8}
     INPUTS: ClassVar[str] = "lists"
 
-    def sample(
-        self,
-        count: int,
-        n: int = 8,
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        device: Device = None,
-    ) -> Pairs:
+    def sample(self, count: int, n: int = 8, scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]) -> Pairs:
         """(x, y), each (count, n), or (M, count, n) for M seeds; x does not depend on the task (see ``sample_lists``).
 
         scale: 1 is the training range [-2, 2]; above 1 the lists are out of distribution, with the rejection step.
-        split: lists of different splits are independent draws.
+        split: ``train`` by default; lists of different splits are independent draws.
         integers: lists of integers, for the rounding accuracy.
         """
-        x = sample_lists(count, n, scale, seed, split=split, integers=integers, device=device)
+        x = sample_lists(count, n, scale, seed, **drawn)
         return x, self.target(x)
 
     def sample_lengths(
-        self,
-        count: int,
-        lengths: Sequence[int] = range(1, 9),
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        device: Device = None,
-    ) -> dict[int, Pairs]:
+        self, count: int, lengths: Sequence[int] = range(1, 9), scale: float = 1.0, seed: Seeds = 0,
+        **drawn: Unpack[Drawn],
+    ) -> dict[int, tuple[Tensor, Tensor]]:  # fmt: skip
         """``count`` lists in all, by length, equally many per length; the first lengths get the remainder."""
         if not isinstance(lengths, Sequence) or not lengths or any(lengths.count(n) > 1 for n in lengths):
             raise UsageError(f"lengths is {lengths!r}; it must be a sequence of at least one length, and none twice.")
         share, rest = divmod(whole("count", count, least=len(lengths)), len(lengths))
-        return {
-            n: self.sample(share + (k < rest), n, scale, seed, split=split, integers=integers, device=device)
-            for k, n in enumerate(lengths)
-        }
+        return {n: self.sample(share + (k < rest), n, scale, seed, **drawn) for k, n in enumerate(lengths)}
 
 
 def _columns(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "n *batch"]:

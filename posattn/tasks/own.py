@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, several, shown, whole
 from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task
-from posattn.tasks.sampling import Device, Seeds, sample_lists
+from posattn.tasks.sampling import Device, Drawn, Seeds, drawn_by, sample_lists
 
 Learned = str | Sequence[str] | Target | tuple[Any, Any]  # what ``train`` can be asked to learn
 _TRIED = 100  # lists that a target is tried on
@@ -26,10 +26,7 @@ class FunctionTask(Task):
 
 
 class Data(Task):
-    """Lists and answers of one's own as a task: these are its training lists, and nothing answers others.
-
-    Its name has a digest of the numbers, so that a run of other data is another run.
-    """
+    """Lists and answers of one's own as a task, which answers no other lists; a digest of the numbers is its name."""
 
     def __init__(self, x: object, y: object):
         lists, answers = pairs(x, y)
@@ -43,27 +40,22 @@ class Data(Task):
     y: Tensor
 
     def sample(
-        self,
-        count: int,
-        n: int | None = None,
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        device: Device = None,
+        self, count: int, n: int | None = None, scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]
     ) -> Pairs:
         """The first ``count`` training lists, whatever the seed."""
         if n not in (None, self.x.shape[1]):
             raise UsageError(f"n is {n}; the lists of the data have {self.x.shape[1]} numbers.")
         if whole("samples", count) > len(self.x):
             raise UsageError(f"samples is {count}; the data has {len(self.x)} lists.")
+        split, integers, device = drawn_by(**drawn)
         if scale != 1.0 or split != "train" or integers:
             _unanswered(self.x)
         return self.x[:count].to(device), self.y[:count].to(device)
 
-    def sample_lengths(self, *_: Any, **__: Any) -> dict[int, Pairs]:
-        raise UsageError(f"variable_length is given; all lists of the data have {self.x.shape[1]} numbers.")
+    def sample_lengths(self, count: int, lengths: Sequence[int] = (), *given: Any, **drawn: Any) -> dict[int, Any]:
+        if len(lengths) != 1:
+            raise UsageError(f"variable_length is given; all lists of the data have {self.x.shape[1]} numbers.")
+        return super().sample_lengths(count, lengths, *given, **drawn)
 
 
 def is_data(name: str) -> bool:
@@ -96,37 +88,36 @@ def tasks_named(learned: Learned, name: str | None = None) -> Iterator[str | lis
 
     A function stays in the table, so that its runs can be tested. Data leaves it, as it does when a run is loaded elsewhere.
     """
-    row: Task | None = None
-    names: str | list[str] = []
     before = dict(TASKS)
     if callable(learned):
-        row = _of_function(learned, name)
-        TASKS[row.name] = row
+        names: str | list[str] = _of_function(learned, name)
     elif name is not None:
         raise UsageError(f"name is {shown(name)}; only a function is given one.")
     elif isinstance(learned, (tuple, list)) and len(learned) == 2 and not isinstance(learned[0], str):
         row = Data(*learned)
-        TASKS[row.name] = row
+        TASKS[row.name], names = row, row.name
     else:
         names = learned if isinstance(learned, str) else several("task", learned)
     try:
-        yield names if row is None else row.name
+        yield names
     except UsageError:  # what is refused is not offered again
         TASKS.clear()
         TASKS.update(before)
         raise
     finally:
-        if isinstance(row, Data):
-            TASKS.pop(row.name, None)
+        if isinstance(names, str) and is_data(names):
+            TASKS.pop(names, None)
 
 
-def _of_function(function: Callable[..., Any], name: str | None) -> FunctionTask:
+def _of_function(function: Callable[..., Any], name: str | None) -> str:
+    """The name under which a function is a task from now on."""
     known = getattr(function, "__name__", "<") if name is None else name
     if not isinstance(known, str) or not known or known.startswith("<") or is_data(known):
         raise UsageError(f"name is {shown(name)}; give the function a name, such as name='largest'.")
     if not isinstance(TASKS.get(known), (FunctionTask, type(None))):
         raise UsageError(f"name is {known!r}, a task that there is already; give the function another by name=.")
-    return FunctionTask(known, known, partial(_by_list, function))
+    TASKS[known] = FunctionTask(known, known, partial(_by_list, function))
+    return known
 
 
 def _by_list(function: Callable[[Tensor], Any], x: Float[Tensor, "*batch n"]) -> Any:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.errors import UsageError, shown
-from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, Vocabulary, category, word_code, word_index
+from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, Vocabulary, category, word_index
 
 CATEGORIES, QUERIED, IRRELEVANT = 8, 4, 2  # n, k and m of Appendix D.3
 ELEMENTS = 2 * CATEGORIES + IRRELEVANT  # before the query
@@ -26,34 +26,35 @@ WORDS = VOCABULARIES["prompts"]
 
 _FIRST_TYPE = WORDS.index[TYPES[0].ljust(6)]
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-_TEXT = re.compile(r"'([^']*)'")
-_CATEGORY = re.compile(r"Cat([+\-_*]?)([1-9]\d*)")
+_ELEMENT = re.compile(rf"'[^']*'|{_NUMBER.pattern}")  # text in quotes, or a number
+_CATEGORY = re.compile(r"'Cat([+\-_*]?)([1-9]\d*)'")
 _ASKED = [r"Cat([1-9]\d*)"] * QUERIED
-_QUERY = re.compile(f"Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {_ASKED[-1]}")
+_QUERY = re.compile(f"'Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {_ASKED[-1]}'")
 
 
-def check_layout(x: object) -> None:
-    """Raises unless ``x`` holds prompts as elements: numbers and words, and a query at the end."""
-    check_words(x, WORDS, POSITIONS)
-    assert isinstance(x, Tensor)
-    if x.is_meta or not x.numel():
-        return
+def check_layout(x: object) -> Float[Tensor, "*batch e"]:
+    """``x`` if it holds prompts as elements: numbers and words, and a query at the end."""
+    x = check_words(x, WORDS, POSITIONS)
     words = word_index(x)
-    for place in range(ELEMENTS, POSITIONS):
+    for place in range(ELEMENTS, POSITIONS) if x.numel() and not x.is_meta else ():
         own = words[..., place]
         right = own >= _FIRST_TYPE if place == ELEMENTS else own < len(IDENTIFIERS)
         if not bool((right & (x[..., place] < 0)).all()):
             what = "ask for min, max or sum" if place == ELEMENTS else "name a category such as Cat5"
             raise UsageError(f"position {place + 1} of the prompt is in the query; it must {what}.")
+    return x
 
 
-def check_words(x: object, words: Vocabulary, positions: int) -> None:
-    """Raises unless ``x`` holds numbers and words on so many positions."""
+def check_words(x: object, words: Vocabulary, positions: int) -> Float[Tensor, "*batch n"]:
+    """``x`` if it holds numbers and words on so many positions."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.shape[-1:] != (positions,):
         found = f"a tensor of {x.dtype}, {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
         raise UsageError(f"the prompt is {found}; it must be a tensor of floats, (..., {positions}).")
-    if not x.is_meta and not bool((word_index(x) < len(words.words)).all() and (x == x).all()):
-        raise UsageError(f"the prompt has {x[~((-1 - x) < len(words.words))][0].item():g}, which is no word.")
+    known = x.isfinite() & ((x >= 0) | (x == x.round()) & (-1 - x < len(words.words)))
+    if not x.is_meta and not bool(known.all()):
+        position, value = int((~known).nonzero()[0, -1]), x[~known][0].item()
+        raise UsageError(f"position {position + 1} of the prompt is {value:g}, which is no word and no finite number.")
+    return x
 
 
 def write(x: Float[Tensor, " n"], digits: int = 1) -> str:
@@ -68,12 +69,11 @@ def write(x: Float[Tensor, " n"], digits: int = 1) -> str:
 
 
 class _Element(NamedTuple):
-    """An element of a prompt: its number, the character at which it begins, its source text and its meaning."""
+    """An element of a prompt: its number, the character at which it begins, and its text."""
 
     number: int
     place: int
     source: str
-    said: str | float
 
     def refuse(self, wanted: str) -> NoReturn:
         raise UsageError(f"element {self.number} of the prompt (character {self.place}) is {self.source}; {wanted}.")
@@ -82,14 +82,20 @@ class _Element(NamedTuple):
 def parse(prompt: str) -> Float[Tensor, " n"]:
     """The numbers that a network reads for a prompt."""
     *listed, query = _elements(prompt)
-    kind, *asked = _read_query(query)
+    match = _QUERY.fullmatch(query.source)
+    if match is None:
+        query.refuse(
+            f"the last must be a query such as 'Find min of Cat5, Cat8, Cat11 and Cat20', of min, max or sum and of {QUERIED} "
+            "categories"
+        )
+    kind, *asked = match.groups()
     codes, known = _read_list(listed)
     for index, identifier in enumerate(asked):
         if identifier in asked[:index]:
             query.refuse(f"it must not ask for Cat{identifier} twice")
         if identifier not in known:
             query.refuse(f"Cat{identifier} must be among the categories of the list")
-    codes += [_code(kind.ljust(6)), *(_code(category(int(identifier))) for identifier in asked)]
+    codes += [WORDS.code(kind.ljust(6)), *(WORDS.code(category(int(identifier))) for identifier in asked)]
     return torch.tensor(codes, dtype=torch.float32)
 
 
@@ -98,22 +104,19 @@ def _elements(prompt: str) -> list[_Element]:
     if not prompt.startswith("["):
         raise UsageError(f"the prompt begins with {prompt[:1]!r}; it must begin with '['.")
     found: list[_Element] = []
-    place = 1
-    while True:
+    place, end = 0, ","
+    while end == ",":
+        place += 1
         place += len(prompt[place:]) - len(prompt[place:].lstrip(" "))
-        text, number = _TEXT.match(prompt, place), _NUMBER.match(prompt, place)
-        match = text or number
+        match = _ELEMENT.match(prompt, place)
         if match is None:
             element = f"{_at(prompt, place)}, element {len(found) + 1}"
             raise UsageError(f"{element}; it must be text in single quotes or a number such as 3.45.")
-        said = match.group(1) if text else float(match.group())
-        found.append(_Element(len(found) + 1, place + 1, match.group(), said))
+        found.append(_Element(len(found) + 1, place + 1, match.group()))
         place = match.end()
-        if prompt[place : place + 1] == "]":
-            break
-        if prompt[place : place + 1] != ",":
-            raise UsageError(f"{_at(prompt, place)}, after element {len(found)}; it must be a comma or ']'.")
-        place += 1
+        end = prompt[place : place + 1]
+    if end != "]":
+        raise UsageError(f"{_at(prompt, place)}, after element {len(found)}; it must be a comma or ']'.")
     if prompt[place + 1 :].strip():
         raise UsageError(f"{_at(prompt, place + 1)}, after the list; it must end there.")
     return found
@@ -132,12 +135,12 @@ def _read_list(listed: list[_Element]) -> tuple[list[float], set[str]]:
     waiting: _Element | None = None  # the category whose value comes next
     irrelevant: list[tuple[_Element, str]] = []
     for element in listed:
-        if isinstance(element.said, float):
+        if not element.source.startswith("'"):
             if waiting is None:
                 element.refuse("there must be a category before it whose value it is")
-            if not element.said <= torch.finfo(torch.float32).max:
+            if not float(element.source) <= torch.finfo(torch.float32).max:
                 element.refuse("it must be a number that float32 can hold")
-            codes.append(element.said)
+            codes.append(float(element.source))
             waiting = None
             continue
         sign, identifier = _read_category(element)
@@ -150,11 +153,14 @@ def _read_list(listed: list[_Element]) -> tuple[list[float], set[str]]:
                 element.refuse("no category may come twice")
             known.add(identifier)
             waiting = element
-        codes.append(_code(category(int(identifier), sign or " ")))
+        codes.append(WORDS.code(category(int(identifier), sign or " ")))
     if waiting is not None:
         waiting.refuse("its value must come after it")
-    _count(len(known), CATEGORIES, "categories with a value")
-    _count(len(irrelevant), IRRELEVANT, "irrelevant elements such as 'Cat+7'")
+    counts = {"categories with a value": (len(known), CATEGORIES)}
+    counts["irrelevant elements such as 'Cat+7'"] = len(irrelevant), IRRELEVANT
+    for what, (count, wanted) in counts.items():
+        if count != wanted:
+            raise UsageError(f"the prompt has {count} {what}; it must have {wanted}.")
     for element, identifier in irrelevant:
         if identifier not in known:
             element.refuse("its identifier must be that of a category in the list")
@@ -163,34 +169,15 @@ def _read_list(listed: list[_Element]) -> tuple[list[float], set[str]]:
 
 def _read_category(element: _Element) -> tuple[str, str]:
     """Sign and identifier of an element of text."""
-    match = _CATEGORY.fullmatch(str(element.said))
+    match = _CATEGORY.fullmatch(element.source)
     if match is None:
         element.refuse(
             "it must be a category such as 'Cat5', or irrelevant structure such as 'Cat+7', 'Cat-7', 'Cat_7' or 'Cat*7'"
         )
-    if len(match.group(2)) > 2 or int(match.group(2)) not in IDENTIFIERS:
+    sign, identifier = match.groups()
+    if len(identifier) > 2 or int(identifier) not in IDENTIFIERS:
         element.refuse(f"identifiers must be {IDENTIFIERS[0]} to {IDENTIFIERS[-1]}")
-    return match.group(1), match.group(2)
-
-
-def _read_query(query: _Element) -> list[str]:
-    """The operation and the identifiers of the categories asked for."""
-    match = _QUERY.fullmatch(query.said) if isinstance(query.said, str) else None
-    if match is None:
-        query.refuse(
-            f"the last must be a query such as 'Find min of Cat5, Cat8, Cat11 and Cat20', of min, max or sum and of {QUERIED} "
-            "categories"
-        )
-    return list(match.groups())
-
-
-def _count(found: int, wanted: int, what: str) -> None:
-    if found != wanted:
-        raise UsageError(f"the prompt has {found} {what}; it must have {wanted}.")
-
-
-def _code(word: str) -> float:
-    return float(word_code(torch.tensor(WORDS.index[word])))
+    return sign, identifier
 
 
 def number_in(text: str) -> float:

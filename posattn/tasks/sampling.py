@@ -13,9 +13,10 @@ seeds, shapes have a leading members axis.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from posattn import streams
@@ -29,33 +30,29 @@ SCALES = (1e-37, 1e37)  # the smallest and largest c for which float32 holds 4c,
 _PAST_2 = 2.0 + 2.0**-22  # the float32 next to 2: a bound outside [-2, 2] must not be rounded into it
 
 
+class Drawn(TypedDict, total=False):
+    """What every draw takes by name. Lists of different splits are independent; those of integers round the values."""
+
+    split: str
+    integers: bool
+    device: Device
+
+
+def drawn_by(split: str = "train", integers: bool = False, device: Device = None) -> tuple[str, bool, Device]:
+    """A ``Drawn`` with its defaults filled in."""
+    return named_split(split), flag("integers", integers), device
+
+
 def sample_bounds(
-    count: int,
-    n: int = 8,
-    scale: float = 1.0,
-    seed: Seeds = 0,
-    *,
-    split: str = "train",
-    integers: bool = False,
-    device: Device = None,
+    count: int, n: int = 8, scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]
 ) -> tuple[Float32[Tensor, "*members count"], Float32[Tensor, "*members count"]]:
     """(gamma_l, gamma_u): the bounds between which ``sample_lists`` with the same arguments draws its values."""
     c = factor(scale)
-    keys = _keys(seed, split, n, c, integers, "bounds", device)
-    require_room_for_lists(whole("count", count), 3, keys)
-    u, v, w = streams.uniform(keys, 3 * count).unflatten(-1, (count, 3)).unbind(-1)
-    return two_bounds(u, v, w, c, _within, _outside)
+    return two_bounds(_uniform("bounds", 3, count, n, c, seed, **drawn), c, _within, _outside)
 
 
 def sample_lists(
-    count: int,
-    n: int = 8,
-    scale: float = 1.0,
-    seed: Seeds = 0,
-    *,
-    split: str = "train",
-    integers: bool = False,
-    device: Device = None,
+    count: int, n: int = 8, scale: float = 1.0, seed: Seeds = 0, **drawn: Unpack[Drawn]
 ) -> Float32[Tensor, "*members count n"]:
     """``count`` lists of n values; with M seeds (M, count, n), where entry k is what the k-th seed alone gives.
 
@@ -63,16 +60,23 @@ def sample_lists(
     integers', and this keeps the diversity of ranges that the two bounds give.
     """
     c = factor(scale)
-    keys = _keys(seed, split, n, c, integers, "values", device)
-    require_room_for_lists(whole("count", count), n, keys)
-    gamma_l, gamma_u = sample_bounds(count, n, c, seed, split=split, integers=integers, device=device)
-    x: Tensor = streams.uniform(keys, count * n).unflatten(-1, (count, n))
+    x = _uniform("values", n, count, n, c, seed, **drawn)
+    gamma_l, gamma_u = sample_bounds(count, n, c, seed, **drawn)
     # Rounding keeps x <= gamma_u: u <= 1 - 2^-24 takes the rounded width at least one float32 below itself, hence below
     # the true width, and the sum is then rounded from something below gamma_u.
     x.mul_((gamma_u - gamma_l)[..., None]).add_(gamma_l[..., None])
-    if integers:
+    if drawn.get("integers"):
         x.round_().clamp_(-float(math.floor(2 * c)), float(math.floor(2 * c)))  # floats: int64 ends at 9e18
     return x
+
+
+def _uniform(
+    part: str, each: int, count: int, n: int, c: float, seed: Seeds, **drawn: Unpack[Drawn]
+) -> Float32[Tensor, "*members count each"]:
+    """The uniform numbers of one part of the lists, ``each`` per list."""
+    split, integers, device = drawn_by(**drawn)
+    kind = "integers" if integers else "reals"
+    return uniform(count, each, seed, device, "lists", split, whole("n", n), repr(c), kind, part)
 
 
 def _within(u: Tensor, c: float) -> Tensor:
@@ -89,7 +93,9 @@ def _outside(u: Tensor, c: float) -> Tensor:
 Place = Callable[[Tensor, float], Tensor]  # from u and c to a bound
 
 
-def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside: Place) -> tuple[Tensor, Tensor]:
+def two_bounds(
+    numbers: Float[Tensor, "*lists 3"], c: float, within: Place, outside: Place
+) -> tuple[Float[Tensor, "*lists"], Float[Tensor, "*lists"]]:
     """Two bounds on [-2c, 2c], the lower first; for c > 1 not both lie in I = [-2, 2], as if by rejection but without a loop.
 
     ``within`` gives a bound uniform on [-2c, 2c], ``outside`` one uniform on the part outside I. The same holds for any other
@@ -101,6 +107,7 @@ def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside
     If the first bound is outside, the condition holds: the first is uniform outside and the second uniform on everything. If
     the first bound is inside, the second must be outside: the first is uniform on I and the second uniform outside.
     """
+    u, v, w = numbers.unbind(dim=-1)
     first, second = within(v, c), within(w, c)
     if c > 1:
         first_outside = u < c / (c + 1)
@@ -109,23 +116,20 @@ def two_bounds(u: Tensor, v: Tensor, w: Tensor, c: float, within: Place, outside
     return torch.minimum(first, second), torch.maximum(first, second)
 
 
-def _keys(
-    seed: Seeds, split: str, n: int, c: float, integers: bool, part: str, device: Device
-) -> Int64[Tensor, "*members"]:
-    """The key of every seed's stream for one part of the lists."""
-    kind = "integers" if flag("integers", integers) else "reals"
-    return keys_of(seed, device, "lists", named_split(split), whole("n", n), repr(c), kind, part)
-
-
-def keys_of(seed: Seeds, device: Device, *purpose: str | int) -> Int64[Tensor, "*members"]:
-    """The key of every seed's stream for a purpose; a single seed gives one key without an axis."""
+def uniform(
+    count: int, each: int, seed: Seeds, device: Device, *purpose: str | int
+) -> Float32[Tensor, "*members count each"]:
+    """u for ``count`` lists, from the stream of every seed for a purpose; a single seed gives no axis of members."""
     place = None if device is None else pick_device(device)
     seeds = getattr(seed, "tolist", lambda: seed)()  # tensors and NumPy arrays
     if not isinstance(seeds, (list, tuple, range)):
-        return torch.tensor(streams.stream(seed_number(seeds), *purpose), device=place)
-    if not seeds:
+        keys = torch.tensor(streams.stream(seed_number(seeds), *purpose), device=place)
+    elif seeds:
+        keys = torch.tensor([streams.stream(seed_number(own), *purpose) for own in seeds], device=place)
+    else:
         raise UsageError(f"seed is {shown(seed)}; it must be a whole number or at least one of them.")
-    return torch.tensor([streams.stream(seed_number(each), *purpose) for each in seeds], device=place)
+    require_room_for_lists(whole("count", count), each, keys)
+    return streams.uniform(keys, count * each).unflatten(-1, (count, each))
 
 
 def factor(scale: object) -> float:

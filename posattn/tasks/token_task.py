@@ -2,46 +2,38 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Unpack
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from posattn import streams
-from posattn.errors import UsageError, choice, flag, shown, whole
+from posattn.errors import UsageError, choice, shown, whole
 from posattn.tasks.numeric import Task
-from posattn.tasks.sampling import Device, Seeds, factor, keys_of, named_split, require_room_for_lists
+from posattn.tasks.sampling import Drawn, Seeds, drawn_by, factor, uniform
 
 
 class TokenTask(Task):
     """A task whose inputs are tokens. Subclasses turn uniform numbers into sequences, and tokens into text and back."""
 
+    UNIFORMS: ClassVar[int | None] = None  # how many uniform numbers a sequence takes; None for one per token
+
     def sample(
-        self,
-        count: int,
-        n: int | None = None,
-        scale: float = 1.0,
-        seed: Seeds = 0,
-        *,
-        split: str = "train",
-        integers: bool = False,
-        domain: str | None = None,
-        device: Device = None,
-    ) -> tuple[Shaped[Tensor, "*members count n"], Shaped[Tensor, "*members count out"]]:
+        self, count: int, n: int | None = None, scale: float = 1.0, seed: Seeds = 0, *, domain: str | None = None,
+        **drawn: Unpack[Drawn],
+    ) -> tuple[Shaped[Tensor, "*members count n"], Shaped[Tensor, "*members count out"]]:  # fmt: skip
         """(x, y) for sequences of n tokens (by default the paper's n), with a leading axis if several seeds are given.
 
         They are in distribution up to scale 1 and out of it above; ``domain`` (id or ood) overrides that. A sequence depends
         on the seed, the split, its own settings and its index.
         """
-        if flag("integers", integers):
+        split, integers, device = drawn_by(**drawn)
+        if integers:
             raise UsageError(f"integers is True; the task {self.name} has no lists of integers.")
         c, length = factor(scale), whole("n", self.NETWORK["n"] if n is None else n, least=2)
         where = choice("domain", ("ood" if c > 1 else "id") if domain is None else domain, ("id", "ood"))
-        keys = keys_of(seed, device, *self._purpose(named_split(split), length, where, c))
-        require_room_for_lists(whole("count", count), self._uniforms(length), keys)
-        u = streams.uniform(keys, count * self._uniforms(length)).unflatten(-1, (count, -1))
-        x = self._sequences(u, where, c)
+        purpose = self._purpose(split, length, where, c)
+        x = self._sequences(uniform(count, self.UNIFORMS or length, seed, device, *purpose), where, c)
         return self.laid_out(x, length), self.target(x)
 
     def laid_out(self, x: Tensor, n: int) -> Tensor:
@@ -51,10 +43,6 @@ class TokenTask(Task):
     @abstractmethod
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         """The name of the stream of random numbers."""
-
-    @abstractmethod
-    def _uniforms(self, n: int) -> int:
-        """How many uniform numbers one sequence takes."""
 
     @abstractmethod
     def _sequences(self, u: Float[Tensor, "*members count uniforms"], where: str, c: float) -> Tensor:

@@ -12,7 +12,9 @@ because they grow exponentially with depth. docs/errata.md lists the differences
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -34,11 +36,11 @@ class LayerConstants:
     radius: float  # R_l: the largest norm of a row of F_{l-1}
     mlp_radius: float  # that of g, which W_1 reads
     hidden_radius: float  # that of σ(g W_1), which W_2 reads
+    lipschitz: float  # Λ_l
     alpha: float
     beta: float
     gamma: float
     eta: float
-    lipschitz: float  # Λ_l
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,47 @@ class Term:
 
 @dataclass(frozen=True, repr=False)
 class GeneralizationBound:
-    """|risk - empirical risk| <= ``gap`` with probability 1 - ``delta``, for all networks of the class at once.
+    """|risk - empirical risk| <= ``gap`` with probability 1 - ``delta``, for all networks with these norms at once.
 
-    ``gap`` = ``complexity`` + ``confidence``. The loss is the squared error cut off at ``cap``. A gap of at least the cap says
-    nothing; then ``vacuous`` is true.
+    ``gap`` = ``complexity`` + ``confidence``. The loss is the squared error cut off at ``cap``; a union bound covers the
+    ``outputs``. A gap of at least the cap says nothing; then ``vacuous`` is true.
     """
 
-    attention: str
-    layer_norm: bool
-    samples: float
-    delta: float
-    cap: float
-    outputs: int
     norms: ClassNorms
-    layers: tuple[LayerConstants, ...]
-    terms: tuple[Term, ...]
+    samples: float
+    attention: str = "positional"
+    delta: float = 0.05
+    cap: float = 1.0
+    outputs: int = 1
+    layer_norm: bool = False
+
+    def __post_init__(self) -> None:
+        norms = self.norms
+        choice("attention", self.attention, ATTENTION)
+        flag("layer_norm", self.layer_norm)
+        if not 0 < positive("delta", self.delta) < 0.5:
+            raise UsageError(f"delta is {self.delta!r}; it must be above 0 and below 0.5.")
+        within("cap", self.cap, FROM, TO)
+        within("samples", self.samples, 2, MOST_SAMPLES)
+        whole("outputs", self.outputs)
+        if not all(math.isfinite(value) for value in vars(norms).values()):
+            raise UsageError(f"the norms of the class are {norms}; they must be finite numbers.")
+        if norms.L_sigma < 1:
+            raise UsageError(f"L_sigma is {norms.L_sigma!r}; the proof needs a Lipschitz constant of at least 1.")
+        for field in ("B_2", "B_21"):
+            if getattr(norms, field) < 1:
+                raise UsageError(f"{field} is {getattr(norms, field)!r}; the proof's products need a norm of at least 1.")
+        whole("L", norms.L)
+        for field in ("B_X", "B_P"):
+            positive(field, getattr(norms, field))
+
+    @cached_property
+    def layers(self) -> tuple[LayerConstants, ...]:
+        return layer_constants(self.norms, self.attention, self.layer_norm)
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        return cover_terms(self.norms, self.layers, self.samples, self.attention, self.layer_norm)
 
     def __repr__(self) -> str:
         """The class and the gap; ``table`` and ``constants`` give the rest."""
@@ -96,12 +124,12 @@ class GeneralizationBound:
         """log of 4 Lip times the Rademacher complexity of Lemma C.1; the capped squared error is 2 sqrt(cap)-Lipschitz."""
         # Lemma C.1: sqrt(C/m) (1 + log(A sqrt(m/C))), |f| <= A = B_w B_L B_X
         root = (self.log_cover - math.log(self.samples)) / 2
-        largest = _log(self.norms.B_w) + _output_radius(self.norms, self.layer_norm)
+        largest = _log(self.norms.B_w) + _radius(self.norms, self.norms.L, self.layer_norm)
         return math.log(8 * math.sqrt(self.cap)) + root + math.log1p(max(0.0, largest - root))
 
     @property
     def complexity(self) -> float:
-        return _exp(self.log_complexity)
+        return math.exp(self.log_complexity) if self.log_complexity < _LARGEST else math.inf
 
     @property
     def confidence(self) -> float:
@@ -126,11 +154,10 @@ class GeneralizationBound:
         """One row per layer and matrix: its share of ν, its part ε_i/ε of the cover's radius, and its constants."""
         rows = []
         for term in self.terms:
-            share = math.exp(term.log_nu - self.log_nu)
             # Lemma C.5: b_i ε_i / ε = a_i^(1/3) b_i^(2/3) / ν
-            part = (term.log_a - term.log_b) / 3 - self.log_nu
-            own = {"layer": term.layer, "matrix": term.matrix, "share": share, "log10 ε_i/ε": part / math.log(10)}
-            rows.append(own | {"log10 a": term.log_a / math.log(10), "log10 b": term.log_b / math.log(10)})
+            logs = {"ε_i/ε": (term.log_a - term.log_b) / 3 - self.log_nu, "a": term.log_a, "b": term.log_b}
+            own = {"layer": term.layer, "matrix": term.matrix, "share": math.exp(term.log_nu - self.log_nu)}
+            rows.append(own | {f"log10 {name}": value / math.log(10) for name, value in logs.items()})
         return pd.DataFrame(rows)
 
     def constants(self) -> pd.DataFrame:
@@ -153,9 +180,7 @@ class GeneralizationBound:
         wanted = math.log(positive("gap", gap))
 
         def enough(log_m: float) -> bool:
-            m = math.exp(log_m)
-            there = evaluate_bound(self.norms, m, self.attention, self.delta, self.cap, self.outputs, self.layer_norm)
-            return there.log10_gap * math.log(10) <= wanted
+            return replace(self, samples=math.exp(log_m)).log10_gap * math.log(10) <= wanted
 
         low, high = math.log(2), math.log(MOST_SAMPLES)
         if not enough(high):
@@ -168,81 +193,39 @@ class GeneralizationBound:
         return float(math.ceil(math.exp(high)))
 
 
-def evaluate_bound(
-    norms: ClassNorms,
-    samples: float,
-    attention: str = "positional",
-    delta: float = 0.05,
-    cap: float = 1.0,
-    outputs: int = 1,
-    layer_norm: bool = False,
-) -> GeneralizationBound:
-    """The bound for the class of networks with these norms; a union bound covers the ``outputs``."""
-    choice("attention", attention, ATTENTION)
-    flag("layer_norm", layer_norm)
-    if not 0 < positive("delta", delta) < 0.5:
-        raise UsageError(f"delta is {delta!r}; it must be above 0 and below 0.5.")
-    within("cap", cap, FROM, TO)
-    if norms.L_sigma < 1:
-        raise UsageError(f"L_sigma is {norms.L_sigma!r}; the proof needs a Lipschitz constant of at least 1.")
-    within("samples", samples, 2, MOST_SAMPLES)
-    whole("outputs", outputs)
-    if not all(math.isfinite(value) for value in vars(norms).values()):
-        raise UsageError(f"the norms of the class are {norms}; they must be finite numbers.")
-    for field in ("B_2", "B_21"):
-        if not getattr(norms, field) >= 1:
-            raise UsageError(f"{field} is {getattr(norms, field)!r}; the proof's products need a norm of at least 1.")
-    whole("L", norms.L)
-    for field in ("B_X", "B_P"):
-        positive(field, getattr(norms, field))
-    layers = layer_constants(norms, attention, layer_norm)
-    terms = cover_terms(norms, layers, samples, attention, layer_norm)
-    return GeneralizationBound(attention, layer_norm, samples, delta, cap, outputs, norms, layers, terms)
-
-
 def layer_constants(norms: ClassNorms, attention: str, layer_norm: bool) -> tuple[LayerConstants, ...]:
     """Radii, Λ, α, β, γ and η of every layer."""
     log_2, log_h, log_s = math.log(norms.B_2), math.log(norms.H), math.log(norms.L_sigma)
-    radii = _radii(norms, layer_norm)
-    lipschitz = [_lipschitz(norms, radius, attention) for radius in radii]
+    radii = [_radius(norms, l, layer_norm) for l in range(norms.L + 1)]
+    lipschitz = [_lipschitz(norms, radius, attention) for radius in radii[:-1]]
     found = []
-    for l, radius in enumerate(radii):
-        # Unnormalised, the proof bounds g and σ(g W_1) by B_l B_X; normalised, ‖g‖ <= 1, hence ‖σ(g W_1)‖ <= L_σ B_2.
-        mlp, hidden = (0.0, log_s + log_2) if layer_norm else (_grown(norms, l + 1), _grown(norms, l + 1))
+    for l, (radius, above) in enumerate(pairwise(radii)):
         # γ = 2 L_σ B_2² · √H B_2 · R · (norm of the features that attend: B_P, or R again)
         features = math.log(norms.B_P) if attention == "positional" else radius
         found.append(
             LayerConstants(
-                0.0 if layer_norm else _grown(norms, l + 1) - math.log(norms.B_X),
-                radius,
-                mlp,
-                hidden,
+                B=0.0 if layer_norm else above - math.log(norms.B_X),
+                radius=radius,
+                # Unnormalised, the proof bounds g and σ(g W_1) by B_l B_X; normalised, ‖g‖ <= 1, hence ‖σ(g W_1)‖ <= L_σ B_2.
+                mlp_radius=above,
+                hidden_radius=log_s + log_2 if layer_norm else above,
+                lipschitz=lipschitz[l],
                 alpha=sum(lipschitz[l + 1 :]),  # Λ of every later layer, not of every earlier one
                 beta=log_s + log_2,
                 gamma=math.log(2) + log_s + 3 * log_2 + log_h / 2 + radius + features,
                 eta=log_h / 2 + log_s + 2 * log_2,
-                lipschitz=lipschitz[l],
             )
         )
     return tuple(found)
 
 
-def _grown(norms: ClassNorms, l: int) -> float:
-    """log(B_l B_X), B_l = (L_σ B_2² sqrt(1 + H B_2²))^l."""
+def _radius(norms: ClassNorms, l: int, layer_norm: bool) -> float:
+    """log of the largest norm of a row of F_l: B_l B_X with B_l = (L_σ B_2² sqrt(1 + H B_2²))^l; 1 if F_l is normalised."""
+    if layer_norm and l:
+        return 0.0
     return math.log(norms.B_X) + l * (
         math.log(norms.L_sigma) + 2 * math.log(norms.B_2) + math.log(1 + norms.H * norms.B_2**2) / 2
     )
-
-
-def _radii(norms: ClassNorms, layer_norm: bool) -> list[float]:
-    """log R_l of every layer's input: B_{l-1} B_X, or with layer normalisation B_X first and then 1."""
-    if layer_norm:
-        return [math.log(norms.B_X)] + [0.0] * (norms.L - 1)
-    return [_grown(norms, l) for l in range(norms.L)]
-
-
-def _output_radius(norms: ClassNorms, layer_norm: bool) -> float:
-    return 0.0 if layer_norm else _grown(norms, norms.L)
 
 
 def _lipschitz(norms: ClassNorms, radius: float, attention: str) -> float:
@@ -265,7 +248,7 @@ def cover_terms(
     # No dimension of a matrix exceeds (H+1)(d + d_P); the covers hold on m samples of n rows.
     size = math.log(math.log((norms.H + 1) * (norms.d + norms.d_P) * norms.n) + math.log(samples))
     b_w, b_21, log_h = _log(norms.B_w), 2 * math.log(norms.B_21), math.log(norms.H)
-    terms = [Term(0, "w", 2 * (_output_radius(norms, layer_norm) + b_w) + math.log(math.log(samples)), 0.0)]
+    terms = [Term(0, "w", 2 * (_radius(norms, norms.L, layer_norm) + b_w) + math.log(math.log(samples)), 0.0)]
     for l, own in enumerate(layers, start=1):
         attends = math.log(norms.B_P) if attention == "positional" else own.radius
         parts = {
@@ -298,10 +281,6 @@ def in_digits(log10: float) -> str:
     if digits == "10.0":
         power, digits = power + 1, "1.0"
     return f"{digits}e{power:+03d}"
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < _LARGEST else math.inf
 
 
 def _log(value: float) -> float:

@@ -33,6 +33,7 @@ _ROOTS = 3000  # the fewest cones to begin with: the bounds on larger cones are 
 _TOGETHER = 256  # cones bounded at once
 _ROOTS_TOGETHER = 512  # divided by n²: first cones bounded at once, fewer because they hold the whole network
 _TRIED = 16  # cones of a batch, those with the largest bounds, whose centres are tried as worst lists
+_CLIMBERS, _STEPS = 64, 120  # lists per output and sign that climb to a worse error, and in how many steps
 _STEP = 1e-6  # of a finite difference
 _ZERO = 1e-12
 
@@ -87,7 +88,7 @@ BREAKS: dict[str, Callable[[int], Tensor]] = {
 
 
 def certify(
-    matrices: Matrices, target: Target, name: str, ratio: int | float = 1.9, seconds: int | float = 600.0, seed: int = 0
+    matrices: Matrices, target: Target, name: str, ratio: int | float = 1.9, seconds: int | float = 600.0
 ) -> Certificate:
     """Certifies the network x ↦ K_{L+1} relu(K_L ... relu(K_1 x)) against ``target``, the task called ``name``.
 
@@ -102,7 +103,7 @@ def certify(
         raise UsageError(f"n is {n}; the certificate is for lists of at most {_LONGEST} numbers.")
     start = time.process_time()
     cells = linear_cells(target, BREAKS[choice("task", name.removesuffix("-total"), BREAKS)](n))
-    worst = worst_list(matrices, target, seed, seconds=seconds / 4)
+    worst = worst_list(matrices, target, seconds=seconds / 4)
     search = _Search(matrices, target, worst, ratio, start + seconds)
     search.finish(cells)
     return Certificate(
@@ -134,7 +135,7 @@ class _Search:
         """Bounds every cell once, so that each has a bound if time runs out, and then branches."""
         n, whole = cells.shape[1], largest_on_cube(self.matrices, self.target(cells))
         while n > 1 and len(cells) < _ROOTS:
-            cells = _halved(cells)
+            cells = bisect(Cones(cells, [cells.mT], {}), []).V  # without ReLUs: in the middle of the longest edges
         batches = cells.split(max(1, _ROOTS_TOGETHER // n**2))
         known = [torch.full((len(own),), whole, dtype=cells.dtype) for own in batches]
         for index, roots in enumerate(batches):
@@ -148,9 +149,9 @@ class _Search:
 
     def _branch(self, roots: Float[Tensor, "B n n"], known: Float[Tensor, " B"]) -> None:
         """Finishes the ``roots`` and all cones that they are cut into."""
-        stack = [] if self._late() else [(self._network(roots), known)]
-        if not stack:
-            self._settle(known)
+        if self._late():
+            return self._settle(known)
+        stack = [(self._network(roots), known)]
         while stack:
             cones, known = stack.pop()
             if self._late():
@@ -159,9 +160,7 @@ class _Search:
             cones, layers, found = self._bounded(cones, known)
             if cones.V.shape[1] == 1:  # a ray, which has no halves
                 self._settle(found)
-                continue
-            open_ = self._open(found)
-            if bool(open_.any()):
+            elif bool((open_ := self._open(found)).any()):
                 kept = [own[open_] for own in layers]
                 units = sum((own.slope > 0).sum(dim=1) for own in kept)  # sorted, so that batches need little padding
                 order = torch.as_tensor(units).repeat(2).argsort()
@@ -204,12 +203,13 @@ def largest_on_cube(matrices: Matrices, y: Float[Tensor, "cells n outputs"]) -> 
 
     ``y`` holds the answers at the vertices of cells on which they are linear, so no answer in the cube is larger.
     """
-    low, high = -torch.ones(matrices[0].shape[1], dtype=y.dtype), torch.ones(matrices[0].shape[1], dtype=y.dtype)
-    for index, k in enumerate(matrices):
-        low, high = (low.relu(), high.relu()) if index else (low, high)
+    high = torch.ones(matrices[0].shape[1], dtype=y.dtype)
+    low = -high
+    for k in matrices:
         plus, minus = k.clamp(min=0), k.clamp(max=0)
-        low, high = plus @ low + minus @ high, plus @ high + minus @ low
-    largest = float((torch.maximum(-low, high) + y.abs().amax(dim=(0, 1))).max())
+        least, most = plus @ low + minus @ high, plus @ high + minus @ low
+        low, high = least.relu(), most.relu()
+    largest = float((torch.maximum(-least, most) + y.abs().amax(dim=(0, 1))).max())
     if not math.isfinite(largest):
         raise UsageError("the network's answers may exceed what float64 holds; no bound on them can be certified.")
     return largest
@@ -225,20 +225,11 @@ def signed_errors(matrices: Matrices, target: Target, x: Float[Tensor, "b n"]) -
 
 
 def worst_list(
-    matrices: Matrices,
-    target: Target,
-    seed: int = 0,
-    lists: int = 100_000,
-    climbers: int = 64,
-    steps: int = 120,
-    seconds: float = math.inf,
+    matrices: Matrices, target: Target, lists: int = 100_000, seconds: float = math.inf
 ) -> Float[Tensor, " n"]:
-    """The worst list that a search finds: gradient ascent from the worst of many random lists, per output and sign.
-
-    After ``seconds`` of CPU time the worst so far is returned.
-    """
+    """The worst list found within ``seconds``: gradient ascent from the worst of many random lists, per output and sign."""
     end = time.process_time() + seconds
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     x = 2 * torch.rand(lists, matrices[0].shape[1], generator=generator, dtype=torch.float64) - 1
     tried: list[Tensor] = []
     for part in x.split(4096):
@@ -246,11 +237,11 @@ def worst_list(
             break
         tried.append(signed_errors(matrices, target, part))
     errors = torch.cat(tried)
-    top = errors.topk(min(climbers, len(errors)), dim=0).indices.mT  # (output and sign, climber)
+    top = errors.topk(min(_CLIMBERS, len(errors)), dim=0).indices.mT  # (output and sign, climber)
     goal = torch.arange(len(top)).repeat_interleave(top.shape[1])
     x = x[top.flatten()]
     best, best_error = x[0], -torch.inf
-    for step in range(steps):
+    for step in range(_STEPS):
         x = x / x.abs().amax(dim=-1, keepdim=True)
         errors = signed_errors(matrices, target, x)
         if float(errors.max()) > best_error:
@@ -299,15 +290,12 @@ def _faces(n: int) -> Float[Tensor, "cells n n"]:
     """Every face of the cube in (n-1)! simplices, one per order of its free coordinates (Kuhn's triangulation)."""
     cells = []
     for fixed, sign in itertools.product(range(n), (-1.0, 1.0)):
-        free = [i for i in range(n) if i != fixed]
-        for order in itertools.permutations(free):
-            vertex = torch.full((n,), -1.0, dtype=torch.float64)
-            vertex[fixed] = sign
-            vertices = [vertex.clone()]
-            for i in order:
-                vertex[i] = 1.0
-                vertices.append(vertex.clone())
-            cells.append(torch.stack(vertices))
+        for order in itertools.permutations(i for i in range(n) if i != fixed):
+            vertices = torch.full((n, n), -1.0, dtype=torch.float64)
+            vertices[:, fixed] = sign
+            for k, i in enumerate(order, start=1):
+                vertices[k:, i] = 1.0
+            cells.append(vertices)
     return torch.stack(cells)
 
 
@@ -327,14 +315,3 @@ def _cut(cells: Float[Tensor, "cells n n"], form: Float[Tensor, " n"]) -> Float[
         one[rows, i], other[rows, j] = point, point
         cells = torch.cat([one, other])
     return torch.cat(done)
-
-
-def _halved(cells: Float[Tensor, "cells n n"]) -> Float[Tensor, "twice n n"]:
-    """Cuts every simplex in two, at the middle of its longest edge."""
-    rows, n = torch.arange(len(cells)), cells.shape[1]
-    edge = (cells[:, :, None] - cells[:, None]).norm(dim=-1).flatten(1).argmax(dim=1)
-    i, j = edge // n, edge % n
-    middle = (cells[rows, i] + cells[rows, j]) / 2
-    one, other = cells.clone(), cells.clone()
-    one[rows, i], other[rows, j] = middle, middle
-    return torch.cat([one, other])

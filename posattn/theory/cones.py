@@ -115,18 +115,18 @@ def bounds(
     """
     chord = [own.slope for own in layers]
     if from_below is None:
-        return _substituted(cones, layers, l, chord, chord)
-    _, upper = _substituted(cones, layers, l, chord, from_below)
-    lower, _ = _substituted(cones, layers, l, from_below, chord)
+        return _substituted(cones, layers, l, chord, chord)[:2]
+    _, upper, _ = _substituted(cones, layers, l, chord, from_below)
+    lower, _, _ = _substituted(cones, layers, l, from_below, chord)
     return lower, upper
 
 
 def _substituted(
     cones: Cones, layers: list[Relaxed], l: int, rising: list[Tensor], falling: list[Tensor]
-) -> tuple[Float[Tensor, "B m_l n"], Float[Tensor, "B m_l n"]]:
+) -> tuple[Float[Tensor, "B m_l n"], Float[Tensor, "B m_l n"], dict[int, Float[Tensor, "B m_l _"]]]:
     """Bounds of D_l + Σ C_lk relu(z_k): ``rising`` are the slopes of ReLUs with positive coefficients, ``falling`` of others.
 
-    The lower bound holds if ``falling`` are the chords' slopes, the upper one if ``rising`` are.
+    The lower bound holds if ``falling`` are the chords' slopes, the upper one if ``rising`` are. Last, the coefficients by k.
     """
     value, above, below = cones.D[l], torch.zeros(()), torch.zeros(())
     coefficients: dict[int, Tensor] = {k: cones.C[l, k] for k in range(l) if (l, k) in cones.C}
@@ -141,7 +141,7 @@ def _substituted(
         for i in range(k):
             if (k, i) in cones.C:
                 coefficients[i] = _added(coefficients.get(i), through @ cones.C[k, i])
-    return value + below, value + above
+    return value + below, value + above, coefficients
 
 
 def largest_output(cones: Cones, layers: list[Relaxed]) -> Float[Tensor, " B"]:
@@ -159,9 +159,12 @@ def bisect(cones: Cones, layers: list[Relaxed]) -> Cones:
     """Cuts every cone in two, at the middle of the edge along which the relaxation of the ReLUs loses most."""
     B, n = cones.V.shape[:2]
     lengths = (cones.V[:, :, None] - cones.V[:, None]).norm(dim=-1)
-    # On an edge where z goes from -q to p, the chord exceeds relu by min(p, q)/2 in the middle.
-    loss = torch.zeros_like(lengths)
-    for own, weight in zip(layers, _influence(cones, layers), strict=True):
+    # On an edge where z goes from -q to p, the chord exceeds relu by min(p, q)/2 in the middle. It counts as much as the ReLU's
+    # largest coefficient in any output.
+    loss, chord = torch.zeros_like(lengths), [own.slope for own in layers]
+    coefficients = _substituted(cones, layers, len(cones.D) - 1, chord, chord)[2]
+    for k in sorted(coefficients):
+        own, weight = layers[k], coefficients[k].abs().amax(dim=1)
         p, q = own.middle.relu() * weight[..., None], (-own.middle).relu() * weight[..., None]
         one_way = torch.minimum(p[..., :, None], q[..., None, :]).sum(dim=1)
         loss = loss + one_way + one_way.mT
@@ -169,31 +172,14 @@ def bisect(cones: Cones, layers: list[Relaxed]) -> Cones:
     edge = torch.where(long_enough, loss + 1e-12 * lengths, -1.0).flatten(1).argmax(dim=1)
     rows, i, j = torch.arange(B), edge // n, edge % n
 
-    def half(i: Tensor, j: Tensor) -> tuple[Tensor, list[Tensor]]:
-        values = [cones.V.mT, *cones.D]
-        halved = []
-        for value in values:
-            value = value.clone()
-            value[rows, :, i] = (value[rows, :, i] + value[rows, :, j]) / 2
-            halved.append(value)
-        return halved[0].mT, halved[1:]
+    def halves(values: Tensor) -> Tensor:
+        """The values (B, ., n) at the vertices of both halves: one lacks vertex i, the other j, and both have the middle."""
+        one, other, middle = values.clone(), values.clone(), (values[rows, :, i] + values[rows, :, j]) / 2
+        one[rows, :, i], other[rows, :, j] = middle, middle
+        return torch.cat([one, other])
 
-    (V_1, D_1), (V_2, D_2) = half(i, j), half(j, i)
-    D = [torch.cat(both) for both in zip(D_1, D_2, strict=True)]
-    return Cones(torch.cat([V_1, V_2]), D, {at: torch.cat([block, block]) for at, block in cones.C.items()})
-
-
-def _influence(cones: Cones, layers: list[Relaxed]) -> list[Float[Tensor, "B _"]]:
-    """For every ReLU its largest coefficient in any output."""
-    last = len(cones.D) - 1
-    found: dict[int, Tensor] = {k: cones.C[last, k] for k in range(last) if (last, k) in cones.C}
-    for k in range(last - 1, 0, -1):
-        if k in found:
-            through = found[k] * layers[k].slope[:, None]
-            for i in range(k):
-                if (k, i) in cones.C:
-                    found[i] = _added(found.get(i), through @ cones.C[k, i])
-    return [found[k].abs().amax(dim=1) if k in found else torch.zeros_like(own.slope) for k, own in enumerate(layers)]
+    D, C = [halves(values) for values in cones.D], {at: torch.cat([block, block]) for at, block in cones.C.items()}
+    return Cones(halves(cones.V.mT).mT, D, C)
 
 
 def _added(one: Tensor | None, other: Tensor) -> Tensor:

@@ -37,15 +37,14 @@ def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "t
 def tree_of_extrema(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:
     """Joins neighbours pairwise, layer by layer: by max in the layers where ``maxima`` is true, else by min."""
     for take_max in maxima:
-        left, right = x[:, 0::2], x[:, 1::2]
-        x = torch.maximum(left, right) if take_max else torch.minimum(left, right)
+        x = (torch.maximum if take_max else torch.minimum)(x[:, 0::2], x[:, 1::2])
     return x[:, 0]
 
 
 def part_of_the_class(x: Float[Tensor, "m n"]) -> Float[Tensor, "G m"]:
     """The values of the finite part of H: the trees, of which the first is min and the last max, then the coordinates."""
-    layers = tree_depth(x.shape[1])
-    trees = [tree_of_extrema(x, maxima) for maxima in itertools.product((False, True), repeat=layers)]
+    kinds = itertools.product((False, True), repeat=tree_depth(x.shape[1]))
+    trees = [tree_of_extrema(x, maxima) for maxima in kinds]
     return torch.stack([*trees, *x.unbind(dim=1)])
 
 
@@ -128,16 +127,12 @@ def empirical_discrepancy(
         raise UsageError(f"test has lists of {test.shape[1]} numbers; those of train have {train.shape[1]}.")
     whole("signs", signs, most=10**6)
     whole("seed", seed, least=0, most=2**62)
-    there, here = part_of_the_class(test), part_of_the_class(train)
-    apart = (_mean_distances(there) - _mean_distances(here)).abs()
-    last_tree = 2 ** tree_depth(train.shape[1]) - 1
-    complexities = [rademacher(values, seed=seed + offset, signs=signs) for offset, values in enumerate((here, there))]
+    samples = part_of_the_class(train), part_of_the_class(test)
+    # The mean of |h(x) - h'(x)| over each sample, for every pair.
+    here, there = (torch.stack([(values - own).abs().mean(dim=1) for own in values]) for values in samples)
+    apart, last_tree = (there - here).abs(), train.shape[1] - 1
+    complexities = [rademacher(values, seed=seed + offset, signs=signs) for offset, values in enumerate(samples)]
     return Discrepancy(float(apart.max()), float(apart[0, last_tree]), *complexities)
-
-
-def _mean_distances(values: Float[Tensor, "G m"]) -> Float[Tensor, "G G"]:
-    """The mean of |h(x) - h'(x)| over the sample, for every pair."""
-    return torch.stack([(values - own).abs().mean(dim=1) for own in values])
 
 
 def rademacher(values: Float[Tensor, "G m"], seed: int = 0, signs: int = 200) -> float:
@@ -149,15 +144,13 @@ def rademacher(values: Float[Tensor, "G m"], seed: int = 0, signs: int = 200) ->
 
 def chance_of_both_ends(n: int, largest: int, m: int = 1) -> float:
     """The probability that each of m lists holds a 0 and a ``largest``, by inclusion and exclusion."""
-    n, largest, m = whole("n", n), whole("largest", largest), whole("m", m)
-    one = 1 - 2 * (largest / (largest + 1)) ** n + ((largest - 1) / (largest + 1)) ** n
-    return max(0.0, one) ** m
+    neither = ((largest - 1) / (whole("largest", largest) + 1)) ** whole("n", n)
+    return max(0.0, 1 - 2 * (largest / (largest + 1)) ** n + neither) ** whole("m", m)
 
 
 def claimed_chance(n: int, largest: int, m: int = 1) -> float:
     """The appendix's lower bound of that probability, (1 - 2 (L/(L+1))^n)^m."""
-    n, largest, m = whole("n", n), whole("largest", largest), whole("m", m)
-    return max(0.0, 1 - 2 * (largest / (largest + 1)) ** n) ** m
+    return max(0.0, 1 - 2 * (largest / (whole("largest", largest) + 1)) ** whole("n", n)) ** whole("m", m)
 
 
 def least_length(largest: int, z: int, power: int = 1) -> int:
@@ -171,7 +164,4 @@ def least_length(largest: int, z: int, power: int = 1) -> int:
 
     # (1 - 2 q^n)^(n^power) rises with n once n exceeds power / log(1/q): if the claim holds there, it holds from there on.
     turning = math.ceil(power / math.log((largest + z + 1) / (largest + z)))
-    n = max(2, turning)
-    while not holds(n):
-        n += 1
-    return n
+    return next(n for n in itertools.count(max(2, turning)) if holds(n))

@@ -106,12 +106,12 @@ class ClassNorms:
         """The norms of ``network``; B_2 and B_{2,1} are at least one, as the theorem assumes."""
         table, layers = norm_table(network), network.layers
         mixing = table["matrix"].str.startswith("M")
-        sizes = [size for layer in layers for w in (layer.W_V[0], layer.W_1, layer.W_2) for size in w.shape[-1:]]
+        widths = [w.shape[-1] for layer in layers for w in (layer.W_V, layer.W_1, layer.W_2)]
         return cls(
             L=len(layers),
             H=len(layers[0].W_V),
             n=len(network.P),
-            d=max(layers[0].W_V.shape[-2], *sizes),
+            d=max(layers[0].W_V.shape[-2], *widths),
             d_P=network.P.shape[-1],
             B_2=max(1.0, float(table[~mixing]["spectral"].max())),
             B_21=max(1.0, float(table["two_one"].max())),
@@ -132,9 +132,7 @@ def norm_table(network: Network) -> pd.DataFrame:
     """‖·‖_2 and ‖·‖_{2,1} of every matrix: one row per layer and matrix; M = W_Q W_Kᵀ and W_V have one per head."""
     rows = []
     for index, layer in enumerate(network.layers, start=1):
-        named = {
-            f"{name},{h}": w for name, ws in (("M", layer.M), ("W_V", layer.W_V)) for h, w in enumerate(ws, start=1)
-        }
-        for name, w in (named | {"W_1": layer.W_1, "W_2": layer.W_2}).items():
+        heads = {f"{name},{h}": w for name in ("M", "W_V") for h, w in enumerate(getattr(layer, name), start=1)}
+        for name, w in (heads | {"W_1": layer.W_1, "W_2": layer.W_2}).items():
             rows.append({"layer": index, "matrix": name, "spectral": spectral(w), "two_one": two_one(w)})
     return pd.DataFrame(rows)

@@ -144,35 +144,27 @@ def _integral(f: Callable[[Numbers], Numbers], start: float, end: float) -> floa
 
 def closed_bound(n: int, c: float) -> float:
     """The paper's bound, at most 1: Eq. 27 for n >= 3; for n = 2 Eq. 28 with the factor 4 that Eq. 26 lacks."""
-    return min(1.0, _bound_a(n, c) + _bound_b2(n, c, factor=4.0))
+    return min(1.0, printed_bound(n, c, factor=4.0))
 
 
-def printed_bound(n: int, c: float) -> float:
+def printed_bound(n: int, c: float, factor: float = 1.0) -> float:
     """Eq. 27 and the first line of Eq. 28 as printed; for n = 2 it is below p_in from c of about 2.5 on."""
-    return _bound_a(n, c) + _bound_b2(n, c, factor=1.0)
-
-
-def _bound_a(n: int, c: float) -> float:
     # Eq. 24 times 2/(c+1)
-    return (-3 * math.expm1(-(n - 1) * math.log(c)) + 1) / (2 * (c * c - 1) * (n - 1))
-
-
-def _bound_b2(n: int, c: float, factor: float) -> float:
+    event_a = (-3 * math.expm1(-(n - 1) * math.log(c)) + 1) / (2 * (c * c - 1) * (n - 1))
     if n == 2:
         # 2 log(c+1) - log c - 2 log 2 = log((c+1)²/4c) = log(1 + (c-1)²/4c), which is stable near c = 1
-        return factor * math.log1p((c - 1) ** 2 / (4 * c)) / (2 * (c * c - 1))
+        return event_a + factor * math.log1p((c - 1) ** 2 / (4 * c)) / (2 * (c * c - 1))
     # Eq. 26 times (c-1)/(2(c+1)): 2 - 4 (2/(c+1))^k + 2 (1/c)^k, k = n - 2
     far, near = math.exp(-(n - 2) * math.log(c)), math.exp(-(n - 2) * math.log((c + 1) / 2))
-    return max(0.0, 2 - 4 * near + 2 * far) / ((n - 1) * (n - 2) * (c * c - 1))
+    return event_a + max(0.0, 2 - 4 * near + 2 * far) / ((n - 1) * (n - 2) * (c * c - 1))
 
 
 def count_inside(n: int, scale: float, samples: int, seed: int = 0) -> int:
     """How many of ``samples`` lists that the sampler draws lie inside the training domain."""
-    inside, drawn, part = 0, 0, max(1, _AT_ONCE // n)
-    while drawn < samples:
+    inside, part = 0, max(1, _AT_ONCE // n)
+    for drawn in range(0, samples, part):
         lists = sample_lists(min(part, samples - drawn), n, scale, seed, split=f"ood-probability {drawn}")
         inside += int((lists.abs() <= 2).all(dim=-1).sum())
-        drawn += len(lists)
     return inside
 
 
@@ -182,8 +174,8 @@ def wilson_interval(hits: int, samples: int, confidence: float = 0.99) -> tuple[
     share = hits / samples
     centre = (share + z2 / (2 * samples)) / (1 + z2 / samples)
     reach = math.sqrt(z2 * (share * (1 - share) / samples + z2 / (4 * samples**2))) / (1 + z2 / samples)
-    low, high = max(0.0, centre - reach), min(1.0, centre + reach)
-    return (0.0 if hits == 0 else low), (1.0 if hits == samples else high)
+    # At no hits and at all of them the ends are exactly 0 and 1, but for rounding.
+    return max(0.0, centre - reach) if hits else 0.0, min(1.0, centre + reach) if hits < samples else 1.0
 
 
 def above_one(field: str, scale: object) -> float:

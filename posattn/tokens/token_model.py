@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posattn.errors import UsageError, choice, flag
 from posattn.model import ModelConfig, Transformer
-from posattn.tokens.vocabulary import VOCABULARIES, Vocabulary, relative_numbers, reset_embedding, token_features
+from posattn.tokens.vocabulary import VOCABULARIES, Vocabulary, relative_numbers, token_features
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ class TokenConfig(ModelConfig):
         if flag("tied", self.tied) and self.vocabulary.numbers:  # a vocabulary of words alone has single characters
             raise UsageError(f"tied is True; a network whose tokens are {self.tokens!r} answers no words.")
         if flag("relative", self.relative) and not self.vocabulary.numbers:
-            raise UsageError(
-                f"relative is True; a network whose tokens are {self.tokens!r} reads no numbers among words."
-            )
+            reads = f"a network whose tokens are {self.tokens!r} reads no numbers among words"
+            raise UsageError(f"relative is True; {reads}.")
 
     @property
     def reads(self) -> str:
@@ -56,20 +55,18 @@ class TokenConfig(ModelConfig):
         return VOCABULARIES[self.tokens]
 
     @property
-    def entry_dim(self) -> int:
-        return self.vocabulary.features
+    def input_dim(self) -> int:
+        """A feature per (place, character) pair, the number where numbers may stand, and the encoding if it is input."""
+        features = len(self.vocabulary.characters) + self.vocabulary.numbers
+        return features + self.encoding_dim * self.design.encoded_input
 
     @property
-    def output_dim(self) -> int:
+    def output_dim(self) -> int:  # type: ignore[override]
         return 1 if self.vocabulary.numbers else 0 if self.tied else len(self.vocabulary.words)
 
     def answers(self, out: Float[Tensor, "*batch N V"]) -> Float[Tensor, "*out"]:
-        """The number at the scratchpad, or one logit per word at every other position."""
+        """What is at the scratchpad where numbers stand among the words, or else at every other position."""
         return out[..., -1, :] if self.vocabulary.numbers else out[..., :-1, :]
-
-    @property
-    def network(self) -> "type[TokenTransformer]":
-        return TokenTransformer
 
 
 class SharedEncoder(nn.Module):
@@ -112,10 +109,16 @@ class TokenTransformer(Transformer):
 
     def __init__(self, config: TokenConfig):
         super().__init__(config)
-        self.register_buffer("table", config.vocabulary.table(), persistent=False)
-        reset_embedding(self.encoder, config.vocabulary)
-        if config.vocabulary.shared:
-            self.encoder: Any = SharedEncoder(self.encoder, config.vocabulary)
+        words, encoder = config.vocabulary, self.encoder
+        self.register_buffer("table", words.table(), persistent=False)
+        # Characters and encodings begin as in an embedding layer (standard normal), numbers as in a linear layer.
+        nn.init.normal_(encoder.weight)
+        if words.numbers:
+            nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
+        if encoder.bias is not None:
+            nn.init.uniform_(encoder.bias, -1, 1) if words.numbers else nn.init.zeros_(encoder.bias)
+        if words.shared:
+            self.encoder: Any = SharedEncoder(encoder, words)
 
     def forward(self, x: Shaped[Tensor, "*batch k"]) -> Float[Tensor, "*out"]:
         if not self.config.relative:
@@ -132,10 +135,10 @@ class TokenTransformer(Transformer):
         return token_features(x, self.table, self.config.vocabulary.numbers)
 
     def decode(self, z: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*out"]:
-        if self.config.vocabulary.numbers:
-            return self.decoder(z[..., -1, :])
-        letters = z[..., :-1, :]
-        if self.config.tied:
-            characters = len(self.config.vocabulary.characters)
-            return letters @ (self.encoder.weight[:, :characters] @ self.table.mT)
-        return self.decoder(letters)
+        read = self.config.answers(z)
+        if not self.config.tied:
+            return self.decoder(read)
+        return read @ (self.encoder.weight[:, : len(self.config.vocabulary.characters)] @ self.table.mT)
+
+
+TokenConfig.network = TokenTransformer

@@ -10,30 +10,23 @@ a number v ≥ 0 is v, and the word with index t is -1 - t.
 Letters: V words, C (place, character) pairs, k positions of a sequence.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from posattn.errors import UsageError, shown
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of texts of one kind, which have equally many characters each, padded with spaces.
+    """The words of texts of one kind, which have equally many characters each, padded with spaces."""
 
-    Args:
-        words: each is read by its index.
-        text: what they spell: ``letters``, or ``prompts`` with numbers among the words.
-        shared: places whose characters have one embedding, which a matrix per place takes into the state.
-    """
-
-    words: tuple[str, ...]
-    text: str = "letters"
-    shared: tuple[int, ...] = ()
+    words: tuple[str, ...]  # each is read by its index
+    text: str = "letters"  # what they spell; or prompts, with numbers among the words
+    shared: tuple[int, ...] = ()  # places whose characters have one embedding, and a matrix per place
 
     @property
     def numbers(self) -> bool:
@@ -54,10 +47,9 @@ class Vocabulary:
         pairs = [float(word[place] == character) for word in self.words for place, character in self.characters]
         return torch.tensor(pairs).view(len(self.words), len(self.characters))
 
-    @property
-    def features(self) -> int:
-        """How many features describe a position: one per pair and, where numbers may stand, the number itself."""
-        return len(self.characters) + self.numbers
+    def code(self, word: str) -> float:
+        """The number that stands for a word among numbers."""
+        return -1.0 - self.index[word]
 
 
 def token_features(
@@ -78,15 +70,6 @@ def relative_numbers(x: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batc
     return torch.where(number, x / mean, x), mean
 
 
-def reset_embedding(encoder: nn.Linear, words: Vocabulary) -> None:
-    """Initialises characters and encodings as an embedding layer (standard normal) and numbers as a linear layer."""
-    nn.init.normal_(encoder.weight)
-    if words.numbers:
-        nn.init.uniform_(encoder.weight[:, len(words.characters)], -1, 1)
-    if encoder.bias is not None:
-        nn.init.uniform_(encoder.bias, -1, 1) if words.numbers else nn.init.zeros_(encoder.bias)
-
-
 def words_given(x: object, words: Vocabulary) -> Int64[Tensor, "*shape"]:
     """``x``, a tensor or lists, as indices of words; raises unless all are whole numbers that count words."""
     try:
@@ -103,7 +86,7 @@ def words_given(x: object, words: Vocabulary) -> Int64[Tensor, "*shape"]:
 
 
 def word_code(index: Tensor) -> Tensor:
-    """The number that stands for a word among numbers."""
+    """The numbers that stand for words among numbers."""
     return -1.0 - index
 
 
@@ -130,11 +113,8 @@ def category(identifier: int, sign: str = " ") -> str:
     return f"Cat{sign}{identifier:>2}"
 
 
-def _categories(signs: Sequence[str]) -> list[str]:
-    return [category(identifier, sign) for sign in signs for identifier in IDENTIFIERS]
-
-
-_ELEMENTS = (*_categories((" ", *SIGNS["id"], *SIGNS["ood"])), *(name.ljust(6) for name in TYPES))
+_SIGNED = [category(identifier, sign) for sign in (" ", *SIGNS["id"], *SIGNS["ood"]) for identifier in IDENTIFIERS]
+_ELEMENTS = (*_SIGNED, *(name.ljust(6) for name in TYPES))
 _SPELLED = PAD + "0123456789" + "".join(SIGNS.values()) + "".join(sorted(set("Cat, Find of and" + "".join(TYPES))))
 
 VOCABULARIES: dict[str, Vocabulary] = {

@@ -1,14 +1,17 @@
-"""Estimates how long training takes: the operations of a list, at the speed of machines that were measured.
+"""What training takes: an estimate of its time, and the memory that it needs at least.
 
-Nothing is timed, so that the estimate is there at once and is the same each time. A CPU core counts as one of the machine that
-made the quick results (an AMD EPYC), and a GPU as an H200 in fp16; ``REST`` says so in words.
+The time is the operations of a list at the speed of machines that were measured. Nothing is timed, so that it is there at once
+and is the same each time. A CPU core counts as one of the machine that made the quick results (an AMD EPYC), and a GPU as an
+H200 in fp16; ``REST`` says so in words.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from posattn.devices import CPU, require_room
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
@@ -102,3 +105,26 @@ def in_words(duration: float) -> str:
             return f"{duration / size:.0f} {unit}"
     seconds = max(1, math.ceil(duration))
     return f"{seconds} second{'s' if seconds > 1 else ''}"
+
+
+def require_room_to_train(
+    model: NetworkConfig, recipe: Recipe, members: int, lengths: Sequence[int], device: torch.device
+) -> None:
+    """Raises if training does not fit into memory; the sentence names the part that takes most of it."""
+    networks = members * recipe.starts
+    length = (lengths[0] + lengths[-1]) / 2 if isinstance(lengths, range) else sum(lengths) / len(lengths)
+    parts = {  # weights, lists and losses are float32, of 4 bytes
+        # Weights and two moments.
+        f"members is {members}; so many networks": 3 * 4 * networks * model.least_numbers,
+        # x and, in tasks of lists, y.
+        f"samples is {recipe.samples}; so many training lists of n = {model.n}, for each of {networks} networks,": (
+            (2 if model.reads == "none" else 1) * 4 * networks * recipe.samples * length
+        ),
+    }
+    noted = {  # a step's rates, which are computed in float64, take 24 bytes
+        f"epochs is {recipe.epochs}; the losses and learning rates of so many, for each of {networks} networks,": (
+            2 * 4 * networks * recipe.epochs + 24 * recipe.epochs * math.ceil(recipe.samples / recipe.batch)
+        )
+    }
+    for place, needs in ((CPU, parts | noted),) if device.type == "cpu" else ((device, parts), (CPU, noted)):
+        require_room(max(needs, key=lambda what: needs[what]), sum(needs.values()), place)

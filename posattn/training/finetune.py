@@ -6,8 +6,8 @@ import torch
 
 from posattn.errors import UsageError, shown, whole
 from posattn.tasks.sampling import factor
+from posattn.training.estimate import require_room_to_train
 from posattn.training.fit import trainer_for
-from posattn.training.needs import require_room_to_train
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run, trained
@@ -20,10 +20,8 @@ VALUES = "attention.W_V.weight"
 def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None = None, only: str = VALUES) -> Run:
     """Trains every member of ``run`` for ``epochs`` more, with a fresh Adam, on equally many lists of another scale.
 
-    Only the parameters with ``only`` in their name change; the others are checked to be the same, bit for bit.
-
-    Args:
-        lr: the learning rate, which stays constant; by default the initial one of the run's recipe.
+    Only the parameters with ``only`` in their name change; the others are checked to be the same, bit for bit. The learning
+    rate stays constant, by default at the initial one of the run's recipe.
     """
     run = trained(run)
     spec, before = run.spec, run.parameters.flat

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from posattn import metrics
-from posattn.devices import hardware, out_of_memory, pick_device
+from posattn.devices import hardware, out_of_memory, pick_device, require_room
 from posattn.errors import UsageError, flag, instance, seed_number, several, whole
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
@@ -21,13 +21,12 @@ from posattn.tasks import task as find_task
 from posattn.tasks.own import Learned, check_target, is_data, tasks_named
 from posattn.training.begin import check_begin, initial_parameters, with_begin
 from posattn.training.cuda import CudaTrainer
-from posattn.training.estimate import opening
-from posattn.training.needs import require_room_for_members, require_room_to_train
+from posattn.training.estimate import opening, require_room_to_train
 from posattn.training.polish import polish
 from posattn.training.progress import Progress, Stop, event_writer
 from posattn.training.recipe import Recipe
 from posattn.training.recipe import recipe as find_recipe
-from posattn.training.run import Run, history_table, losses_of_starts, predictor, read_run, save, trained
+from posattn.training.run import Run, finite, history_table, losses_of_starts, predictor, read_run, save, trained
 from posattn.training.spec import RunSpec
 from posattn.training.suitability import doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
@@ -67,9 +66,7 @@ def train(
             or data, (x, y), two tensors (samples, n) of lists and their answers. By default that of ``begin``.
         config: the network; by default the paper's positional Transformer for the task, for lists of 8 where it has lists.
             A ModelConfig, which names no tokens, reads those of the task.
-        samples: training lists, in place of the recipe's number.
-        epochs: in place of the recipe's.
-        batch: in place of the recipe's.
+        samples: training lists, in place of the recipe's number; so are epochs and batch.
         lr: in place of the recipe's, for all members or one for each.
         polish: the last steps of looped networks, in place of the recipe's number.
         recipe: ``paper``, ``tuned``, ``looped``, ``sorter``, ``selector`` or a :class:`Recipe`; by default ``paper``, and for a
@@ -91,18 +88,22 @@ def train(
     place = pick_device(device)
     whole("members", members)
     seed_number(seed)
+    if isinstance(begin, Transformer):
+        before: Run | None = Run.of(begin, begin.trained_on or "")
+    else:
+        before = None if begin is None else trained(begin, "begin")
     if task is None:
-        task = _task_of(begin, members)
+        task = _task_of(before, members)
     with tasks_named(task, name) as known:
         names = [known] if isinstance(known, str) else known
         if not names:
             raise UsageError("task is empty; give a task, or one for each member.")
-        before = _before(begin, names[0])
         if config is None:
             config = network_for(names[0]) if before is None else before.spec.model
         model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
         model.require_room()
-        require_room_for_members(members, model)
+        record = 200  # bytes at least of the Python objects that describe a member
+        require_room(f"members is {members}; so many networks", members * (record + 4 * model.least_numbers))
         recipe = model.recipe if recipe is None else recipe
         data = find_task(names[0])
         if isinstance(data, Data) and samples is None:
@@ -111,14 +112,14 @@ def train(
         plan = find_recipe(recipe, samples=samples, epochs=epochs, batch=batch, lr=one_rate, polish=polish)
         if variable_length is True and not isinstance(recipe, Recipe) and not can(model, "every length"):
             plan = replace(plan, shuffle_lengths=True)
-        if out is None or not RunFolder(out).finished:  # where lists have several lengths, they count as short here
-            require_room_to_train(model, plan, members, [model.n if variable_length is False else 1], place)
         names = names * members if isinstance(known, str) else names
-        _check_count("task", names, members)
+        rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
+        for field, values in (("task", names), ("lr", rates)):
+            if len(values) != members:
+                found = f"{field} lists {len(values)} values"
+                raise UsageError(f"{found}; it must have one for each of the {members} members.")
         if isinstance(data, Data) and plan.polish:
             raise UsageError(f"polish is {plan.polish}; data of one's own answers no longer lists, so it must be 0.")
-        rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
-        _check_count("lr", rates, members)
         if polish:
             require(model, "last steps")
         team = tuple(Member(each, seed + k, rate) for k, (each, rate) in enumerate(zip(names, rates, strict=True)))
@@ -132,28 +133,12 @@ def train(
         return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before, announce=announce)
 
 
-def _task_of(begin: Run | Transformer | str | Path | None, members: int) -> str | list[str]:
+def _task_of(before: Run | None, members: int) -> str | list[str]:
     """The task, or tasks, of what training begins with."""
-    if isinstance(begin, Transformer):
-        found = [begin.trained_on]
-    else:
-        found = [] if begin is None else [member.task for member in trained(begin, "begin").spec.members[:members]]
-    names = [each for each in found if each is not None]
-    if not names or is_data(names[0]):
+    names = [] if before is None else [member.task for member in before.spec.members[:members]]
+    if not names or not names[0] or is_data(names[0]):
         raise UsageError("task is missing; give a task's name, a function of lists, or data (x, y).")
     return names[0] if len(set(names)) == 1 else names
-
-
-def _before(begin: Run | Transformer | str | Path | None, task: str) -> Run | None:
-    """The run to begin with; a network by itself is one of one member."""
-    if isinstance(begin, Transformer):
-        return Run.of(begin, task)
-    return None if begin is None else trained(begin, "begin")
-
-
-def _check_count(field: str, values: Sequence[object], members: int) -> None:
-    if len(values) != members:
-        raise UsageError(f"{field} lists {len(values)} values; it must have one for each of the {members} members.")
 
 
 def train_spec(
@@ -167,10 +152,7 @@ def train_spec(
     begin: Run | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Run:
-    """Trains ``spec``, or resumes it from its folder. After each epoch ``report`` gets the number of epochs done.
-
-    ``begin`` is the run that the members of ``spec`` begin with, if any.
-    """
+    """Trains ``spec``, from ``begin`` if given, or resumes it. ``report`` gets the number of epochs done, after each."""
     if isinstance(save_every, bool) or not isinstance(save_every, (int, float)) or not save_every >= 0:
         raise UsageError(f"save_every is {save_every!r}; it must be a number of seconds of at least 0.")
     if progress is not None:
@@ -188,6 +170,11 @@ def train_spec(
         for length in dict.fromkeys((spec.lengths[0], spec.lengths[-1])):
             check_target(find_task(learned), length, device)
     started = time.monotonic()
+
+    def checkpoint(folder: RunFolder) -> None:
+        spent = {"seconds": torch.tensor(time.monotonic() - started)}
+        folder.save_checkpoint(spec, trainer.steps_done, trainer.state_dict() | spent)
+
     with ExitStack() as held:
         # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.
         new = folder is not None and folder.kind is None
@@ -195,9 +182,8 @@ def train_spec(
             return read_run(folder, device)  # another process finished it a moment ago
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
-            trainer = trainer_for(
-                spec, spec.recipe, team, device, stack.enter_context(Workers()), only=spec.recipe.only
-            )
+            workers = stack.enter_context(Workers())
+            trainer = trainer_for(spec, spec.recipe, team, device, workers, only=spec.recipe.only)
             if begin is not None:
                 trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
             # The kernels apply the precision themselves; PyTorch's products around them stay exact.
@@ -209,8 +195,7 @@ def train_spec(
                 trainer.load_state_dict(state)
                 started -= float(state["seconds"])
             if announce is not None:
-                steps = spec.recipe.epochs * len(trainer.batches()) - trainer.steps_done
-                announce(opening(spec, device, trainer.epoch, steps))
+                announce(opening(spec, device, trainer.epoch, trainer.total - trainer.steps_done))
             events = folder.path if folder is not None and tensorboard else None
             shown = stack.enter_context(Progress(trainer, progress, events, report))
             saved = time.monotonic()
@@ -218,14 +203,12 @@ def train_spec(
                 shown.update()
                 due = time.monotonic() - saved >= save_every
                 if folder is not None and (due or stop.asked):
-                    _checkpoint(folder, spec, trainer, started)
-                    saved = time.monotonic()
-                    stop.leave(
-                        f"Stopped at epoch {trainer.epoch} of {spec.recipe.epochs}; the same command goes on from there."
-                    )
+                    checkpoint(folder)
+                    saved, where = time.monotonic(), f"epoch {trainer.epoch} of {spec.recipe.epochs}"
+                    stop.leave(f"Stopped at {where}; the same command goes on from there.")
             shown.update()
             if folder is not None and spec.recipe.polish:
-                _checkpoint(folder, spec, trainer, started)
+                checkpoint(folder)
                 stop.leave("Stopped before the last steps; the same command goes on from there.")
             stop.close()  # the last steps write nothing, so a signal may end them at once; the next call does them again
             about = _choose(trainer, spec.recipe.starts) | _polish(trainer, spec.recipe.polish, shown)
@@ -233,11 +216,6 @@ def train_spec(
         if folder is not None:
             save(folder, run)
     return run
-
-
-def _checkpoint(folder: RunFolder, spec: RunSpec, trainer: Trainer, started: float) -> None:
-    spent = {"seconds": torch.tensor(time.monotonic() - started)}
-    folder.save_checkpoint(spec, trainer.steps_done, trainer.state_dict() | spent)
 
 
 def check_precision(model: NetworkConfig, precision: str, device: torch.device) -> None:
@@ -259,11 +237,10 @@ def trainer_for(
     try:
         return kind(*given, precision=spec.precision, **more)
     except (MemoryError, RuntimeError) as error:
-        if out_of_memory(error):
-            raise UsageError(
-                "the run does not fit in memory; take fewer samples, epochs or members, or a smaller n."
-            ) from error
-        raise
+        if not out_of_memory(error):
+            raise
+        less = "take fewer samples, epochs or members, or a smaller n"
+        raise UsageError(f"the run does not fit in memory; {less}.") from error
 
 
 def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
@@ -273,7 +250,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     losses = losses_of_starts(trainer.history, trainer.alive.cpu(), starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
-    return {"start": best.tolist(), "start_losses": [_finite(row) for row in losses.tolist()]}
+    return {"start": best.tolist(), "start_losses": [finite(row) for row in losses.tolist()]}
 
 
 def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
@@ -286,7 +263,7 @@ def _polish(trainer: Trainer, steps: int, shown: Progress) -> dict[str, Any]:
     shorter = [block.x.shape[-1] for block in trainer.blocks[:-1]]
     trainer.parameters, better = polish(trainer.parameters, x, tasks, steps, trainer.workers, advance, shorter)
     errors = metrics.mean_squared_error(predictor(trainer.parameters)(x[:, :1000]), y[:, :1000])
-    return {"polished": better, "train_loss": _finite(errors.tolist())}
+    return {"polished": better, "train_loss": finite(errors.tolist())}
 
 
 def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, Any]) -> Run:
@@ -312,15 +289,10 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
     ]
     result = {
         "status": status,
-        "train_loss": _finite(trainer.history[-1, 0].tolist()),
-        "validation_loss": [None] * len(own) if data else _finite(errors),
+        "train_loss": finite(trainer.history[-1, 0].tolist()),
+        "validation_loss": [None] * len(own) if data else finite(errors),
         "hardware": hardware(trainer.device),
         "torch": torch.__version__,
         "seconds": round(seconds, 1),
     } | about
     return Run(spec, trainer.parameters, result, history_table(trainer.history))
-
-
-def _finite(values: list[float]) -> list[float | None]:
-    """The values for JSON, which has no nan and inf: None stands for these."""
-    return [value if math.isfinite(value) else None for value in values]

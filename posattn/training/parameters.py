@@ -35,14 +35,10 @@ class Parameters:
         sizes = [shape.numel() for shape in self.shapes.values()]
         self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
         # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
-        self._layer = {
-            name.replace("layers.0", "layers"): shape
-            for name, shape in self.shapes.items()
-            if name.startswith("layers.0.")
-        }
-        self._outer = {
-            part: {name: shape for name, shape in self.shapes.items() if name.startswith(part)}
-            for part in ("encoder", "decoder")
+        every = [(name.replace("layers.0", "layers"), name, shape) for name, shape in self.shapes.items()]
+        self._parts = {
+            part: {short: shape for short, name, shape in every if name.startswith(part)}
+            for part in ("encoder", "layers.0.", "decoder")
         }
 
     @classmethod
@@ -66,14 +62,11 @@ class Parameters:
 
     def stacked(self, members: slice = slice(None)) -> Tensors:
         """The same with all layers in one view (L, m, *shape), as ``stack_layers`` would copy them."""
-        first, layers, last = self._sections(self.flat[members])
-        encoder, decoder = _split(first, self._outer["encoder"]), _split(last, self._outer["decoder"])
-        return encoder | _split(layers.transpose(0, 1), self._layer) | decoder
-
-    def _sections(self, rows: Shaped[Tensor, "m P"]) -> tuple[Tensor, Tensor, Tensor]:
-        outer = [_size(self._outer[part]) for part in ("encoder", "decoder")]
-        first, layers, last = rows.split([outer[0], rows.shape[1] - sum(outer), outer[1]], dim=1)
-        return first, layers.unflatten(1, (-1, _size(self._layer))), last
+        rows, (encoder, layer, decoder) = self.flat[members], self._parts.values()
+        first, each, last = (sum(shape.numel() for shape in part.values()) for part in (encoder, layer, decoder))
+        outer, layers, end = rows.split([first, rows.shape[1] - first - last, last], dim=1)
+        by_layer = layers.unflatten(1, (-1, each)).transpose(0, 1)
+        return _split(outer, encoder) | _split(by_layer, layer) | _split(end, decoder)
 
     def mask(self, part: str) -> Bool[Tensor, " P"]:
         """Which entries of a row belong to parameters whose name has ``part`` in it."""
@@ -85,7 +78,7 @@ class Parameters:
         """One row per member from tensors in the order of ``named`` or ``stacked``, such as a gradient."""
         if not stacked:
             return torch.cat([value.flatten(1) for value in tensors], dim=1)
-        count, end = len(self._outer["encoder"]), len(tensors) - len(self._outer["decoder"])
+        count, end = len(self._parts["encoder"]), len(tensors) - len(self._parts["decoder"])
         first, layers, last = tensors[:count], tensors[count:end], tensors[end:]
         body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
         return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
@@ -96,10 +89,6 @@ class Parameters:
         named = self.named(slice(member, member + 1))
         model.load_state_dict({name: value[0] for name, value in named.items()}, strict=False)  # buffers are as built
         return model.to(self.flat.device)
-
-
-def _size(shapes: Shapes) -> int:
-    return sum(shape.numel() for shape in shapes.values())
 
 
 def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:

@@ -6,34 +6,32 @@ a least-squares problem in the weights of one small tied layer. Its P unknowns a
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
 with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. Every move takes other lists
-(:mod:`posattn.training.list_variations`), half of them the worst of many. A step is one move in the loops' own order. Where
-loops join neighbours, two more moves join stretches in random orders (:mod:`posattn.training.scan_orders`). H remembers
-earlier moves, as in recursive least squares, so that a move does not undo them. The new network replaces the old one if it is
-better on the training lists.
+(``vary_lists``), half of them the worst of many. A step is one move in the loops' own order. Where loops join neighbours, two
+more moves join stretches in random orders (``OrderedScan``). H remembers earlier moves, as in recursive least squares, so that
+a move does not undo them. The new network replaces the old one if it is better on the training lists.
 
 The lists are of the longest length. Where positions without a neighbour stay as they are, the answers to a shorter list are
 the first answers to a longer one, so longer lists suffice. Elsewhere a move also takes the lists cut to the shorter lengths.
 
-Letters: P weights, L lists per move, n numbers per list, N answers to it, λ damping, μ memory.
+Letters: P weights, L lists per move, n numbers per list, N answers to it, λ damping, μ memory, u uniform on [0, 1).
 """
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import one_hot
 
-from posattn.looped.families import FAMILIES
+from posattn import streams
+from posattn.looped.families import FAMILIES, Loop
 from posattn.looped.looped_model import LoopedConfig, LoopedTransformer
 from posattn.metrics import exact_answers
-from posattn.streams import stream
 from posattn.tasks import Task
-from posattn.training.list_variations import vary_lists
 from posattn.training.parameters import Parameters
-from posattn.training.scan_orders import Order, OrderedScan, random_order
 from posattn.training.workers import Workers
 
 _LISTS = 200  # per move: with 16 numbers each, more equations than there are weights
@@ -48,7 +46,10 @@ _SINK = 0.99  # a head with less weight on the sink contributes something
 _FEW = 4  # heads: up to so many, every combination of faithful heads is tried
 _VALUES = "layers.0.attention.W_V.weight"
 _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
+_DECADES = 4.0  # small numbers of a varied list are up to 10^4 times smaller
+_OVER = 1.2  # times the mean is subtracted at most, so that some drifts change sign
 
+Order = tuple[tuple[int, int], ...]  # how many numbers the earlier and the later stretch of each join have
 Report = Callable[[int, float], None]  # of how many more steps are done, and of the error before the last move
 
 
@@ -180,7 +181,7 @@ class _Fit:
         """The lists of a move: half in turn, and half the worst of many others."""
         half = max(1, min(_LISTS, len(lists)) // 2)
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
-        key = torch.tensor(stream(number, "polish"), device=row.device)
+        key = torch.tensor(streams.stream(number, "polish"), device=row.device)
         x, others = vary_lists(lists[chosen], key).tensor_split([half])
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
@@ -197,3 +198,75 @@ class _Fit:
             squares.addmm_(jacobian.mT, jacobian)
             slope.addmv_(jacobian.mT, (self.answers(row, some, order) - self.target(some)).flatten())
         return squares, slope
+
+
+# Joins in other orders. The loops join stretches of 1, 2, 4, ... numbers. In a list of 16 the last loop joins stretches of 8,
+# and only the answer is read off the state that it makes. So training on 16 numbers tests the whole state of stretches of up
+# to 8 numbers only, while longer lists depend on the states of longer ones. Joined in another order, such as 1, 2, 4, 5, 10,
+# 15, 16, the same 16 numbers test those as well: a right join gives the same answers in every order.
+
+
+def random_order(n: int, number: int) -> Order:
+    """A random order: each join puts the longest stretch so far beside itself or a shorter one, until n numbers are joined."""
+    draw, lengths, joins = random.Random(streams.stream(number, "joins", n)), [1], []
+    while lengths[-1] < n:
+        pair = [lengths[-1], draw.choice(lengths)]
+        draw.shuffle(pair)
+        joins.append((pair[0], pair[1]))
+        lengths.append(sum(pair))
+    return tuple(joins)
+
+
+class OrderedScan(nn.Module):
+    """The scan of a looped network in a given order, or without one in that of its loops."""
+
+    def __init__(self, network: LoopedTransformer):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Float[Tensor, "*batch n"], order: Order | None = None) -> Float[Tensor, "*batch n"]:
+        if order is None:
+            return self.network(x)
+        n, state = x.shape[-1], self.network.encoder(x[..., None])
+        stretches = {1: state}  # by length, the states of the stretches that end at each position
+        for earlier, later in order:
+            # Both lists in one: from a position of the second, n + later back is where, in the first, the earlier stretch ends.
+            both = torch.cat([stretches[earlier], stretches[later]], dim=-2)
+            state = stretches[earlier + later] = self.network.layer(both, Loop(n + later))[..., n:, :]
+        return self.network.decoder(state)[..., 0]
+
+
+# Variations of the training lists. The join of two stretches must be right for every state that a long list leads to. The
+# network is homogeneous, so only the direction of a state matters. A walk of 1,000 numbers without drift, or a sum of -1,000
+# with a best part of 2, leads to directions that 16 numbers drawn from an interval seldom reach. The variations, of the same
+# length and range, reach them.
+
+
+def vary_lists(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+    """A quarter of the lists as they are and a quarter by each function below, all scaled to the largest number in ``x``."""
+    lists = x.clone()
+    for kind, vary in enumerate((_less_drift, _some_small, _signs_in_runs), start=1):
+        lists[kind::4] = vary(x[kind::4], streams.fold_in(key, kind))
+    largest = lists.abs().amax(dim=1, keepdim=True)
+    return lists * torch.where(largest > 0, x.abs().max() / largest, 1.0)
+
+
+def _less_drift(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+    """Each list with a random share of its mean subtracted."""
+    share = _OVER * streams.uniform(key, len(x)).to(x.dtype)
+    return x - share[:, None] * x.mean(dim=1, keepdim=True)
+
+
+def _some_small(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+    """Each list with some numbers scaled down, by one factor per list; in half of the lists the others become negative."""
+    u = streams.uniform(key, len(x) * (x.shape[1] + 3)).to(x.dtype).unflatten(0, (len(x), -1))
+    share, decades, sign, each = u.split([1, 1, 1, x.shape[1]], dim=1)
+    others = torch.where(sign < 0.5, -x.abs(), x)
+    return torch.where(each < share, x * 10 ** (-_DECADES * decades), others)
+
+
+def _signs_in_runs(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+    """Each list with signs that seldom change, with one probability per list."""
+    u = streams.uniform(key, len(x) * (x.shape[1] + 1)).to(x.dtype).unflatten(0, (len(x), -1))
+    changes = (u[:, 1:] < u[:, :1] / 2).cumsum(dim=1)
+    return x.abs() * (1 - 2 * (changes % 2))

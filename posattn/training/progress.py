@@ -6,8 +6,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from posattn.errors import UsageError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from posattn.training.trainer import Trainer
 
 _EVERY = 30.0  # seconds between plain lines
-_UNKNOWN: dict[str, Any] = {"loss": "-", "lr": "-", "speed": "-"}
 
 
 class Stop:
@@ -36,16 +35,15 @@ class Stop:
                     break
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Restores what signals did before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
-    def _ask(self, number: int, _: FrameType | None) -> None:
+    __exit__ = close
+
+    def _ask(self, number: int, _: object) -> None:
         self.asked = number
 
     def leave(self, message: str) -> None:
@@ -69,34 +67,29 @@ class Progress:
         events: Path | None = None,
         report: Callable[[int], None] | None = None,
     ):
-        self.trainer, self.report = trainer, report
+        self.trainer, self.report, self.epoch = trainer, report, trainer.epoch
         self.shown = sys.stderr.isatty() if shown is None else shown
         self.in_lines = shown is None and not self.shown
-        self.total = trainer.recipe.epochs * len(trainer.batches())
         self.began, self.said, self.done_before = time.monotonic(), time.monotonic(), trainer.steps_done
         self.writer = None if events is None else event_writer()(str(events / "tensorboard"), purge_step=trainer.epoch)
-        self.epoch = trainer.epoch
 
     def __enter__(self) -> Self:
         if self.shown:
-            self._show()
+            from rich import console, progress  # here, since without a bar rich is not needed
+
+            self.bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.fields[state]}"),
+                progress.TextColumn("time left"),
+                progress.TimeRemainingColumn(),
+                console=console.Console(stderr=True),
+            )
+            trainer = self.trainer
+            named = f"epoch {trainer.epoch}/{trainer.recipe.epochs}"
+            self.job = self.bar.add_task(named, total=trainer.total, completed=trainer.steps_done, state=_state())
+            self.bar.start()
         return self
-
-    def _show(self) -> None:
-        from rich import console, progress  # here, since without a bar rich is not needed
-
-        self.bar = progress.Progress(
-            progress.TextColumn("{task.description} {task.fields[done]}"),
-            progress.BarColumn(),
-            progress.TextColumn("loss {task.fields[loss]}  lr {task.fields[lr]}  {task.fields[speed]} steps/s"),
-            progress.TextColumn("time left"),
-            progress.TimeRemainingColumn(),
-            console=console.Console(stderr=True),
-        )
-        trainer = self.trainer
-        fields = _UNKNOWN | {"done": f"{trainer.epoch}/{trainer.recipe.epochs}"}
-        self.job = self.bar.add_task("epoch", total=self.total, completed=trainer.steps_done, **fields)
-        self.bar.start()
 
     def __exit__(self, *_: object) -> None:
         if self.shown:
@@ -117,25 +110,22 @@ class Progress:
     def _line(self, spent: float) -> str:
         """Where training is, in words, after so many seconds of it."""
         trainer = self.trainer
-        left = spent / max(1, trainer.steps_done - self.done_before) * (self.total - trainer.steps_done)
+        left = spent / max(1, trainer.steps_done - self.done_before) * (trainer.total - trainer.steps_done)
         loss = trainer.history[trainer.epoch - 1, 0].nanmedian().item() if trainer.epoch else math.nan
         known = f", loss {loss:.2e}" if math.isfinite(loss) else ""
         return f"epoch {trainer.epoch}/{trainer.recipe.epochs}{known}, time left: {in_words(left)}"
 
     def last_steps(self, total: int) -> Callable[[int, float], None]:
-        """Adds a line for ``total`` steps after the last epoch; returns a function that advances it by some steps.
-
-        The function takes how many more steps are done, and the loss. Several threads may call it.
-        """
+        """Adds a line for ``total`` steps after the last epoch. Any thread may advance it by steps done, and their loss."""
         if not self.shown:
             return lambda steps, loss: None
-        job = self.bar.add_task("last step", total=total, visible=False, done="", **_UNKNOWN)
+        job = self.bar.add_task("last step", total=total, visible=False, state=_state())
 
         def advance(steps: int, loss: float) -> None:
             self.bar.advance(job, steps)
-            task = self.bar.tasks[-1]
-            done = f"{task.completed:.0f}/{total}"
-            self.bar.update(job, visible=True, done=done, loss=f"{loss:.2e}", speed=_speed(task))
+            task = self.bar.tasks[job]
+            done = f"last step {task.completed:.0f}/{total}"
+            self.bar.update(job, visible=True, description=done, state=_state(f"{loss:.2e}", speed=task.speed))
 
         return advance
 
@@ -146,19 +136,18 @@ class Progress:
             self.report(self.epoch)
         if self.shown:
             loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
-            done, speed = f"{trainer.epoch}/{trainer.recipe.epochs}", _speed(self.bar.tasks[0])
-            self.bar.update(self.job, done=done, loss=f"{loss:.2e}", lr=f"{rate:.1e}", speed=speed)
+            state = _state(f"{loss:.2e}", f"{rate:.1e}", self.bar.tasks[0].speed)
+            self.bar.update(self.job, description=f"epoch {trainer.epoch}/{trainer.recipe.epochs}", state=state)
         if self.writer is None:
             return
-        for epoch in ended:
-            for index, member in enumerate(trainer.members):
-                name = f"{member.task}/seed {member.seed}"
-                self.writer.add_scalar(f"loss/{name}", float(trainer.history[epoch, 0, index]), epoch)
-                self.writer.add_scalar(f"lr/{name}", float(trainer.history[epoch, 1, index]), epoch)
+        for epoch, (index, member) in product(ended, enumerate(trainer.members)):
+            for column, value in zip(("loss", "lr"), trainer.history[epoch, :, index].tolist(), strict=True):
+                self.writer.add_scalar(f"{column}/{member.task}/seed {member.seed}", value, epoch)
 
 
-def _speed(task: Any) -> str:
-    return "-" if task.speed is None else f"{task.speed:.1f}"
+def _state(loss: str = "-", lr: str = "-", speed: float | None = None) -> str:
+    """What the bar says beside itself; - stands for what is not known."""
+    return f"loss {loss}  lr {lr}  {'-' if speed is None else f'{speed:.1f}'} steps/s"
 
 
 def event_writer() -> Any:

@@ -126,9 +126,8 @@ def read_spec(folder: RunFolder) -> RunSpec:
     try:
         return RunSpec.from_dict(content)
     except UsageError as error:  # such as a network or an encoding that someone else's file defines
-        raise UsageError(
-            f"{folder.run} cannot be read: {error} If a file of your own defines that, run it first, or give it as --task-file."
-        ) from error
+        hint = "If a file of your own defines that, run it first, or give it as --task-file."
+        raise UsageError(f"{folder.run} cannot be read: {error} {hint}") from error
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{folder.run} does not describe a run.") from error
 
@@ -145,6 +144,11 @@ def losses_of_starts(
 ) -> Float[Tensor, "M starts"]:
     """Every start's loss in the last epoch; inf for those that diverged."""
     return history[-1, 0].nan_to_num(math.inf, math.inf).masked_fill(~alive, math.inf).view(-1, starts)
+
+
+def finite(values: list[float]) -> list[float | None]:
+    """The values for JSON, which has no nan and inf: None stands for these."""
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def read_run(folder: RunFolder, device: torch.device) -> Run:
@@ -189,17 +193,15 @@ def _unfinished(folder: RunFolder, spec: RunSpec, device: torch.device) -> Run:
     history, alive, rows = state["history"], state["alive"], torch.arange(members) * starts
     chosen = losses_of_starts(history, alive, starts).argmin(dim=1) if len(history) else torch.zeros_like(rows)
     rows += chosen
-    losses = history[-1, 0, rows].tolist() if len(history) else [math.nan] * members
+    place = f"epoch {len(history)} of {spec.recipe.epochs}"
     result = {
         "status": ["unfinished" if lives else "diverged" for lives in alive[rows].tolist()],
-        "train_loss": [loss if math.isfinite(loss) else None for loss in losses],
+        "train_loss": finite(history[-1, 0, rows].tolist()) if len(history) else [None] * members,
         "validation_loss": [None] * members,
         "start": chosen.tolist(),
-        "unfinished": f"epoch {len(history)} of {spec.recipe.epochs}",
+        "unfinished": place,
     }
-    warnings.warn(
-        f"the run in {folder} is unfinished: its last checkpoint, at {result['unfinished']}, answers.", stacklevel=2
-    )
+    warnings.warn(f"the run in {folder} is unfinished: its last checkpoint, at {place}, answers.", stacklevel=2)
     parameters = Parameters(spec.model, state["parameters"][rows].to(device))
     return Run(spec, parameters, result, history_table(history[:, :, rows]))
 

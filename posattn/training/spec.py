@@ -12,7 +12,7 @@ from posattn.network import NetworkConfig, from_dict
 from posattn.tasks import TASKS
 from posattn.training.recipe import Recipe
 from posattn.training.suitability import check_reads
-from posattn.training.trainer import Member
+from posattn.training.trainer import Member, lengths_of
 
 _FORMAT = 1
 
@@ -70,9 +70,7 @@ class RunSpec:
     @property
     def lengths(self) -> Sequence[int]:
         """The lengths of the lists that the networks train on."""
-        if isinstance(self.variable_length, tuple):
-            return self.variable_length
-        return range(1 if self.variable_length else self.model.n, self.model.n + 1)
+        return lengths_of(self.variable_length, self.model.n)
 
     @property
     def digest(self) -> str:
@@ -80,10 +78,7 @@ class RunSpec:
         return _digest(self.to_dict())[:12]
 
     def identity(self, member: int, precision: bool = True) -> str:
-        """A name for one member's numbers: equal for equal settings, whatever the other members are.
-
-        Without ``precision`` the name is the same for all precisions.
-        """
+        """A name for one member's numbers, whatever the others are; without ``precision`` one for all precisions."""
         alone = self.to_dict() | {"members": [self.members[member].to_dict()]}
         # The member has its own learning rate, and the name of the recipe does not matter.
         alone["recipe"] = {key: value for key, value in alone["recipe"].items() if key not in ("name", "lr")}
@@ -94,11 +89,10 @@ class RunSpec:
 
 def _lengths(given: object, n: int) -> tuple[int, ...]:
     """Different lengths up to n, in order."""
-    kind = "it must be True, False or a sequence of different lengths"
-    if not isinstance(given, (list, tuple)) or not given:
-        raise UsageError(f"variable_length is {shown(given)}; {kind}.")
-    lengths = tuple(sorted(whole("variable_length", length) for length in given))
-    if len(set(lengths)) < len(lengths):
+    several = given if isinstance(given, (list, tuple)) else ()
+    lengths = tuple(sorted(whole("variable_length", length) for length in several))
+    if not lengths or len(set(lengths)) < len(lengths):
+        kind = "it must be True, False or a sequence of different lengths"
         raise UsageError(f"variable_length is {shown(given)}; {kind}.")
     if lengths[-1] != n:
         raise UsageError(f"variable_length goes up to {lengths[-1]}; the longest length must be the model's n, {n}.")

@@ -8,8 +8,8 @@ from typing import Any
 from posattn.errors import UsageError, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
-from posattn.model import KINDS_BY_ARCH, ModelConfig
-from posattn.network import NetworkConfig, from_dict
+from posattn.model import ModelConfig
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict
 from posattn.tasks import MixedTask, task
 from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
 from posattn.tokens.token_model import TokenConfig
@@ -22,14 +22,14 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     with a run, give its network as ``begin``: settings that are left out are then that network's.
     """
     settings = {field: value for field, value in settings.items() if value is not None}
-    if begin is not None:
-        return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     own, arch = task(name), settings.get("arch")
     if (layout := settings.pop("layout", None)) is not None:
         if not isinstance(own, MixedTask):
             raise UsageError(f"layout is {layout!r}; {name} has no prompts to lay out.")
         chosen = layout_named(layout)
         settings = {"tokens": chosen.tokens, "n": chosen.positions} | settings
+    if begin is not None:
+        return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":
@@ -45,22 +45,19 @@ def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
     """A run's network with other settings."""
     own: dict[str, Any] = config.to_dict()
     own |= own.get("settings", {})  # of a network of one's own
-    changes = isinstance(config, (ModelConfig, LoopedConfig))  # the options of the command are fields of these kinds
-    for field in settings.keys() & {"arch"} if changes else settings:
+    has_options = isinstance(config, (ModelConfig, LoopedConfig))  # whose fields the options of the command are
+    for field in settings.keys() & {"arch"} if has_options else settings:
         if settings[field] != own.get(field):
             raise UsageError(f"{field} is {settings[field]!r}; that of the run to begin with is {own.get(field)!r}.")
-    if not isinstance(config, (ModelConfig, LoopedConfig)):
-        return config
     if isinstance(config, ModelConfig) and config.encoding == "one-hot" and "n" in settings:
         settings = {"encoding_dim": None} | settings
-    return replace(config, **settings)
+    return replace(config, **settings) if has_options else config  # type: ignore[type-var]
 
 
 def suited(config: NetworkConfig, name: str) -> NetworkConfig:
-    """``config`` as the task of that name needs it.
+    """``config`` with the tokens, or the family of a looped network, that the task needs where it has none.
 
-    A ModelConfig, which names no tokens, reads those of the task. A looped network without a family gets the one that solves
-    the task. Raises if the network does not read what the task gives.
+    Raises if the network does not read what the task gives.
     """
     own = task(name)
     if not config.trainable:
@@ -77,26 +74,18 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
 
 
 def check_reads(config: NetworkConfig, name: str) -> None:
-    """Raises unless a network reads what the task of that name gives."""
+    """Raises unless a network reads what the task of that name gives, prompts on the positions of their layout."""
     own = task(name)
-    if config.reads == own.TOKENS:
-        check_prompts(config)
-        return
-    found = "numbers" if config.reads == "none" else f"the tokens {config.reads!r}"
-    if own.TOKENS == "none":
-        wanted = "lists of numbers"
-    else:
+    if config.reads != own.TOKENS:
+        found = "numbers" if config.reads == "none" else f"the tokens {config.reads!r}"
         causal = " and causal=True" if own.NETWORK.get("causal") else ""
-        wanted = f"sequences, for a TokenConfig with tokens={own.TOKENS!r}{causal}"
-    raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
-
-
-def check_prompts(config: NetworkConfig) -> None:
-    """Raises if a network of prompts has other positions than the layout of its tokens."""
+        sequences = f"sequences, for a TokenConfig with tokens={own.TOKENS!r}{causal}"
+        wanted = "lists of numbers" if own.TOKENS == "none" else sequences
+        raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
     if isinstance(config, TokenConfig) and config.reads == "prompts":
-        wanted = next(layout.positions for layout in LAYOUTS.values() if layout.tokens == config.tokens)
-        if config.n != wanted:
-            raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {wanted} positions.")
+        positions = next(layout.positions for layout in LAYOUTS.values() if layout.tokens == config.tokens)
+        if config.n != positions:
+            raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {positions} positions.")
 
 
 def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:

@@ -82,13 +82,10 @@ class Trainer:
         scale: float = 1.0,
         only: str | None = None,
     ):
-        """``variable_length`` is as for ``train``, and ``scale`` that of the training lists.
-
-        ``only`` names the parameters to train, by a part of their names.
-        """
+        """``variable_length`` is as for ``train``; ``only`` is a part of the names of the parameters to train."""
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
-        self.blocks = _blocks(config, recipe, members, device, variable_length, scale)
+        self.blocks = self._blocks(lengths_of(variable_length, config.n), scale)
         self.shuffles_batches = recipe.shuffle_lengths and len(self.blocks) > 1
         self.way = way_for(config, device, loss_of([member.task for member in members]), precision, folded)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
@@ -104,16 +101,30 @@ class Trainer:
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.epoch = self.batch = 0
         # Of every step: the schedule over the first moment's correction, and the root of the second moment's.
-        steps = torch.arange(recipe.epochs * len(self.batches()) + 1).double()
+        self.total = recipe.epochs * len(self.batches())
+        steps = torch.arange(self.total + 1).double()
         self.rates = (self._schedule(steps) / (1 - recipe.beta_1**steps)).float().to(device)
         self.spreads = (1 - recipe.beta_2**steps).sqrt().float().to(device)
         self.sharpness = None
         if recipe.sharpen_to and config.sharpened is not None:
-            done = steps / (recipe.epochs * len(self.batches()))
-            self.sharpness = config.sharpening(done, recipe.sharpen_from, recipe.sharpen_to).float().to(device)
+            factor = config.sharpening(steps / self.total, recipe.sharpen_from, recipe.sharpen_to)
+            self.sharpness = factor.float().to(device)
         self.groups = units(count, device)
         # Half a batch at most, so that two cores can share an odd number of members; a function of the recipe alone.
         self.tile = min(_TILE, math.ceil(recipe.batch / 2)) if device.type == "cpu" else recipe.batch
+
+    def _blocks(self, lengths: Sequence[int], scale: float) -> list[Block]:
+        """Every member's training data, of all lengths equally often."""
+        count, members = self.recipe.samples, self.members
+        drawn = [task(own.task).sample_lengths(count, lengths, scale, own.seed, device=self.device) for own in members]
+        return [
+            Block(
+                torch.stack([data[length][0] for data in drawn]),
+                torch.stack([data[length][1] for data in drawn]),
+                torch.tensor([stream(member.seed, "shuffle", length) for member in members], device=self.device),
+            )
+            for length in lengths
+        ]
 
     def batches(self) -> list[tuple[int, int, int]]:
         """(block, start, stop) of every batch: of one length each, lengths in turn."""
@@ -202,9 +213,8 @@ class Trainer:
         """The factor on the learning rate at a step; the plateau schedule acts at the end of epochs instead."""
         if self.recipe.schedule == "plateau":
             return torch.ones_like(step)
-        total = self.recipe.epochs * len(self.batches())
-        warm = self.recipe.warmup * total
-        falling = 0.5 * (1 + torch.cos(math.pi * (step - 1 - warm) / (total - warm)))
+        warm = self.recipe.warmup * self.total
+        falling = 0.5 * (1 + torch.cos(math.pi * (step - 1 - warm) / (self.total - warm)))
         return torch.where(step <= warm, step / max(warm, 1), falling)
 
     def _end_epoch(self) -> None:
@@ -249,10 +259,10 @@ class Trainer:
     def fits(self, state: Tensors) -> bool:
         """Whether a checkpoint's tensors have the names, shapes and types of this trainer's state, and of the seconds spent."""
         own = self.state_dict() | {"seconds": torch.tensor(0.0)}
-        if not own.keys() <= state.keys() or any(state[name].dtype != value.dtype for name, value in own.items()):
+        if not own.keys() <= state.keys():
             return False
         own["history"] = self.history[: state["history"].numel() // self.history[0].numel()]  # the epochs that are done
-        if any(state[name].shape != value.shape for name, value in own.items()):
+        if any((state[name].dtype, state[name].shape) != (value.dtype, value.shape) for name, value in own.items()):
             return False
         epoch, batch = state["progress"].tolist()
         return epoch == len(own["history"]) and 0 <= batch <= len(self.batches())
@@ -265,6 +275,11 @@ class Trainer:
         self.history[: self.epoch] = state["history"]
 
 
+def lengths_of(variable_length: bool | Sequence[int], n: int) -> Sequence[int]:
+    """The lengths of training lists: n, 1 to n, or those given."""
+    return range(1 if variable_length else n, n + 1) if isinstance(variable_length, bool) else variable_length
+
+
 def units(count: int, device: torch.device) -> list[slice]:
     """Which of ``count`` members compute together: each alone on a CPU, all at once on a GPU."""
     return [slice(k, k + 1) for k in range(count)] if device.type == "cpu" else [slice(0, count)]
@@ -273,31 +288,3 @@ def units(count: int, device: torch.device) -> list[slice]:
 def _total(parts: Sequence[Tensor]) -> Tensor:
     """The sum of the parts, which come in a fixed order."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(dim=0)
-
-
-def _blocks(
-    config: NetworkConfig,
-    recipe: Recipe,
-    members: Sequence[Member],
-    device: torch.device,
-    variable_length: bool | Sequence[int],
-    scale: float,
-) -> list[Block]:
-    """Every member's training data: of the model's length, or of several lengths equally often."""
-    drawn: list[dict[int, tuple[Tensor, Tensor]]] = []
-    for member in members:
-        source = task(member.task)
-        if variable_length:
-            lengths = range(1, config.n + 1) if variable_length is True else variable_length
-            drawn.append(source.sample_lengths(recipe.samples, lengths, scale=scale, seed=member.seed, device=device))
-        else:
-            lists = source.sample(recipe.samples, n=config.n, scale=scale, seed=member.seed, device=device)
-            drawn.append({config.n: lists})
-    return [
-        Block(
-            torch.stack([data[length][0] for data in drawn]),
-            torch.stack([data[length][1] for data in drawn]),
-            torch.tensor([stream(member.seed, "shuffle", length) for member in members], device=device),
-        )
-        for length in drawn[0]
-    ]

@@ -94,16 +94,12 @@ class Plain:
         # functional_call swaps parameters into the module, so every thread needs a module of its own.
         if not hasattr(self._own, "skeleton"):
             self._own.skeleton = copy.deepcopy(self.skeleton)
-        out: Tensor = functional_call(self._own.skeleton, parameters, (x,))
-        return out
+        return functional_call(self._own.skeleton, parameters, (x,))
 
     def gradient(
         self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
     ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
-        """The loss of a part of a batch of ``lists``, and its gradient for every prepared tensor.
-
-        Losses and gradients of the parts add up to those of the batch's mean.
-        """
+        """The loss of a part of a batch of ``lists``, and its gradient; over the parts both add up to the mean's."""
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
         loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
         found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
@@ -222,8 +218,11 @@ class Fused(Folded):
             self._layered[key] = Layered(parameters, members)
         layered = self._layered[key]
         fold, adjoint = self.fold(layered.gather(parameters.flat[members]), x.shape[-1])
-        of_kind = self._of_tokens if isinstance(self.config, TokenConfig) else self._of_lists
-        loss, gradients = of_kind(fold.folded, x, y)
+        if isinstance(self.config, TokenConfig):
+            loss, gradients = self._of_tokens(fold.folded, x, y)
+        else:
+            given = fold.folded, x, y, self._input(x.shape[-1])[1], self.config, self.precision
+            loss, gradients = self.kernels.loss_and_gradients(*given)
         found = layered.scatter(adjoint([gradients[name] for name in fold.folded]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
@@ -238,13 +237,6 @@ class Fused(Folded):
         loss, gradients = self.kernels.loss_and_gradients(fold.folded, x, y, encoding, self.config, self.precision)
         return loss, *fold.adjoint(gradients)
 
-    def _of_lists(self, folded: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
-        _, encoding = self._input(x.shape[-1])
-        found: tuple[Tensor, Tensors] = self.kernels.loss_and_gradients(
-            folded, x, y, encoding, self.config, self.precision
-        )
-        return found
-
     def _input(self, length: int) -> tuple[Tensor, Tensor]:
         """P, and what the encoder reads as number * slope + base."""
         if length not in self._inputs:
@@ -253,30 +245,23 @@ class Fused(Folded):
         return self._inputs[length]
 
     def _of_tokens(self, folded: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
+        from posattn.kernels import words
+
         assert isinstance(self.config, TokenConfig)
         x, mean = self.relative(x)
 
         def finish(out: Tensor) -> Tensor:
             return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
 
-        given: tuple[Any, ...] = (folded, self._first_states(x))
-        found: tuple[Tensor, Tensors]
-        if self.config.vocabulary.numbers:
-            found = self.kernels.loss_and_gradients_of_answers(*given, finish, self.config, self.precision)
-        else:
-            assert self.loss is cross_entropy
-            found = self.kernels.loss_and_gradients_of_letters(*given, y, self.config, self.precision)
-        return found
-
-    def _first_states(self, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b N D"]:
-        from posattn.kernels import words
-
-        assert isinstance(self.config, TokenConfig)
         length = x.shape[-1]
         if length not in self._tables:
             every = words.every_word(self.config, length, self.device)
             self._tables[length] = words.table_of(self.features(every), self.precision)
-        return words.first_states(x, self._tables[length], self.config, self.precision)
+        states = words.first_states(x, self._tables[length], self.config, self.precision)
+        if self.config.vocabulary.numbers:
+            return self.kernels.loss_and_gradients_of_answers(folded, states, finish, self.config, self.precision)
+        assert self.loss is cross_entropy
+        return self.kernels.loss_and_gradients_of_letters(folded, states, y, self.config, self.precision)
 
 
 def way_for(

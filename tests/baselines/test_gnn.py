@@ -16,6 +16,7 @@ from posattn.training.ways import way_for
 
 CPU = torch.device("cpu")
 NETWORKS = [(arch, graph) for arch in ("gcn", "gat") for graph in ("complete", "star")]
+TRAINED = [("gcn", "complete"), ("gat", "star")]  # each convolution and each graph once
 TINY = recipe("paper", samples=60, epochs=3, batch=20, lr=1e-2)
 
 
@@ -246,16 +247,11 @@ def test_bad_configurations(fields, sentence):
     assert str(error.value) == sentence
 
 
-def test_heads_divide_the_width():
-    with pytest.raises(UsageError, match="d_out is 8; it must be a multiple of heads, which is 3"):
-        GraphAttention(5, 8, 3)
-
-
 # --- Training -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variable_length", [False, True], ids=["one length", "all lengths"])
-@pytest.mark.parametrize(("arch", "graph"), NETWORKS)
+@pytest.mark.parametrize(("arch", "graph"), TRAINED)
 def test_members_do_not_notice_each_other(arch, graph, variable_length):
     config = GraphConfig(5, arch, graph, width=8)
     team = (Member("sum", 3, 1e-2), Member("sort", 4, 1e-3), Member("min", 5, 1e-2))
@@ -268,7 +264,7 @@ def test_members_do_not_notice_each_other(arch, graph, variable_length):
     assert moved.abs().amax(dim=1).min() > 1e-3
 
 
-@pytest.mark.parametrize(("arch", "graph"), NETWORKS)
+@pytest.mark.parametrize(("arch", "graph"), TRAINED)
 def test_one_batched_unit_computes_what_single_members_do(arch, graph):
     """All members through vmap, as on a GPU, against each module by itself."""
     config = GraphConfig(5, arch, graph, width=8)
@@ -285,14 +281,14 @@ def test_one_batched_unit_computes_what_single_members_do(arch, graph):
             torch.testing.assert_close(one[member], two, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("arch", "graph"), NETWORKS)
+@pytest.mark.parametrize(("arch", "graph"), TRAINED)
 def test_training_lowers_the_loss(arch, graph):
     run = posattn.train("sum", GraphConfig(3, arch, graph, width=16), samples=300, epochs=30, batch=50, lr=5e-3)
     loss = run.history["loss"]
     assert loss.iloc[-1] < 0.7 * loss.iloc[0]
 
 
-@pytest.mark.parametrize(("arch", "graph"), NETWORKS)
+@pytest.mark.parametrize(("arch", "graph"), TRAINED)
 def test_a_run_is_saved_and_read_back(tmp_path, arch, graph):
     config = GraphConfig(5, arch, graph, width=8)
     spec = RunSpec(config, TINY, (Member("sum", 3, 1e-2), Member("sort", 4, 1e-2)))

@@ -114,17 +114,19 @@ def test_fine_tuning_changes_the_errors_it_should(at_smoke_scale):
     assert table.index.tolist() == ["in distribution", "out of it", "after fine-tuning"]
 
 
-def test_attention_maps_are_drawn_beside_the_figure_and_on_the_page(at_smoke_scale):
-    _, outcome = at_smoke_scale("attention-maps")
-    for name in ("attention-maps", "attention-maps-1", "attention-maps-2"):
-        assert (outcome.page.parent / f"{name}.png").stat().st_size > 10_000
+@pytest.mark.parametrize(("name", "ends"), [("attention-maps", ("", "-1", "-2")), ("diagrams", ("", "-7", "-8"))])
+def test_several_pictures_are_beside_each_other_and_on_the_page(at_smoke_scale, name, ends):
+    _, outcome = at_smoke_scale(name)
+    for end in ends:
+        assert (outcome.page.parent / f"{name}{end}.png").stat().st_size > 10_000
+        assert (outcome.page.parent / f"{name}{end}.pdf").read_bytes().startswith(b"%PDF")
     assert outcome.page.read_text(encoding="utf-8").count('src="data:image/png;base64,') == 3
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_all_experiments_at_smoke_scale(at_smoke_scale, name):
     experiment, outcome = at_smoke_scale(name)
-    trained = outcome.rows[outcome.rows["arch"] != "compiled"]
+    trained = outcome.rows[(outcome.rows["arch"] != "compiled") & (outcome.rows["recipe"] != "fine-tuning")]
     assert trained["run"].nunique() == len(experiment.cells("smoke"))
     assert outcome.figure.stat().st_size > 10_000
 

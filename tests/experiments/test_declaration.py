@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-import torch
-from trials import FIGURE, small
+from trials import FIGURE, rows_of, small
 
 import posattn
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
     Computation,
-    Engine,
     Experiment,
     FineTuned,
     Grid,
@@ -21,7 +19,6 @@ from posattn.experiments import (
     Series,
     Store,
     View,
-    reproduce,
     series,
 )
 from posattn.experiments.ood_study import ood_probability_rows
@@ -84,16 +81,16 @@ def test_smaller_sizes_are_never_larger_than_what_was_declared():
     assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
 
 
-def test_rows_are_computed_once_and_damaged_ones_again(tmp_path):
+def test_rows_are_computed_once_and_damaged_ones_again(tmp_path, engine):
     asked = []
     computed = Computation(lambda size: asked.append(size) or ood_probability_rows(size))
     trial = replace(EXPERIMENTS["ood-probability"], source=computed)
     store = Store(tmp_path / "store")
-    first, again = (reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu"))) for _ in range(2))
+    first, again = (rows_of(trial, store, engine, size="smoke") for _ in range(2))
     assert asked == ["smoke"] and trial.cells("paper") == []
-    pd.testing.assert_frame_equal(first.rows, again.rows)
+    pd.testing.assert_frame_equal(first, again)
     (tmp_path / "store" / "computed" / "ood-probability-smoke.csv").write_text("")
     with pytest.warns(UserWarning, match=r"ood-probability-smoke\.csv is damaged"):
-        anew = reproduce(trial, "smoke", tmp_path / "out", store, Engine(torch.device("cpu")))
+        anew = rows_of(trial, store, engine, size="smoke")
     assert asked == ["smoke", "smoke"]
-    pd.testing.assert_frame_equal(first.rows, anew.rows)
+    pd.testing.assert_frame_equal(first, anew)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from trials import grid_changed
+from trials import grid_changed, rows_of
 
 from posattn.errors import UsageError
 from posattn.experiments import (
@@ -117,12 +117,10 @@ def test_an_unknown_distribution_is_refused_when_declared():
         Shifts(("training", "cauchy"))
 
 
-def test_rows_of_every_length_and_scale(tmp_path):
+def test_rows_of_every_length_and_scale(tmp_path, engine):
     experiment = EXPERIMENTS["length-generalization"]
     few = grid_changed(experiment, series=experiment.source.series[:4])
-    outcome = reproduce(few, "smoke", tmp_path / "out", Store(tmp_path / "store"), Engine(torch.device("cpu")))
-    assert outcome.figure.exists() and outcome.page.exists()
-    rows = outcome.rows
+    rows = rows_of(few, Store(tmp_path / "store"), engine, size="smoke")
     assert set(rows["metric"]) == {"mse", "relative_square"} and set(rows["n"]) == {2, 4, 8}
     assert (rows["trained_n"] == 16).all() and rows["value"].notna().all()
     assert len(rows) == 4 * 3 * 2 * 2  # series, lengths, scales, metrics; one task and one run

@@ -56,7 +56,7 @@ def local(tmp_path):
 
     def run(specs, measure=MEASURE):
         store = Store(tmp_path / "local")
-        Engine(CPU, progress=False).run(specs, measure, store)
+        Engine(CPU).run(specs, measure, store)
         return numbers(store)
 
     torch.set_num_threads(2)
@@ -311,7 +311,7 @@ def test_stopped_half_way_it_goes_on_with_either_engine(joined, store, local, ga
         assert all(newest > name for name in kept)
         kept.add(newest)
     gate.open()
-    Engine(CPU, progress=False).run([spec], MEASURE, store)
+    Engine(CPU).run([spec], MEASURE, store)
     assert numbers(store) == local([spec])
 
 

@@ -11,17 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from trials import MEASURE, files_of, grid_changed, small
+from trials import MEASURE, files_of, grid_changed, rows_of, small
 
 from posattn import files
 from posattn.errors import UsageError
-from posattn.experiments import (
-    EXPERIMENTS,
-    Engine,
-    Scales,
-    Store,
-    reproduce,
-)
+from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec, fit, train_spec
 from posattn.training.run import save
@@ -34,7 +28,8 @@ STORED = {
     "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 160,
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
-    "mixed-samples": 96,
+    "compiled-mixed": 48, "mixed-samples": 96, "gpt2": 9, "gpt2, quick": 9,
+    "mixed-scale, quick": 3, "compiled-mixed, quick": 3,
 }  # fmt: skip
 
 
@@ -64,37 +59,33 @@ def test_computed_rows_that_are_stored_are_not_computed_again(tmp_path):
     shutil.copytree(RESULTS.root, tmp_path / "store")
     stored = Store(tmp_path / "store")
     before = files_of(stored.root / "computed")
-    scales = {"compiled-khop": "paper", "compiled-scale": "paper", "discrepancy": "quick", "ood-probability": "paper"}
+    scales = {"compiled-khop": "paper", "compiled-scale": "paper", "compiled-mixed": "paper", "discrepancy": "quick",
+              "ood-probability": "paper", "gpt2": "quick"}  # fmt: skip
     for name, scale in scales.items():
-        reproduce(EXPERIMENTS[name], scale, tmp_path / name, stored, Nowhere(), runs=0)
-    assert len(before) == 2 * len(scales) and files_of(stored.root / "computed") == before
+        EXPERIMENTS[name].held(scale, stored).read(keep=True)
+    assert len(before) == 2 * (len(scales) + 8) and files_of(stored.root / "computed") == before
 
 
-def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine, monkeypatch):
+def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine):
     store, first = Store(tmp_path / "store"), small()
-    reproduce(first, "paper", tmp_path / "first", store, engine)
-    weights = {path: data for path, data in files_of(store.root / "runs").items()}
-    wider = grid_changed(first, measure=Scales((1, 5), samples=30, train=True))
-    outcome = reproduce(wider, "paper", tmp_path / "wider", store, engine)
+    rows_of(first, store, engine)
+    weights = files_of(store.root / "runs")
+    rows = rows_of(grid_changed(first, measure=Scales((1, 5), samples=30, train=True)), store, engine)
     assert files_of(store.root / "runs") == weights
-    assert set(outcome.rows["split"]) == {"train", "test"} and set(outcome.rows["scale"]) == {1, 5}
+    assert set(rows["split"]) == {"train", "test"} and set(rows["scale"]) == {1, 5}
 
 
 def test_rows_of_more_scales_serve_for_fewer(tmp_path):
     asked = {train: Scales((1, 3), 20, train) for train in (False, True)}
     for train in asked:
-        elsewhere = small(measure=Scales((1, 2, 3), 20, train))
         here, there = Store(tmp_path / f"here-{train}"), Store(tmp_path / f"there-{train}")
-        reproduce(elsewhere, "paper", tmp_path / f"more-{train}", here, Engine(CPU))
-        for folder in (here.root / "runs").iterdir():
-            shutil.rmtree(folder)  # only rows are left
+        rows_of(small(measure=Scales((1, 2, 3), 20, train)), here, Engine(CPU))
+        shutil.rmtree(here.root / "runs")  # only rows are left
         fewer = small(measure=asked[train])
-        found = reproduce(fewer, "paper", tmp_path / f"few-{train}", here, Nowhere()).rows
-        measured = reproduce(fewer, "paper", tmp_path / f"few-there-{train}", there, Engine(CPU)).rows
-        pd.testing.assert_frame_equal(found, measured)
+        pd.testing.assert_frame_equal(rows_of(fewer, here, Nowhere()), rows_of(fewer, there, Engine(CPU)))
     for other in (Scales((1, 4), 20), Scales((1, 3), 21), asked[True]):
         with pytest.raises(RuntimeError, match="nothing trains here"):
-            reproduce(small(measure=other), "paper", tmp_path / "beyond", Store(tmp_path / "here-False"), Nowhere())
+            rows_of(small(measure=other), Store(tmp_path / "here-False"), Nowhere())
 
 
 def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(tmp_path):
@@ -102,8 +93,7 @@ def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(t
     store, asked = Store(tmp_path / "store"), small()
     for seeds, measure in ((2, Scales((1, 2, 3), 20)), (1, Scales((1, 2), 20, train=True))):
         elsewhere = Store(tmp_path / f"elsewhere-{seeds}")
-        own = small(seeds=seeds, measure=measure)
-        reproduce(own, "paper", tmp_path / f"out-{seeds}", elsewhere, Engine(CPU))
+        rows_of(small(seeds=seeds, measure=measure), elsewhere, Engine(CPU))
         for path in (elsewhere.root / "rows").iterdir():
             (store.root / "rows").mkdir(parents=True, exist_ok=True)
             path.rename(store.root / "rows" / path.name)
@@ -112,6 +102,7 @@ def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(t
         found = store.find(cells, measure, None)
         _, described = store.rows(found, measure)
         assert [len(about["runs"]) for about in described] == seeds
+        assert list(found) == [cell.key for cell in cells if cell.key in found]  # whatever Python's hashes are
 
 
 def test_no_runs_draws_what_is_there(tmp_path):
@@ -151,12 +142,9 @@ def test_rows_are_found_in_any_precision_or_in_the_one_asked_for(tmp_path, engin
     run = train_spec(cell.spec(), CPU)
     run.spec = cell.spec("fp16")
     store.write(run.spec, MEASURE, MEASURE.rows(run), run.result)
-    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
-    assert set(outcome.rows["precision"]) == {"fp16"} and not (store.root / "runs").exists()
-    exact = reproduce(trial, "paper", tmp_path / "exact", store, engine, precision="fp32")
-    assert set(exact.rows["precision"]) == {"fp32"}
-    both = reproduce(trial, "paper", tmp_path / "both", store, engine)
-    assert set(both.rows["precision"]) == {"fp32"}  # the more exact of the two
+    assert set(rows_of(trial, store, engine)["precision"]) == {"fp16"} and not (store.root / "runs").exists()
+    assert set(rows_of(trial, store, engine, "fp32")["precision"]) == {"fp32"}
+    assert set(rows_of(trial, store, engine)["precision"]) == {"fp32"}  # the more exact of the two
 
 
 def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engine):
@@ -167,8 +155,7 @@ def test_a_precision_that_cannot_run_here_leaves_the_store_usable(tmp_path, engi
     (cell, *_) = trial.cells("paper")
     begun = RunFolder(store.folder(cell.spec("fp16")))  # what a GPU began and did not finish
     begun.describe(cell.spec("fp16"))
-    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
-    assert set(outcome.rows["precision"]) == {"fp32"}
+    assert set(rows_of(trial, store, engine)["precision"]) == {"fp32"}
 
 
 def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
@@ -179,18 +166,17 @@ def test_a_finished_run_of_a_gpu_is_measured_here(tmp_path, engine):
     folder = RunFolder(store.folder(run.spec))
     folder.describe(run.spec)
     save(folder, run)
-    outcome = reproduce(trial, "paper", tmp_path / "out", store, engine)
-    assert set(outcome.rows["precision"]) == {"fp16"}
+    assert set(rows_of(trial, store, engine)["precision"]) == {"fp16"}
 
 
 def test_a_run_of_someone_elses_network_is_no_obstacle(tmp_path, engine):
     store, trial = Store(tmp_path / "store"), small()
     foreign = trial.cells("paper")[0].spec().to_dict() | {"model": {"kind": "own", "n": 2, "arch": "x", "settings": {}}}
     files.write_json(store.root / "runs" / "x-1" / "run.json", foreign)
-    assert len(reproduce(trial, "paper", tmp_path / "out", store, engine).rows) == 2 * 2 * 5
+    assert len(rows_of(trial, store, engine)) == 2 * 2 * 5
     files.write_json(store.root / "runs" / "y-1" / "run.json", {"format": 1})
     with pytest.raises(files.Damaged, match=r"run\.json does not describe a run"):
-        reproduce(small(seeds=3), "paper", tmp_path / "more", store, engine)
+        rows_of(small(seeds=3), store, engine)
 
 
 def test_a_run_that_another_process_finishes_meanwhile_is_not_trained_again(tmp_path, monkeypatch):
@@ -253,9 +239,8 @@ def test_descriptions_are_read_once_and_again_when_another_process_writes(tmp_pa
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A store with two ensembles, and compiled programs beside them; and the rows that it gives."""
-    folder = tmp_path_factory.mktemp("whole")
-    rows = reproduce(TWO, "paper", folder / "out", Store(folder / "store"), Engine(CPU)).rows
-    return folder / "store", rows
+    folder = tmp_path_factory.mktemp("whole") / "store"
+    return folder, rows_of(TWO, Store(folder), Engine(CPU))
 
 
 TWO = grid_changed(small(archs=("positional", "standard")), programs=True)
@@ -308,15 +293,15 @@ def test_a_damaged_description_is_named_or_its_runs_are_measured_again(whole, tm
     alter(victim, how)
     name = victim.with_suffix(".csv.gz") if how == "no checksum" else victim
     with pytest.warns(UserWarning, match=rf"{name.name} .*Its runs are measured again\.$|{name}: .* again\.$"):
-        outcome = reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
-    pd.testing.assert_frame_equal(outcome.rows, whole[1])
+        rows = rows_of(TWO, store, Engine(CPU))
+    pd.testing.assert_frame_equal(rows, whole[1])
     assert [path.read_bytes() for path in sorted((whole[0] / "rows").iterdir())] == [
         path.read_bytes() for path in sorted((tmp_path / "store" / "rows").iterdir())
     ]
     alter(victim, how)
     shutil.rmtree(store.root / "runs")
     with pytest.raises(files.Damaged, match=name.name):
-        reproduce(TWO, "paper", tmp_path / "out", Store(store.root), Nowhere())
+        rows_of(TWO, Store(store.root), Nowhere())
 
 
 def test_descriptions_that_were_exchanged_are_noticed(whole, tmp_path):
@@ -327,11 +312,11 @@ def test_descriptions_that_were_exchanged_are_noticed(whole, tmp_path):
     files.write_json(one, contents[0] | {"runs": contents[1]["runs"]})
     files.write_json(other, contents[1] | {"runs": contents[0]["runs"]})
     with pytest.raises(files.Damaged, match=r"\.json is damaged: its checksum does not match"):
-        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere(), runs=0)
+        rows_of(TWO, Store(tmp_path / "store"), Nowhere())
     files.write_json(one, contents[1])
     files.write_json(other, contents[0])
     with pytest.raises(files.Damaged, match=r"\.csv\.gz is damaged: its checksum does not match"):
-        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere(), runs=0)
+        rows_of(TWO, Store(tmp_path / "store"), Nowhere())
 
 
 def test_damaged_rows_are_named_or_measured_again(whole, tmp_path):
@@ -340,12 +325,12 @@ def test_damaged_rows_are_named_or_measured_again(whole, tmp_path):
     before = victim.read_bytes()
     victim.write_bytes(before[:-20])
     with pytest.warns(UserWarning, match=rf"{victim.name} is damaged: .* Its runs are measured again\.$"):
-        reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
+        rows_of(TWO, store, Engine(CPU))
     assert victim.read_bytes() == before
     victim.write_bytes(before[:-20])
     shutil.rmtree(store.root / "runs")
     with pytest.raises(files.Damaged, match=rf"{victim.name} is damaged"):
-        reproduce(TWO, "paper", tmp_path / "out", store, Engine(CPU))
+        rows_of(TWO, store, Engine(CPU))
 
 
 @pytest.mark.parametrize(
@@ -361,7 +346,7 @@ def test_rows_that_are_no_table_are_named_whatever_their_checksum(whole, tmp_pat
     files.write_sealed(victim, described)
     victim.with_suffix(".csv.gz").write_bytes(content)
     with pytest.raises(files.Damaged, match=r"\.csv\.gz is damaged: it is not a table"):
-        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere(), runs=0)
+        rows_of(TWO, Store(tmp_path / "store"), Nowhere())
 
 
 def change_a_number(csv):
@@ -392,7 +377,7 @@ def test_damaged_computed_rows_are_computed_again(whole, tmp_path, damage):
         rows, _ = TWO.held("paper", Store(tmp_path / "store")).read()
     pd.testing.assert_frame_equal(rows, whole[1])
     with pytest.warns(UserWarning, match="computed again"):
-        reproduce(TWO, "paper", tmp_path / "out", Store(tmp_path / "store"), Nowhere())
+        rows_of(TWO, Store(tmp_path / "store"), Nowhere())
     assert csv.read_bytes() == before and Store(tmp_path / "store").has_computed(csv.stem)
 
 

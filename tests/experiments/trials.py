@@ -19,5 +19,11 @@ def grid_changed(experiment, **changes):
     return replace(experiment, source=replace(experiment.source, **changes))
 
 
+def rows_of(experiment, store, engine, precision=None, size="paper"):
+    """The rows that ``reproduce`` would draw, trained, measured or computed where the store lacks them."""
+    store.complete(experiment.cells(size), engine, precision)
+    return experiment.held(size, store, precision).read(keep=True)[0]
+
+
 def files_of(folder):
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}

@@ -2,6 +2,7 @@
 
 import pytest
 
+import posattn
 from posattn.explorer import document, of_package
 from posattn.explorer.content import Content
 
@@ -10,6 +11,15 @@ from posattn.explorer.content import Content
 def package():
     """What the page shows without any run of the user's."""
     return of_package()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two members of each of two tasks in one folder."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    config = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
+    posattn.train(["sum", "min", "sum", "min"], config, members=4, samples=20, epochs=1, batch=10, out=folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """What goes on the page: the user's runs, the store's figures, and what is refused, in one sentence."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -15,20 +13,6 @@ from posattn.explorer import of_runs
 from posattn.explorer.content import Content
 
 SHORT = {"samples": 20, "epochs": 1, "batch": 10, "progress": False}
-TINY = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two members of each of two tasks in one folder."""
-    folder = tmp_path_factory.mktemp("runs") / "two"
-    posattn.train(["sum", "min", "sum", "min"], TINY, members=4, out=folder, **SHORT)
-    return folder
-
-
-def told(html):
-    """The page's JSON, as the browser reads it."""
-    return json.loads(html.split('id="content">')[1].split("</script>")[0])
 
 
 def test_members_stand_by_their_task_with_the_program_that_solves_it(trained):
@@ -81,8 +65,8 @@ def test_saved_programs_are_shown_and_stepped_through(tmp_path):
 @pytest.mark.parametrize(("arch", "said"), [("no-encoding", "compares the numbers"), ("misaligned", "sees positions")])
 def test_a_card_says_what_attention_sees(lively, arch, said):
     content = Content()
-    choices = [{"network": content.add(lively(torch.float32, n=3, arch=arch)), "name": ""}]
-    assert said in content.model("mine", arch, "", choices)["about"]
+    choices = [(content.add(lively(torch.float32, n=3, arch=arch)), "")]
+    assert said in content.compare("sum", [3], "mine", arch, "", choices)["about"]
 
 
 def test_an_own_program_of_a_known_name_is_not_compared_with_the_librarys_answers(tmp_path):

@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 
-import posattn
 from posattn import UsageError
 from posattn.explorer import document, explore, of_runs, results
 from posattn.explorer.content import Content
@@ -14,15 +13,6 @@ from posattn.explorer.networks import Packed
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 module = importlib.import_module("posattn.explorer.document")  # the package has the function of that name
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two members of each of two tasks in one folder."""
-    folder = tmp_path_factory.mktemp("runs") / "two"
-    config = posattn.ModelConfig(n=3, layers=1, embed=4, width=4, heads=1)
-    posattn.train(["sum", "min", "sum", "min"], config, members=4, samples=20, epochs=1, batch=10, out=folder)
-    return folder
 
 
 def told(html):

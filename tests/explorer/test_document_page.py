@@ -522,8 +522,7 @@ def test_a_network_without_numbers_is_shown_as_such(visit, lively):
     model = lively(torch.float32, n=3)
     with torch.no_grad():
         model.layers[0].attention.W_Q.weight.fill_(float("nan"))
-    choices = [{"network": content.add(model), "name": "member 0, seed 0, diverged"}]
-    content.compare("sum", [3], "mine", "positional", "", choices)
+    content.compare("sum", [3], "mine", "positional", "", [(content.add(model), "member 0, seed 0, diverged")])
     shown = visit(content)
     assert shown.locator(".score strong").inner_text() == "–"
     assert shown.locator("#answer-table tr:last-child td").all_inner_texts() == ["–"] * 4

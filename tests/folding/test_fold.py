@@ -81,7 +81,7 @@ def test_folded_equals_plain_with_few_layers(lively, arch, bias, layers):
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("encoding", ["binary", "sinusoidal"])
 def test_folded_equals_plain_with_other_heads_and_encodings(lively, arch, heads, encoding):
-    own = {"encoding": encoding} if ARCHITECTURES[arch].reads_encodings else {}
+    own = {} if arch == "rope-only" else {"encoding": encoding}  # which reads none
     compare([lively(n=7, arch=arch, heads=heads, **own, d_k=5, embed=33, width=13)], k=7)
 
 

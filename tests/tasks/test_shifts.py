@@ -100,7 +100,6 @@ def test_a_list_depends_on_its_seed_and_index_alone(name):
     assert (x == sample_shift(name, 300, 7, seed=3)).double().mean() < (
         0.7 if name == "sparse" else 0.01
     )  # (3/4)² zeros
-    assert SHIFTS[name].__doc__ and "\n" not in SHIFTS[name].__doc__
 
 
 def test_distributions_share_no_numbers_but_those_of_training():

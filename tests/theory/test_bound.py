@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import posattn
 from posattn.guarantees import certify_model, features_of, network_of
-from posattn.theory.bound import evaluate_bound, in_digits, layer_constants
+from posattn.theory.bound import GeneralizationBound, in_digits, layer_constants
 from posattn.theory.matrices import ClassNorms, norm_table, row_norm, spectral, two_one
 
 NORMS = ClassNorms(L=3, H=2, n=5, d=7, d_P=4, B_2=1.5, B_21=3.0, B_w=0.8, B_QK=2.0, B_X=1.7, B_P=1.2)
@@ -93,7 +93,7 @@ def by_the_proof(norms, m, delta, cap, outputs, kind="positional", layer_norm=Fa
 @pytest.mark.parametrize("m", [100, 30_000, 10**40])
 def test_the_bound_is_the_proofs_arithmetic(m, kind, layer_norm):
     for norms in (NORMS, replace(NORMS, L_sigma=1.3), replace(NORMS, L=1), replace(NORMS, B_QK=0.0)):
-        found = evaluate_bound(norms, m, kind, delta=0.01, cap=2.5, outputs=4, layer_norm=layer_norm)
+        found = GeneralizationBound(norms, m, kind, delta=0.01, cap=2.5, outputs=4, layer_norm=layer_norm)
         assert found.gap == pytest.approx(by_the_proof(norms, m, 0.01, 2.5, 4, kind, layer_norm), rel=1e-9)
         assert found.gap == pytest.approx(10**found.log10_gap) and found.gap == found.complexity + found.confidence
 
@@ -101,8 +101,8 @@ def test_the_bound_is_the_proofs_arithmetic(m, kind, layer_norm):
 def test_outputs_share_delta():
     """Each of k outputs is off with a probability of δ/k, so one of them with δ: the confidence is that of one at δ/k."""
     for k in (1, 8, 50):
-        assert evaluate_bound(NORMS, 500, delta=0.08, outputs=k).confidence == pytest.approx(
-            evaluate_bound(NORMS, 500, delta=0.08 / k).confidence
+        assert GeneralizationBound(NORMS, 500, delta=0.08, outputs=k).confidence == pytest.approx(
+            GeneralizationBound(NORMS, 500, delta=0.08 / k).confidence
         )
     model = posattn.Transformer(posattn.ModelConfig(5, embed=4, width=4))
     assert posattn.generalization_bound(model, samples=500).outputs == 5  # not the scratchpad's
@@ -117,7 +117,7 @@ def test_a_model_in_float64_has_the_same_bound_without_a_warning():
 
 
 def test_the_constants_are_shown_and_are_those_of_the_proof():
-    shown = evaluate_bound(NORMS, 100).constants().set_index("layer")
+    shown = GeneralizationBound(NORMS, 100).constants().set_index("layer")
     growth = NORMS.B_2**2 * math.sqrt(1 + NORMS.H * NORMS.B_2**2)
     for l in (1, 2, 3):
         own = {name.removeprefix("log10 "): 10**value for name, value in shown.loc[l].items()}
@@ -125,12 +125,12 @@ def test_the_constants_are_shown_and_are_those_of_the_proof():
         assert own["α"] == pytest.approx(growth ** (3 - l)) and own["β"] == pytest.approx(1.5)
         assert own["γ"] == pytest.approx(2 * math.sqrt(2) * 1.5**3 * own["R"] * 1.2)
         assert own["η"] == pytest.approx(math.sqrt(2) * 1.5**2) and own["Λ"] == pytest.approx(growth)
-    assert (evaluate_bound(NORMS, 100, layer_norm=True).constants()["log10 B"] == 0).all()
+    assert (GeneralizationBound(NORMS, 100, layer_norm=True).constants()["log10 B"] == 0).all()
 
 
 @pytest.mark.parametrize("layers", [3, 900])
 def test_it_prints_in_one_line(layers):
-    found = evaluate_bound(replace(NORMS, L=layers), 30_000, layer_norm=layers == 3)
+    found = GeneralizationBound(replace(NORMS, L=layers), 30_000, layer_norm=layers == 3)
     assert len(repr(found)) < 160 and repr(found) == str(found) and "\n" not in repr(found)
     assert f"{layers} layers of positional" in repr(found) and "vacuous" in repr(found)
     if layers == 3:
@@ -144,7 +144,7 @@ def test_numbers_by_their_logarithm_are_written_as_floats_are(log10):
 
 
 def test_shares_add_up_and_the_split_of_epsilon_is_feasible():
-    table = evaluate_bound(NORMS, 1000).table()
+    table = GeneralizationBound(NORMS, 1000).table()
     assert table["share"].sum() == pytest.approx(1)
     assert (10 ** (table["log10 ε_i/ε"] + table["log10 b"])).sum() == pytest.approx(1)
     assert set(table["layer"]) == {0, 1, 2, 3} and len(table) == 1 + 3 * 4
@@ -155,7 +155,7 @@ def test_scaling_queries_and_keys_by_t_costs_at_most_t_squared_at_any_depth(t, l
     """M grows by t², and with it B_QK and at most B_{2,1}."""
     norms = replace(NORMS, L=layers)
     scaled = replace(norms, B_21=norms.B_21 * t**2, B_QK=norms.B_QK * t**2)
-    before, after = (evaluate_bound(each, 1e5, layer_norm=layer_norm).log10_gap for each in (norms, scaled))
+    before, after = (GeneralizationBound(each, 1e5, layer_norm=layer_norm).log10_gap for each in (norms, scaled))
     assert before <= after + 1e-12 <= before + 2 * math.log10(t) + 1e-9
 
 
@@ -167,7 +167,7 @@ def test_the_self_attention_bound_grows_like_t_to_the_twice_depth(layers, layer_
 
     def at(t):
         scaled = replace(norms, B_21=norms.B_21 * t**2, B_QK=norms.B_QK * t**2)
-        return evaluate_bound(scaled, 1e5, "self-attention", layer_norm=layer_norm).log_cover / (2 * math.log(10))
+        return GeneralizationBound(scaled, 1e5, "self-attention", layer_norm=layer_norm).log_cover / (2 * math.log(10))
 
     assert at(1e6) - at(1e5) == pytest.approx(2 * layers, rel=1e-3)
 
@@ -195,21 +195,21 @@ def test_without_queries_and_keys_self_attention_costs_what_positional_does():
 
 @given(st.floats(0.01, 1e6), st.sampled_from(["positional", "self-attention"]), st.booleans())
 def test_samples_needed_are_enough_and_no_fewer_are(gap, kind, layer_norm):
-    found = evaluate_bound(NORMS, 100, kind, layer_norm=layer_norm)
+    found = GeneralizationBound(NORMS, 100, kind, layer_norm=layer_norm)
     m = found.samples_for(gap)
-    assert evaluate_bound(NORMS, m, kind, layer_norm=layer_norm).gap <= gap * (1 + 1e-6)
+    assert GeneralizationBound(NORMS, m, kind, layer_norm=layer_norm).gap <= gap * (1 + 1e-6)
     fewer = max(2, m * 0.99 - 1)
-    assert m == 2 or evaluate_bound(NORMS, fewer, kind, layer_norm=layer_norm).gap > gap
+    assert m == 2 or GeneralizationBound(NORMS, fewer, kind, layer_norm=layer_norm).gap > gap
 
 
 def test_more_samples_and_layer_normalisation_tighten_and_more_outputs_loosen():
-    gap = evaluate_bound(NORMS, 1e6).gap
-    assert evaluate_bound(NORMS, 1e7).gap < gap and evaluate_bound(NORMS, 1e6, layer_norm=True).gap < gap
-    assert evaluate_bound(NORMS, 1e6, outputs=50).gap > gap and evaluate_bound(NORMS, 1e6, "self-attention").gap > gap
+    gap = GeneralizationBound(NORMS, 1e6).gap
+    assert GeneralizationBound(NORMS, 1e7).gap < gap and GeneralizationBound(NORMS, 1e6, layer_norm=True).gap < gap
+    assert GeneralizationBound(NORMS, 1e6, outputs=50).gap > gap and GeneralizationBound(NORMS, 1e6, "self-attention").gap > gap
 
 
 def test_astronomic_bounds_are_infinite_and_have_a_logarithm():
-    found = evaluate_bound(replace(NORMS, L=900), 1000)
+    found = GeneralizationBound(replace(NORMS, L=900), 1000)
     assert (
         found.gap == math.inf and 500 < found.log10_gap < 1e5 and found.vacuous and found.samples_for(0.1) == math.inf
     )

@@ -16,25 +16,8 @@ import torch
 import posattn
 from posattn import cli
 
-COMMAND = [
-    *(
-        "train",
-        "sum",
-        "--n",
-        "3",
-        "--embed",
-        "8",
-        "--width",
-        "8",
-        "--samples",
-        "60",
-        "--batch",
-        "20",
-        "--epochs",
-        "60",
-    ),
-    *("--members", "2", "--device", "cpu"),
-]
+OPTIONS = "--n 3 --embed 8 --width 8 --samples 60 --batch 20 --epochs 60 --members 2 --device cpu"
+COMMAND = ["train", "sum", *OPTIONS.split()]
 
 # The command leaves fields of ModelConfig at None, which their types do not say.
 

@@ -148,8 +148,6 @@ def test_a_network_of_other_tokens_is_refused():
         RunSpec(posattn.ModelConfig(9), posattn.Recipe(), member)
     with pytest.raises(UsageError, match=r"^variable_length is True; the task khop has one length only\.$"):
         RunSpec(LETTERS, posattn.Recipe(), member, variable_length=True)
-    with pytest.raises(UsageError, match="n is 9; prompts whose tokens are 'prompts' have 23 positions"):
-        posattn.train("mixed-min", posattn.TokenConfig(9, tokens="prompts"), **QUICK)
 
 
 def test_a_network_whose_relus_are_off_is_called_dead(monkeypatch, hops):

@@ -170,10 +170,11 @@ def test_altered_results_are_refused(copied, name):
         posattn.load(copied)
 
 
-@pytest.mark.parametrize("content", [None, ""])
-def test_a_lost_history_ends_in_a_sentence(copied, content):
-    (copied / "history.csv").unlink() if content is None else (copied / "history.csv").write_text(content)
-    with pytest.raises((UsageError, OSError), match=r"history\.csv"):
+@pytest.mark.parametrize("left", [None, 0, -5])
+def test_a_lost_or_truncated_history_ends_in_a_sentence(copied, left):
+    history = copied / "history.csv"
+    history.unlink() if left is None else history.write_bytes(history.read_bytes()[:left])
+    with pytest.raises(Damaged, match=r"history\.csv"):
         posattn.load(copied)
 
 
@@ -250,14 +251,6 @@ def test_training_does_not_begin_with_an_unfinished_run_and_goes_on_with_it(half
     finished = train_spec(spec, torch.device("cpu"), held.path)
     alone = train_spec(spec, torch.device("cpu"))
     assert torch.equal(finished.parameters.flat, alone.parameters.flat) and "unfinished" not in finished.result
-
-
-def test_a_truncated_history_is_named(tmp_path):
-    posattn.train("sum", TINY, out=tmp_path, **SHORT)
-    history = tmp_path / "history.csv"
-    history.write_bytes(history.read_bytes()[:-5])
-    with pytest.raises(Damaged, match=r"history\.csv is damaged"):
-        posattn.load(tmp_path)
 
 
 def test_errors_are_those_of_the_network_and_not_of_the_truth():
