@@ -219,9 +219,10 @@ Question = tuple[Callable[[Any], bool], str]  # a test of a configuration, and w
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
 _READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
-_IS_TRAINED: Question = (lambda c: c.trainable, "is a compiled program")
+_IS_TRAINED: Question = (lambda c: c.trainable and c.kind != "program", "is a compiled program")
 _HAS_MATRICES: Question = (lambda c: c.kind != "selection", "has indices in place of queries and keys (sparse)")
 _ASKS_NO_LENGTH: Question = (lambda c: not c.lengths, "is told the length of its list")
+_HAS_A_PAGE: Question = (lambda c: c.kind != "program", "is a compiled program that was trained on")
 _HAS_LENGTH: Question = (lambda c: not c.any_length, "is for lists of every length")
 _TAKES_EVERY: Question = (lambda c: c.any_length, "is for lists of up to {0.n} numbers only")
 _LOOPS: Question = (lambda c: c.kind == "looped", "has no loops")
@@ -259,7 +260,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
     "show": (
         "the explorer shows Transformers of lists of numbers with fixed encodings",
-        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES, _ASKS_NO_LENGTH),
+        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES, _ASKS_NO_LENGTH, _HAS_A_PAGE),
     ),
     "bound": (
         "the bound is for networks that are trained on lists of up to n numbers",

@@ -19,6 +19,7 @@ from posattn import ARCHITECTURES, Frozen, GraphConfig, LoopedConfig, ModelConfi
 from posattn.baselines.gnn import GRAPHS
 from posattn.compiled_run import save as save_program
 from posattn.compiler.compiled_model import CompiledConfig
+from posattn.compiler.program_network import ProgramConfig
 from posattn.compiler.selection import SelectionConfig
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES, AnyLengthConfig
@@ -248,6 +249,7 @@ NETWORKS["compiled"] = CompiledConfig(4, layers=1, heads=1, embed=2, d_v=1, mlp=
 NETWORKS["sparse"] = SelectionConfig(
     4, layers=1, heads=1, embed=2, d_v=1, mlp=((2,),), bounds=((0.0, 1.0),), hardmax=True, entries=((1, 1),), uses=(0,)
 )
+NETWORKS["program"] = ProgramConfig(4, layers=1, heads=1, embed=2, d_v=1, mlp=((2,),), bounds=((0.0, 1.0),))
 NETWORKS |= {arch: GraphConfig(4, arch) for arch in ("gcn", "gat")}
 NETWORKS["one's own"] = own_network("mine", lambda n: torch.nn.Linear(n, n))(n=4)
 TABLE = """
@@ -273,6 +275,7 @@ no-encoding, any length    -      -       x      x      -       -       -       
 rope-only, any length      -      -       x      x      -       -       -         -            x            -
 compiled                   -      -       x      x      -       -       x         x            -            -
 sparse                     -      -       x      -      -       -       x         -            -            -
+program                    -      -       x      -      -       -       x         x            -            -
 gcn                        -      -       -      -      -       -       -         -            -            -
 gat                        -      -       -      -      -       -       -         -            -            -
 one's own                  -      -       -      -      -       -       -         -            -            -
