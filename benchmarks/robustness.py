@@ -313,7 +313,6 @@ BASES = {
     "reproduce": ["ood-probability", "--scale", "smoke", "--store", "fresh"],
     "report": ["--store", "store", "--out", "report.html"],
     "explore": ["run", "--store", "store", "--out", "page.html"],
-    "gpt2": ["mixed-min", "--checkpoint", "tiny", "--samples", "4", "--epochs", "1", "--test-samples", "2", "--scales", "1"],
 }  # fmt: skip
 
 
@@ -479,7 +478,6 @@ def sizes(count: int, chance: random.Random) -> Iterator[tuple[str, str, Ending]
         "graph": [("--samples",)],
         "export": [("--length",)],
         "ood-probability": [("--samples",), ("--n",)],
-        "gpt2": [("--samples",), ("--test-samples",)],
         "compile": [("--machines",), ("--samples", "--check")],
         "bound": [("--samples",)],
     }

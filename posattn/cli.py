@@ -84,7 +84,7 @@ def options(
 
 
 # Help lists the verbs in this order: what most people want first, the theory last.
-VERBS = ["train", "evaluate", "predict", "export", "reproduce", "report", "explore", "compile", "graph", "gpt2", "bound"]
+VERBS = ["train", "evaluate", "predict", "export", "reproduce", "report", "explore", "compile", "graph", "bound"]
 VERBS += ["certify", "ood-probability"]
 
 for verb in VERBS:

@@ -143,7 +143,7 @@ class Evaluation:
         rows = []
         for scale in _factors(scales):
             x = self._samples(lengths[-1:], 8).draw(lengths[-1], scale)
-            y, out = self.targets(x), self.predict(x)
+            y, out = self._truth(x) if x.is_floating_point() else self.targets(x), self.predict(x)
             for about in self._rows({"scale": scale}, {}):
                 own = about["member"]
                 rows += [about | row for row in measure(x[own], y[own], out[own])]
@@ -164,7 +164,7 @@ class Evaluation:
         """The targets for ``x`` as training has them."""
         return self._by_task(lambda name, own: task(name).target(x[own]))
 
-    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b k"]:
+    def _truth(self, x: Float[Tensor, "M b k"]) -> Float64[Tensor, "M b out"]:
         """The targets in float64: a float32 sum of a million numbers may be further off than a network's answer."""
         place = _place_of_truth(x.shape[-1], self.device)
         return self._by_task(lambda name, own: exact_answers(task(name), x[own].to(place)))
@@ -272,7 +272,7 @@ def row_metrics(name: str) -> tuple[str, ...]:
     return tuple(ROW_NAMES.get(metric, metric) for metric in scores_of(name).metrics)
 
 
-def exact_answers(row: Task, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead k"]:
+def exact_answers(row: Task, x: Float[Tensor, "*lead k"]) -> Float64[Tensor, "*lead out"]:
     """The task's targets in float64, computed in float64 if the task can."""
     try:
         return row.target(x.double()).double()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, flag, whole
+from posattn.errors import UsageError, choice, flag, instance, whole
 from posattn.network import KINDS_BY_ARCH, OBJECTS, NetworkConfig, check_input, network_class
 
 State = Float[Tensor, "*batch N d"]  # X
@@ -223,7 +223,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Any):
         super().__init__()
-        config.require_room()
+        instance("config", config, NetworkConfig, "a ModelConfig").require_room()
         self.config = config
         self.encoder = nn.Linear(config.input_dim, config.embed, bias=config.bias)
         self.layers = nn.ModuleList(self._layer(index) for index in range(config.layers))

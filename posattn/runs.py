@@ -82,6 +82,11 @@ class AnyRun(ABC):
             )
         return task(name)
 
+    def reader(self, member: int = 0) -> Task:
+        """What reads texts for a member, and says what is right for them."""
+        self.check_member(member)
+        return self.task_of(member)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns of numbers that ``evaluate`` gives."""
@@ -105,8 +110,8 @@ class AnyRun(ABC):
         self.check_member(member)
         return self.task_of(member).target(x)
 
-    def examples(self) -> Tensor | None:
-        """Lists to check an exported network with, where random ones will not do."""
+    def examples(self, length: int | None = None) -> Tensor | None:
+        """Lists to check an exported network with, where random ones will not do; of the networks' own length by default."""
         return None
 
     def too_short(self, length: int) -> str | None:
@@ -250,9 +255,8 @@ def result_rows(values: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
 
 
 def tokens_of(run: AnyRun, member: int, text: str) -> tuple[TokenTask, Tensor]:
-    """The task of one network, and a sequence (khop) or a prompt (mixed) as the network reads it."""
-    run.check_member(member)
-    asked = run.task_of(member)
+    """What reads texts for one network, and a sequence (khop) or a prompt (mixed) as the network reads it."""
+    asked = run.reader(member)
     if not isinstance(asked, TokenTask):
         raise UsageError(f"the task {asked.name} has no tokens.")
     return asked, asked.laid_out(asked.encode(text), run.config.n)

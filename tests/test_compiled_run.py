@@ -82,7 +82,7 @@ def test_an_altered_description_is_refused(both, tmp_path, change):
         posattn.load(tmp_path / "own")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "mixed"])
 def test_every_program_that_an_earlier_version_saved_loads(tmp_path, name):
     save(compile_program(name, 2), tmp_path / "own")
     unseal(tmp_path / "own")

@@ -8,7 +8,6 @@ import torch
 import posattn
 from posattn import ModelConfig, UsageError
 from posattn.baselines import gpt2
-from posattn.experiments.gpt2_comparison import Comparison, compare
 from posattn.export import to_torch
 from posattn.graphs.reports import pretrained_report
 from posattn.tasks import sample_lists, sample_shift
@@ -34,8 +33,6 @@ def little(monkeypatch):
          "samples is 9; so many lists of 10+ .*"),
         (("graph", "--pretrained", "sort", "--samples", BILLION), "samples is 10+; the effects on so many lists"),
         (("ood-probability", "--n", 10**12), "count is 1; so many lists of 10+ numbers"),
-        (("gpt2", "mixed-min", "--samples", BILLION), "samples is 10+; the texts of so many prompts"),
-        (("gpt2", "mixed-min", "--test-samples", BILLION), "test_samples is 10+; the texts of so many prompts"),
         (("compile", "prefix-sum", "--check", "--samples", BILLION), "samples is 10+; the states of .* for so many inputs"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -60,7 +57,7 @@ def test_commands_refuse_what_no_memory_holds(arguments, told, posattn_command):
         (lambda: posattn.PositionalAttention(10**6, 64, d_k=10**6), "the weights of n_positions = 1000000, .*"),
         (lambda: pretrained_report("sort", "positional", 0.3, "effect", BILLION), "samples is .*"),
         (lambda: gpt2.evaluate(gpt2.FineTuning("mixed-min"), None, None, 0, [1], BILLION), "samples is .*"),
-        (lambda: compare(Comparison(gpt2.FineTuning("mixed-min"), samples=BILLION), None, None), "test_samples is .*"),
+        (lambda: gpt2.fine_tune(gpt2.FineTuning("mixed-min", samples=BILLION), None, None, 0, None), "samples is .*"),
     ],
 )  # fmt: skip
 def test_python_refuses_it_with_the_same_sentence(call, told):

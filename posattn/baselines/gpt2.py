@@ -37,6 +37,10 @@ _PROMPT = 300  # bytes of its text and tensors, at least
 _NEW_TOKENS = 12  # an answer has six characters
 
 
+class NotHere(UsageError):
+    """A checkpoint or a library that this machine does not have."""
+
+
 @dataclass(frozen=True)
 class FineTuning:
     """What determines a fine-tuned GPT-2. The paper gives samples and epochs; the rest is transformers' usual.
@@ -95,7 +99,7 @@ def checkpoint(settings: FineTuning, seed: int = 0) -> tuple[Any, Any]:
         raise UsageError(
             f"checkpoint is {name!r}; the folder must hold a GPT-2 as save_pretrained leaves it, in safetensors."
         )
-    raise UsageError(
+    raise NotHere(
         f"checkpoint is {name!r}, which is no folder, not in the cache and cannot be downloaded here; on a machine with a "
         f"connection run hf download {name} --local-dir FOLDER, copy the folder here and give --checkpoint FOLDER."
     )
@@ -223,7 +227,7 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(f"{name} is not installed; install it with pip install 'posattn[gpt2]'.") from error
+        raise NotHere(f"{name} is not installed; install it with pip install 'posattn[gpt2]'.") from error
 
 
 @contextlib.contextmanager

@@ -28,11 +28,14 @@ def command(
         None, help="Train this series now; may be given several times. With all: where there is one."
     ),
     runs: int | None = Option(None, help="Train this many runs per point now (default all; 0 draws what is there)."),
+    checkpoint: str | None = Option(None, help="Of gpt2: a folder that holds a GPT-2, or its name on the hub."),
     show_list: bool = Option(False, "--list", help="List the experiments."),
     as_json: bool = Option(False, "--json", help="Print the medians as JSON, one object per experiment."),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
+    from posattn.baselines.gpt2 import NotHere
     from posattn.experiments import NothingStored, Store, engine_named, experiments_named, having, reproduce
+    from posattn.experiments.gpt2_comparison import with_checkpoint
 
     if show_list or name is None:
         return _list(scale, device)
@@ -41,12 +44,14 @@ def command(
         print(line, flush=True, file=sys.stderr if as_json else None)
 
     chosen, held = experiments_named(name), Store(store)
+    if checkpoint is not None:
+        chosen = with_checkpoint(chosen, checkpoint)
     runner = engine_named(engine, announce, device, address, gpus_per_task, cpus_per_task)
     for each, own in having(chosen, only or (), scale):
         folder = out / each.name if out and name == "all" else out or Path("out") / f"{each.name}-{scale}"
         try:
             outcome = reproduce(each, scale, folder, held, runner, precision, own, runs)
-        except NothingStored as error:
+        except (NothingStored, NotHere) as error:
             if name != "all":
                 raise
             announce(f"{each.name}: {error}")
@@ -85,8 +90,10 @@ def _show(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
     print(f"{experiment.name}: {experiment.title}")
     for title, table in outcome.tables:
         console.print_frame(title, table.reset_index())
-    ended = outcome.rows.drop_duplicates("run").query("arch != 'compiled'")["status"]
-    if len(ended) < (declared := len(experiment.cells(scale))):
+    cells = experiment.cells(scale)
+    trained = outcome.rows["arch"].isin({cell.model.arch for cell in cells})  # neither compiled nor fine-tuned
+    ended = outcome.rows[trained].drop_duplicates("run")["status"]
+    if len(ended) < (declared := len(cells)):
         print(f"{len(ended)} of {declared} runs are there; of what has none, nothing is drawn, or a dash.")
     if failed := int((ended != "ok").sum()):
         print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")

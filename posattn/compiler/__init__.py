@@ -13,7 +13,8 @@ room.py              how large a network will be, and whether it fits into memor
 selection.py         the same network without its large matrices
 program_network.py   the same network with weights that training may change
 letters.py           compiled programs for the task khop on sequences of tokens
-programs.py          the library's programs; library.py has them by name
+programs.py          the library's programs, with k-hop by scans in scan_programs.py; library.py has them by name
+prompt_programs.py   the program of mixed-type prompts, and the compiled one on prompts
 remarks/             what only shows a remark of the paper
 """
 

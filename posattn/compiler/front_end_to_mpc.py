@@ -117,15 +117,11 @@ class _Plan:
         found = self.values(r, machine)
         messages = []
         for number, own in enumerate(self.own(r + 1), start=1):
-            messages.append(Message(machine.me, self._padded([number, *(found[value] for value in own)])))
+            messages.append(Message(machine.me, [number, *(found[value] for value in own)]))
         for number, sent in enumerate(self.tracing.parts[r].sent):
             to, when, *words = (_of(found, value) for value in (sent.to, sent.when, *sent.words))
-            tag = machine.me + self.tag(r, number, 0)
-            messages.append(Message(to, self._padded([tag, *words]), when))
+            messages.append(Message(to, [machine.me + self.tag(r, number, 0), *words], when))
         return messages
-
-    def _padded(self, words: list[Any]) -> list[Any]:
-        return [*words, *[0.0] * (self.longest - len(words))]
 
     def checks(self, r: int, machine: Machine) -> list[Expression]:
         """By how much whole numbers leave the ranges that round r states for them."""

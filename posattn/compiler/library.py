@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from posattn import files
-from posattn.compiler import programs
+from posattn.compiler import programs, prompt_programs, scan_programs
 from posattn.compiler.function_programs import Program
 from posattn.compiler.remarks import attention_program
 from posattn.errors import choice
 
-MODULES = (programs, attention_program)
+MODULES = (programs, scan_programs, attention_program, prompt_programs)
 
 
 def _in(found: dict[str, Any]) -> list[Program]:
@@ -21,7 +21,7 @@ PROGRAMS: dict[str, Program] = {row.name: row for module in MODULES for row in _
 
 def solving(task: str) -> Program | None:
     """The first program of the library that solves a task."""
-    return next((row for row in PROGRAMS.values() if row.task == task), None)
+    return next((row for row in PROGRAMS.values() if task in row.tasks), None)
 
 
 def program(name: str) -> Program:

@@ -24,11 +24,14 @@ class ProgramConfig(CompiledConfig):
 
     kind: ClassVar[str] = "program"
     arch: ClassVar[str] = "program"
+    trainable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hardmax:
             raise UsageError("hardmax is True; hardmax has no gradient, so compile with epsilon to train on (softmax).")
+        if self.lengths:
+            raise UsageError("lengths is True; a program that trains on is for lists of one length.")
         for field in ("inputs", "outputs"):
             if getattr(self, field) != 1:
                 raise UsageError(f"{field} is {getattr(self, field)}; tasks of lists have 1 number per position.")

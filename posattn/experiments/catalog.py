@@ -18,6 +18,8 @@ from posattn.experiments.diagrams import Diagrams, diagram_rows
 from posattn.experiments.discrepancy_study import discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.gap_study import GapPanels, Gaps
+from posattn.experiments.gpt2_comparison import METRICS, FineTunings
+from posattn.experiments.hop_study import BesideTables
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.experiments.ood_study import Contours, ood_probability_rows
 from posattn.pretrained import COMPARED
@@ -86,10 +88,16 @@ _HOPS = tuple(
 )
 
 
-def _khop(layers: tuple[int, ...] = (8,), samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
+def _khop(
+    layers: tuple[int, ...] = (8,),
+    samples: tuple[int, ...] = (50_000,),
+    lines: tuple[Series, ...] = LETTERS,
+    kind: type[Grid] = Grid,
+    **own: Any,
+) -> Grid:
     """Networks of letters. A sequence of 30 costs as much as ten lists of 8, so the smaller sizes have fewer."""
     fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
-    return Grid(("khop",), LETTERS, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
+    return kind(("khop",), lines, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
 
 def _mixed(samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
@@ -263,9 +271,19 @@ _LIST = (
         Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(
+        "khop-scan", "Figures 3, 5, beyond the paper", "k-hop induction heads by scans",
+        _khop(lines=LETTERS[:2], kind=BesideTables, measure=Scales((1, 2))),
+        Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
+    ),
+    Experiment(
         "mixed-scale", "Figure 6", "mixed-type prompts against the scale of the values",
         _mixed(),
         Lines(views=(View(""), View("", metric="mape"))),
+    ),
+    Experiment(
+        "compiled-mixed", "Figure 6, beyond the paper", "mixed-type prompts, with the compiled program",
+        _mixed(programs=True),
+        Lines(views=(View(""), View("", metric="closeness"))),
     ),
     Experiment(
         "mixed-samples", "Figures 31-33", "mixed-type prompts against training prompts",
@@ -279,6 +297,11 @@ _LIST = (
                 ("scale 10", {"split": "test", "scale": 10}),
             )
         )),
+    ),
+    Experiment(
+        "gpt2", "Figure 34", "a fine-tuned GPT-2 on mixed-type prompts as text",
+        FineTunings(replace(_mixed(), tasks=("mixed-min", "mixed-sum", "mixed-multitask"), series=PROMPTS[:1])),
+        Lines(views=tuple(View("", metric=metric) for metric in METRICS)),
     ),
 )
 # fmt: on

@@ -16,7 +16,7 @@ LABEL = "compiled"
 
 @cache
 def compiled_run(program: str, n: int) -> CompiledRun:
-    """A program of the library, compiled for lists of n numbers or sequences of n tokens.
+    """A program of the library, compiled for lists of n numbers, or for sequences or prompts of n tokens.
 
     A sequence is the hop count and then letters, and has a machine for each letter.
     """
@@ -26,6 +26,6 @@ def compiled_run(program: str, n: int) -> CompiledRun:
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
     """Rows per task that a program solves, and length; of several programs for a task the first of the library is taken."""
-    programs = [row.name for row in map(solving, tasks) if row is not None]
-    tables = [measure.rows(compiled_run(name, n)) for n in lengths for name in programs]
-    return pd.concat(tables, ignore_index=True).assign(series=LABEL)
+    programs = dict.fromkeys(row.name for row in map(solving, tasks) if row is not None)
+    rows = pd.concat([measure.rows(compiled_run(name, n)) for n in lengths for name in programs], ignore_index=True)
+    return rows[rows["task"].isin(tasks)].assign(series=LABEL)

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+import torch
 
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments.cells import Cell, Series
@@ -52,6 +53,11 @@ class Source:
         """The runs to train, if any."""
         choice("scale", size, SIZES)
         return []
+
+    def prepare(
+        self, size: str, store: Store, runs: int | None, device: torch.device, announce: Callable[[str], None]
+    ) -> None:
+        """Puts rows into the store that are neither of trained runs nor quick to compute; ``runs`` as for ``reproduce``."""
 
     def check(self, figure: Lines) -> None:
         """Raises if the figure shows something that this source does not measure."""

@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from posattn import files
+from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
@@ -133,6 +134,9 @@ def reproduce(
         )
     _claim(out, experiment.name, size)
     chosen = [cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)]
+    if not only:
+        here = engine.device if isinstance(engine, Engine) else pick_device(None)
+        experiment.source.prepare(size, store, runs, here, getattr(engine, "announce", lambda line: None))
     store.complete(chosen, engine, precision)
     rows, ensembles = experiment.held(size, store, precision).read(keep=True)
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name

@@ -1,120 +1,144 @@
-"""Figure 34: a fine-tuned GPT-2 on the prompts of a mixed task, and a trained Transformer beside it on the same prompts.
+"""Figure 34: GPT-2 fine-tuned on the prompts of mixed tasks as text, beside trained networks on the same prompts.
 
-out/gpt2.json           what is compared: settings, scales, numbers of prompts
-out/trial-SEED.csv      what one fine-tuning gave at every scale; a trial that is there is not repeated
-out/rows.csv, gpt2.*    all rows, figure, tables, as every experiment leaves them
+A *trial* is one fine-tuning, of a task and a seed. The store keeps its rows once it is done, and no trial is repeated.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 
-from posattn import files
 from posattn.baselines import gpt2
-from posattn.errors import UsageError, instance, several, whole
-from posattn.experiments.figures import Lines, View
-from posattn.experiments.report import Shown
-from posattn.experiments.rows import read_rows, result_rows
-from posattn.runs import AnyRun, load
+from posattn.errors import UsageError
+from posattn.experiments.cells import Cell
+from posattn.experiments.declaration import Experiment, Grid, Held, Source
+from posattn.experiments.rows import result_rows
+from posattn.experiments.store import Store, digest
 from posattn.tasks.prompts import POSITIONS
-from posattn.tasks.sampling import factor
-from posattn.tokens import TokenConfig
 
 METRICS = ("mse", "mape", "unparsed")
-FIGURE = Lines(views=tuple(View("", metric=metric) for metric in METRICS))
-_MOST_TRIALS = 1000  # fine-tunings that anyone can wait for
+_LARGE, _SMALL_RATE = "gpt2-large", 1e-3  # the paper's checkpoint, and the learning rate of a network without one
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Fine-tunings of one kind, a trial for each seed from 0, tested on ``samples`` prompts at every scale."""
+class _Trials:
+    """How many trials a task has, how many prompts and epochs each trains for, and on how many prompts a scale it is tested."""
 
-    settings: gpt2.FineTuning
-    trials: int = 1
-    scales: tuple[float, ...] = tuple(range(1, 11))
-    samples: int = 1000
-
-    def __post_init__(self) -> None:
-        instance("settings", self.settings, gpt2.FineTuning, "a FineTuning")
-        whole("runs", self.trials, most=_MOST_TRIALS)
-        whole("test_samples", self.samples)
-        for scale in several("scales", self.scales):
-            factor(scale)
-        if not len(self.scales):
-            raise UsageError("scales is empty; give at least one number above 0.")
-
-    def describe(self) -> dict[str, object]:
-        """What all trials share."""
-        return asdict(self.settings) | {"scales": [float(scale) for scale in self.scales], "test_samples": self.samples}
+    seeds: int
+    samples: int
+    epochs: int
+    test_samples: int
 
 
-def compare(
-    what: Comparison,
-    out: Path,
-    device: torch.device,
-    against: Sequence[Path] = (),
-    announce: Callable[[str], None] = lambda line: None,
-) -> Shown:
-    """Runs the trials that ``out`` lacks, and writes all rows, ``gpt2.png`` and tables; ``against`` are folders of runs."""
-    gpt2.require_room_for_prompts("samples", what.settings.samples)
-    gpt2.require_room_for_prompts("test_samples", what.samples)
-    beside = [_beside(folder, what.settings.task) for folder in against]
-    described = out / "gpt2.json"
-    if described.exists():
-        if files.read_json(described) != what.describe():
-            raise UsageError(f"out is {str(out)!r}, which holds a comparison with other settings; give another folder.")
-    else:
-        files.check_new(out, described.name)
-    for seed in range(what.trials):
-        if not (out / f"trial-{seed}.csv").exists():
-            _trial(what, seed, out, device, announce)
-    trials = [read_rows(path, files.read(path)) for path in sorted(out.glob("trial-*.csv"))]
-    others = [run.rows(run.evaluate(what.scales, what.samples), "gpt2").assign(series=_called(run)) for run in beside]
-    shown = Shown(FIGURE, pd.concat([*trials, *others], ignore_index=True))
-    shown.write(out / "gpt2")
-    return shown
+_AT = {"smoke": _Trials(1, 16, 1, 4), "quick": _Trials(3, 2000, 3, 50), "paper": _Trials(10, 50_000, 3, 1000)}
 
 
-def _beside(folder: Path, task: str) -> AnyRun:
-    run = load(folder)
-    tasks = {member.task for member in run.members}
-    if tasks != {task}:
-        raise UsageError(f"against is {str(folder)!r}, a run of {', '.join(sorted(tasks))}; it must be one of {task}.")
-    return run
+@dataclass(frozen=True)
+class FineTunings(Source):
+    """Trials of GPT-2 on the tasks of ``beside``, and the networks of that grid, tested at the same scales.
+
+    ``checkpoint`` is known by its name alone, so that a folder gpt2-large stands for the one of the hub. Without one it is
+    gpt2-large at paper scale, and below it the small network that needs none.
+    """
+
+    beside: Grid
+    checkpoint: str | None = None
+
+    def cells(self, size: str) -> list[Cell]:
+        return self._networks(size).cells()
+
+    def _networks(self, size: str) -> Grid:
+        """The trained networks at a size: of all tasks, unless it is ``smoke``."""
+        own = self.beside.at(size)
+        return own if size == "smoke" else replace(own, tasks=self.beside.tasks)
+
+    def _trials(self, size: str) -> dict[str, tuple[gpt2.FineTuning, int]]:
+        """Settings and seed of every trial, by the name of its rows in the store."""
+        own, networks = _AT[size], self._networks(size)
+        checkpoint = self.checkpoint or (_LARGE if size == "paper" else gpt2.TINY)
+        lr = _SMALL_RATE if checkpoint == gpt2.TINY else gpt2.FineTuning.lr
+        found: dict[str, tuple[gpt2.FineTuning, int]] = {}
+        for task in networks.tasks:
+            settings = gpt2.FineTuning(task, checkpoint, own.samples, own.epochs, lr=lr)
+            known = asdict(settings) | {"checkpoint": Path(checkpoint).name, "test_samples": own.test_samples}
+            called = f"gpt2-{size}-{task}-{digest([known, list(networks.measure.key()['factors'])])}"
+            found |= {f"{called}-{seed}": (settings, seed) for seed in range(own.seeds)}
+        return found
+
+    def prepare(
+        self, size: str, store: Store, runs: int | None, device: torch.device, announce: Callable[[str], None]
+    ) -> None:
+        trials = self._trials(size)
+        wanted = {name: trial for name, trial in trials.items() if runs is None or trial[1] < runs}
+        for number, (name, (settings, seed)) in enumerate(wanted.items(), start=1):
+            said = f"{label(settings)} on {settings.task}, trial {number} of {len(wanted)}"
+            if not store.has_computed(name):
+                announce(f"{said}: {settings.epochs} epochs of {settings.samples} prompts")
+            store.computed(name, partial(self._rows, size, settings, seed, device))
+
+    def _rows(self, size: str, settings: gpt2.FineTuning, seed: int, device: torch.device) -> pd.DataFrame:
+        """Fine-tunes and tests GPT-2."""
+        network, tokenizer = gpt2.checkpoint(settings, seed)
+        gpt2.fine_tune(settings, network, tokenizer, seed, device)
+        scales = self._networks(size).measure.key()["factors"]
+        table = gpt2.evaluate(settings, network, tokenizer, seed, scales, _AT[size].test_samples)
+        values = table.melt("scale", METRICS, "metric", "value")
+        own = {column: value for column, value in asdict(settings).items() if column != "checkpoint"}
+        return result_rows(
+            values.assign(domain=["ood" if scale > 1 else "id" for scale in values["scale"]]),
+            run=f"gpt2-{settings.task}-{seed}",
+            arch=label(settings),
+            n=POSITIONS,
+            layers=network.config.n_layer,
+            width=network.config.n_embd,
+            encoding="learned",
+            recipe="fine-tuning",
+            precision="fp32" if device.type == "cpu" else "bf16",
+            seed=seed,
+            series=label(settings),
+            **own,
+        )
+
+    def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
+        """Enough for a figure is a trial of every task."""
+        trials = self._trials(size)
+        there = {called: settings.task for called, (settings, _) in trials.items() if store.has_computed(called)}
+        networks = self._networks(size).held(name, "paper", store, precision)
+
+        def read(keep: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+            rows, ensembles = networks.read(keep)
+            tables = [store.computed(called, partial(_repeat, called), keep=False) for called in there]
+            return pd.concat([*tables, rows], ignore_index=True).assign(experiment=name), ensembles
+
+        enough = {settings.task for settings, _ in trials.values()} == set(there.values())
+        return Held(
+            bool(there) or networks.some, enough, f"{len(there)} of {len(trials)} trials, {networks.said}", read
+        )
 
 
-def _called(run: AnyRun) -> str:
-    return f"{run.kind}, relative" if isinstance(run.config, TokenConfig) and run.config.relative else run.kind
+def with_checkpoint(experiments: Sequence[Experiment], checkpoint: str) -> list[Experiment]:
+    """The experiments, those of GPT-2 with another checkpoint; raises if there are none of these."""
+    if not any(isinstance(each.source, FineTunings) for each in experiments):
+        raise UsageError(
+            f"checkpoint is {checkpoint!r}; it is for the experiment gpt2 alone, not for {experiments[0].name}."
+        )
+    return [
+        replace(each, source=replace(each.source, checkpoint=checkpoint))
+        if isinstance(each.source, FineTunings)
+        else each
+        for each in experiments
+    ]
 
 
-def _trial(what: Comparison, seed: int, out: Path, device: torch.device, announce: Callable[[str], None]) -> None:
-    settings = what.settings
-    announce(f"GPT-2 ({settings.checkpoint}), trial {seed + 1} of {what.trials}: loading")
-    network, tokenizer = gpt2.checkpoint(settings, seed)
-    files.write_json(out / "gpt2.json", what.describe())
-    announce(f"fine-tuning on {settings.samples} prompts, {settings.epochs} epochs")
-    losses = gpt2.fine_tune(settings, network, tokenizer, seed, device)
-    announce(f"loss of the last epoch {losses[-1]:.4f}; testing at {len(what.scales)} scales")
-    table = gpt2.evaluate(settings, network, tokenizer, seed, what.scales, what.samples)
+def label(settings: gpt2.FineTuning) -> str:
+    """What a figure calls the network."""
     name = "tiny, from scratch" if settings.checkpoint == gpt2.TINY else Path(settings.checkpoint).name
-    values = table.melt("scale", METRICS, "metric", "value")
-    own = {column: value for column, value in asdict(settings).items() if column != "checkpoint"}
-    rows = result_rows(
-        values.assign(domain=["ood" if scale > 1 else "id" for scale in values["scale"]]),
-        experiment="gpt2",
-        run=f"gpt2-{seed}",
-        arch=f"GPT-2 ({name})",
-        n=POSITIONS,
-        layers=network.config.n_layer,
-        width=network.config.n_embd,
-        encoding="learned",
-        recipe="fine-tuning",
-        precision="fp32" if device.type == "cpu" else "bf16",
-        seed=seed,
-        series=f"GPT-2 ({name})",
-        **own,
-    )
-    files.write(out / f"trial-{seed}.csv", rows.to_csv(index=False, na_rep="nan").encode())
+    return f"GPT-2 ({name})"
+
+
+def _repeat(called: str) -> pd.DataFrame:
+    raise UsageError(f"the rows of the trial {called} are damaged; posattn reproduce gpt2 repeats it.")

@@ -152,7 +152,7 @@ class Store:
         for path in self._rows():
             if described := self._described(path):
                 kind, runs = described["spec"]["precision"], described["runs"]
-                held = runs.keys() & wanted
+                held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
                 if held and precision in (None, kind) and measure.held_by(described["measure"]):
                     rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
                     ranked.append((rank, {key: Stored(path, runs[key]) for key in held}))

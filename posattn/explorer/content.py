@@ -18,7 +18,6 @@ from posattn.compiler import PROGRAMS, Program, compile_program
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
-from posattn.compiler.programs import LETTERS
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
 from posattn.names import BOUND, MACHINES
@@ -33,7 +32,8 @@ LONGEST = 64  # the longest list for networks of every length
 # Programs to step through, and their machines (or tokens).
 STEPPED = {
     "prefix-sum": 8, "prefix-min": 8, "tree-sum": 8, "tree-min": 8, "max-subarray": 8, "odd-even-sort": 8,
-    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "self-attention": 3,
+    "bitonic-sort": 8, "median": 8, "word-count": 4, "list-ranking": 4, "khop": 4, "khop-scan": 6, "self-attention": 3,
+    "mixed": 23,
 }  # fmt: skip
 # What a card says of a network: by its kind, or by what feeds queries and keys.
 _ABOUT = {
@@ -45,7 +45,7 @@ _ABOUT = {
     "both": "Attention compares the numbers and their positions.",
 }
 # The program that solves a task: the first of several in the library.
-_SOLVING = {row.task: row.name for row in reversed(PROGRAMS.values()) if row.task is not None}
+_SOLVING = {task: row.name for row in reversed(PROGRAMS.values()) for task in row.tasks}
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Content:
             "machines": machines,
             "network": number,
             "ranges": ranges,
-            "alphabet": ascii_lowercase[:LETTERS] if lettered else "",  # of the first input and of the answer
+            "alphabet": ascii_lowercase[: int(ranges[0][1]) + 1] if lettered else "",  # of the first input and of the answer
             "examples": examples.tolist(),
             "columns": [] if model.labels is None else list(model.labels.columns),  # of variables, after every round
             "answers": [] if row is None else row.answers(examples).tolist(),

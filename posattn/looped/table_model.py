@@ -5,17 +5,27 @@ With h_0(i) = s_i, the letter at i, and f(i) = 1 + the largest q < i with s_q = 
     h_m(i) = h_{m-1}(f(i)).
 
 One scan computes h_m from h_{m-1}. Position j *writes* the value h_{m-1}(j) under the key s_{j-1}. Tables *join*: of two
-entries under one key the right one stays. Position i *reads* what its prefix holds under the key s_i, or finds nothing.
+rows under one key the later one stays. Position i *reads* what the position before it holds under the key s_i, or finds
+nothing.
 
-The state of a position is a table of keys by values, a few words per entry. Three small MLPs write, join and read. Each is the
-same for all entries, so the network cannot know which letter is which: letters that training never showed cost nothing, and
-neither do more letters. Joins go through attention over the offsets of a scan (posattn.looped.offsets), so it takes every
-length.
+The state of a position is a table with a row per key. A row has an entry per value and one more, the *mark*, which is written
+whatever the value is. Keys are the same in all hops, so marks and gates are computed once. Three small MLPs, each the same for
+all entries, do the work:
 
-Letters: n positions, A letters of the alphabet, w words per entry, T (n, A, A, w) the tables, keys before values.
+    write   an entry, from whether its key and its value are there
+    join    the share g of the earlier row that stays, from the marks of both rows: T ← T + g (T_earlier - T), 0 ≤ g ≤ 1
+    read    the logit of a value, from its entry and the mark of the row s_i
+
+So the network cannot know which letter is which: letters that training never showed cost nothing, and neither do more letters.
+Where every g is 0 or 1 a join copies, and length adds no error. What a hop hands on is the probability of each letter against
+none, so hops add none either. Keys, reads and joins go through attention over the offsets of a scan
+(posattn.looped.offsets), so the network takes every length.
+
+Letters: n positions, B sequences, A letters of the alphabet, w words per entry, T (n, B, A, A w) the tables
+and (n, B, A, w) their marks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -36,6 +46,11 @@ _LETTERS = "".join(ALPHABETS.values())
 _FIRST = _WORDS.index[_LETTERS[0]]  # of the letters, which follow one another in the vocabulary
 _FAMILY = FAMILIES["dilated"]
 _NEVER = -1e4  # the logit of words that are no answer
+_GIVEN = 30.0  # that of the letter itself, where no hop is asked for; half of it is that of none
+_SHORT = 64  # positions: up to so many, attention is a product with a matrix, which a CPU does fastest
+
+Attend = Callable[[Tensor], Tensor]
+Joins = list[tuple[Attend, Tensor]]  # per loop, and the share of attention that stays in the sequence
 
 
 @lru_cache(maxsize=4096)
@@ -43,6 +58,14 @@ def _inside(n: int, loop: Loop, device: torch.device) -> Bool[Tensor, "n C"]:
     """Made once: a CUDA graph can hold no copy from the host."""
     with torch.inference_mode(False), torch.no_grad():
         return _FAMILY.inside(n, loop, device)
+
+
+@lru_cache(maxsize=4096)
+def _shifts(n: int, loop: Loop, device: torch.device) -> Float[Tensor, "C nn"]:
+    """Per candidate the matrix (n, n), flattened, that attends to it alone; its rows are 0 where it is outside the sequence."""
+    with torch.inference_mode(False), torch.no_grad():
+        places = _FAMILY.places(n, loop, device).mT
+        return (torch.arange(n, device=device) == places[..., None]).float().flatten(1)
 
 
 @dataclass(frozen=True)
@@ -54,12 +77,12 @@ class TableConfig(NetworkConfig):
         words: w, the words of an entry.
         width: hidden width of the MLPs.
         sharpness: S, the factor on the attention logits; a recipe may let it grow to this value.
-        fixed: attention is that of a scan, to i - 2^l in loop l and to i - 1 for the key; else it is learned.
+        fixed: attention is that of a scan, to i - 2^l in loop l and to i - 1 for keys and reads; else it is learned.
     """
 
     n: int
     arch: str = "table"
-    words: int = 4
+    words: int = 2
     width: int = 16
     sharpness: float = 100.0
     fixed: bool = False
@@ -82,32 +105,20 @@ class TableConfig(NetworkConfig):
     @property
     def least_numbers(self) -> int:
         """The weights of the three MLPs, without biases."""
-        return self.width * (7 * self.words + 4)
+        return self.width * (5 * self.words + 4)
 
     def numbers_per_position(self, n: int, gradients: bool) -> int:
         """How many numbers a position of a sequence of n takes in memory, about."""
-        entries = len(_LETTERS) ** 2
-        kept = (3 * self.words + 2 * self.width) * (len(_FAMILY.loops(n)) + 2) * (len(HOPS) - 1) if gradients else 0
-        return entries * (4 * self.words + 2 * self.width + kept)
+        letters = len(_LETTERS)
+        table, hidden = letters * (letters + 1) * self.words, letters * (letters + 1) * self.width
+        kept = 3 * table * (len(_FAMILY.loops(n)) + 2) + 2 * hidden if gradients else 0
+        return 4 * table + 2 * hidden + kept * (len(HOPS) - 1)
 
     def build(self) -> "TableNetwork":
         return TableNetwork(self)
 
 
 KINDS_BY_ARCH["table"] = TableConfig
-
-
-class TwoLayers(nn.Module):
-    """An MLP with one hidden layer, applied to every entry; what its first map gives is summed part by part."""
-
-    def __init__(self, d_in: int, hidden: int, d_out: int):
-        super().__init__()
-        self.first, self.last = nn.Linear(d_in, hidden), nn.Linear(hidden, d_out)
-
-    def after(self, x: Float[Tensor, "*entries hidden"]) -> Float[Tensor, "*entries d_out"]:
-        """The answer, from the first map without its bias."""
-        out: Tensor = self.last(torch.relu(x + self.first.bias))
-        return out
 
 
 class TableNetwork(nn.Module):
@@ -120,11 +131,11 @@ class TableNetwork(nn.Module):
         config.require_room()
         self.config = config
         w, hidden = config.words, config.width
-        self.logits = nn.Parameter(torch.randn(2, len(_FAMILY.candidates) + 1) / (len(_FAMILY.candidates) + 1) ** 0.5)
-        self.write = TwoLayers(2, hidden, w)
-        self.join = TwoLayers(4 * w, hidden, w)
-        self.read = TwoLayers(2 * w + 1, hidden, 1)
-        self.decoder = nn.Parameter(torch.tensor([5.0, 0.5, -1.0]))  # a factor, and the affine map that says none
+        self.logits = nn.Parameter(torch.zeros(2, len(_FAMILY.candidates) + 1))  # for keys and reads, and for joins
+        self.write = _two_layers(2, hidden, w)
+        self.join = _gate(w, hidden)
+        self.read = _two_layers(2 * w, hidden, 1)
+        self.decoder = nn.Parameter(torch.tensor([5.0, 0.5]))  # a factor on all logits, and the logit of none
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -135,82 +146,100 @@ class TableNetwork(nn.Module):
         if x.shape[-1] < 2:
             raise UsageError("the sequence is a hop count alone; this network takes a hop count and letters.")
         self._check_fits(x)
-        hops, letters = x[..., :1], self.one_hot(x[..., 1:])
-        found = torch.stack(list(self.hops(letters, len(HOPS) - 1)), dim=-3)  # (..., hops, n, A)
-        asked = (hops == torch.arange(len(HOPS), device=x.device)).to(found.dtype)
-        return self._words((found * asked[..., None, None]).sum(dim=-3))
+        tokens = x.reshape(-1, x.shape[-1])
+        hops, letters = tokens[:, 0], tokens[:, 1:].mT - _FIRST
+        slots, count = self._slots(hops, letters)
+        index = torch.arange(count, device=x.device)
+        one_hot = (slots[letters][..., None] == index).to(self.decoder.dtype)
+        said = torch.stack(list(self.hops(one_hot, len(HOPS) - 1, others=count < len(_LETTERS))))
+        asked = hops == torch.arange(len(HOPS), device=x.device)[:, None]
+        found = (said * asked[:, None, :, None]).sum(dim=0)
+        logits = self._words(found[..., slots], found[..., -1:])
+        return logits.transpose(0, 1).reshape(*x.shape, len(_WORDS.words))
 
-    def one_hot(self, letters: Int64[Tensor, "*batch n"]) -> Float[Tensor, "*batch n A"]:
-        index = torch.arange(_FIRST, _FIRST + len(_LETTERS), device=letters.device)
-        return (letters[..., None] == index).to(self.decoder.dtype)
+    def _slots(self, hops: Int64[Tensor, " B"], letters: Int64[Tensor, "n B"]) -> tuple[Int64[Tensor, " A"], int]:
+        """The row of each letter, and how many rows there are.
 
-    def hops(self, letters: Float[Tensor, "*batch n A"], count: int) -> Iterator[Float[Tensor, "*batch n A"]]:
-        """h_0 to h_count, as numbers per letter, which are all about 0 where there is none. Any alphabet will do."""
-        keys = self._attended(letters, 0, Loop(1))[0]
-        h = letters
-        yield h
+        On a CPU, which tells, only letters that occur have one. All others are alike to the network; their slot is the last.
+        """
+        every = torch.arange(len(_LETTERS), device=letters.device)
+        if letters.device.type != "cpu" or torch.compiler.is_compiling():
+            return every, len(every)
+        known = bool(((hops >= 0) & (hops < len(HOPS))).all()) and bool(((letters >= 0) & (letters < len(every))).all())
+        if not known:
+            allowed = f"a hop count, {HOPS[0]} to {HOPS[-1]}, and then letters, {_LETTERS[0]} to {_LETTERS[-1]}"
+            raise UsageError(f"the sequence has other words; it must be {allowed}.")
+        there = (letters.flatten() == every[:, None]).any(dim=1)
+        count = max(int(there.sum()), 1)  # none occurs in an empty batch
+        return torch.where(there, there.cumsum(dim=0) - 1, count), count
+
+    def hops(
+        self, letters: Float[Tensor, "n B A"], count: int, others: bool = False
+    ) -> Iterator[Float[Tensor, "n B said"]]:
+        """The answers after 0 to ``count`` hops: a logit per letter and, last, that of none. Any alphabet will do.
+
+        ``others`` adds, before the last, the logit of any letter that does not occur.
+        """
+        before, joins = self._attention(len(letters))
+        keys, h = before(letters), nn.functional.pad(letters, (0, int(others)))
+        yield _GIVEN * nn.functional.pad(h, (0, 1), value=0.5)
+        marks, gates = self._marked(keys, joins)
+        mark = self._row(before(marks), letters)
         for _ in range(count):
-            h = self._read(self._scanned(self._written(keys, h)), letters)
-            yield h
+            t = self._written(keys, h)
+            for (attend, _), gate in zip(joins, gates, strict=True):
+                t = torch.lerp(t, attend(t), gate)
+            said = self._read(self._row(before(t), letters), mark)
+            h = torch.sigmoid(said[..., :-1] - said[..., -1:])
+            yield said
 
-    def answers(self, h: Float[Tensor, "*batch n A"]) -> Float[Tensor, "*batch n A1"]:
-        """A logit per letter and, last, that of none."""
-        factor, base, slope = self.decoder
-        return factor * torch.cat([h, base + slope * h.sum(dim=-1, keepdim=True)], dim=-1)
-
-    def _words(self, h: Float[Tensor, "*batch n A"]) -> Float[Tensor, "*batch k V"]:
+    def _words(self, letters: Float[Tensor, "n B A"], none: Float[Tensor, "n B 1"]) -> Float[Tensor, "k B V"]:
         """Logits of the vocabulary, with a blank before the letters."""
-        said = self.answers(h)
-        never = torch.full_like(said[..., :1], _NEVER)
-        columns = {_WORDS.index[NONE]: said[..., -1:]}
-        columns |= {_FIRST + letter: said[..., letter, None] for letter in range(len(_LETTERS))}
+        never = torch.full_like(none, _NEVER)
+        columns = {_WORDS.index[NONE]: none}
+        columns |= {_FIRST + letter: letters[..., letter, None] for letter in range(len(_LETTERS))}
         logits = torch.cat([columns.get(word, never) for word in range(len(_WORDS.words))], dim=-1)
-        blank = torch.full_like(logits[..., :1, :], _NEVER)
+        blank = torch.full_like(logits[:1], _NEVER)
         blank[..., _WORDS.index[BLANK]] = 0
-        return torch.cat([blank, logits], dim=-2)
+        return torch.cat([blank, logits])
 
-    def _weights(self, row: int, n: int, loop: Loop) -> tuple[Float[Tensor, "n C"], Float[Tensor, " n"]]:
-        """A for the candidates within a list of n, and the share of attention that stays in it."""
-        table = (self.config.sharpness * self.logits[row]).softmax(dim=-1)
-        if self.config.fixed:
-            there = torch.arange(len(table), device=table.device) == _FAMILY.candidates.index(-1)
-            table = there.to(table.dtype)
-        a, m = split_weights(table.expand(1, n, -1), _inside(n, loop, table.device))
-        return a[0], m
+    def weights(self) -> Float[Tensor, "2 C1"]:
+        """softmax(S T): what keys and reads, and what joins give to the candidates and, last, to the sink."""
+        if not self.config.fixed:
+            return (self.config.sharpness * self.logits).softmax(dim=-1)
+        there = torch.arange(self.logits.shape[-1], device=self.logits.device) == _FAMILY.candidates.index(-1)
+        return there.to(self.logits.dtype).expand_as(self.logits)
 
-    def _attended(self, x: Tensor, row: int, loop: Loop) -> tuple[Tensor, Tensor]:
-        """Σ_r A_r x(i + r s), and m. ``x`` has letters (row 0) or tables (row 1) at its positions."""
-        axis = -2 if row == 0 else -4
-        flat = x if row == 0 else x.flatten(-3)
-        n = x.shape[axis]
-        a, m = self._weights(row, n, loop)
-        parts = [
-            a[:, place, None] * rows(flat, r * loop.stride, n + r * loop.stride)
-            for place, r in enumerate(_FAMILY.candidates)
-            if abs(r) * loop.stride < n
-        ]
-        return sum(parts[1:], parts[0]).view(x.shape), m
+    def _attention(self, n: int) -> tuple[Attend, Joins]:
+        """What keys and reads go through and, per loop of a scan, what joins do and the share that stays in the sequence."""
+        keys, joins = self.weights().unbind()
+        return _attend(keys, n, Loop(1))[0], [_attend(joins, n, loop) for loop in _FAMILY.loops(n)]
 
-    def _written(self, keys: Float[Tensor, "*batch n A"], h: Float[Tensor, "*batch n A"]) -> Tensor:
-        """Tables of one entry: the value ``h`` under the key."""
-        key, value = self.write.first.weight.unbind(dim=-1)
-        return self.write.after(keys[..., :, None, None] * key + h[..., None, :, None] * value)
+    def _written(self, keys: Float[Tensor, "n B A"], h: Float[Tensor, "n B values"]) -> Float[Tensor, "n B A row"]:
+        """Tables of one row: the values ``h`` under the key."""
+        pairs = torch.broadcast_tensors(keys[..., :, None], h[..., None, :])
+        return self.write(torch.stack(pairs, dim=-1)).flatten(-2)
 
-    def _scanned(self, t: Float[Tensor, "*batch n A A w"]) -> Float[Tensor, "*batch n A A w"]:
-        """The tables of all prefixes."""
-        own, left, own_row, left_row = self.join.first.weight.split(self.config.words, dim=-1)
-        for loop in _FAMILY.loops(t.shape[-4]):
-            other, m = self._attended(t, 1, loop)
-            by_row = t.sum(dim=-2) @ own_row.mT + other.sum(dim=-2) @ left_row.mT
-            joined = self.join.after(t @ own.mT + other @ left.mT + by_row[..., None, :])
-            t = torch.lerp(t, joined, m[:, None, None, None].to(t.dtype))
-        return t
+    def _marked(self, keys: Float[Tensor, "n B A"], joins: Joins) -> tuple[Float[Tensor, "n B A w"], list[Tensor]]:
+        """The marks of all prefixes, and the gates of every join, which are the same for all hops."""
+        marks, gates = self._written(keys, torch.ones_like(keys[..., :1])), []
+        for attend, m in joins:
+            earlier = attend(marks)
+            gates.append(m[:, None, None, None] * self.join(torch.cat([marks, earlier], dim=-1)).clamp(0, 1))
+            marks = torch.lerp(marks, earlier, gates[-1])
+        return marks, gates
 
-    def _read(self, t: Float[Tensor, "*batch n A A w"], letters: Float[Tensor, "*batch n A"]) -> Float[Tensor, "*batch n A"]:
-        """The values under the key of each position's own letter."""
-        own, row, mine = self.read.first.weight.split((self.config.words, self.config.words, 1), dim=-1)
-        by_row = t.sum(dim=-2) @ row.mT + letters[..., None] * mine[:, 0]
-        return self.read.after(t @ own.mT + by_row[..., None, :])[..., 0].sum(dim=-2)
+    def _row(self, t: Float[Tensor, "n B A row"], letters: Float[Tensor, "n B A"]) -> Float[Tensor, "n B values w"]:
+        """The row under the key of each position's own letter."""
+        return (letters[..., None, :] @ t)[..., 0, :].unflatten(-1, (-1, self.config.words))
+
+    def _read(
+        self, entries: Float[Tensor, "n B values w"], mark: Float[Tensor, "n B 1 w"]
+    ) -> Float[Tensor, "n B said"]:
+        """A logit per value, and that of none."""
+        found = self.read(torch.cat([entries, mark.expand_as(entries)], dim=-1))[..., 0]
+        factor, none = self.decoder
+        return factor * torch.cat([found, none.expand(*found.shape[:-1], 1)], dim=-1)
 
     def _check_fits(self, x: Tensor) -> None:
         """Raises if the tables do not fit in memory."""
@@ -219,3 +248,30 @@ class TableNetwork(nn.Module):
             check_fits(x.numel() // n, n, self.config.numbers_per_position(n, gradients), 4, x.device, gradients)
 
 
+def _attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Float[Tensor, " n"]]:
+    """The function from x to Σ_r A_r x(i + r s), and the share of attention that stays in the sequence."""
+    a, m = split_weights(given.expand(1, n, -1), _inside(n, loop, given.device))
+    if n <= _SHORT:
+        matrix = (given[:-1] @ _shifts(n, loop, given.device).to(given.dtype)).view(n, n)
+        return lambda x: (matrix @ x.flatten(1)).view(x.shape), m
+
+    def by_shifts(x: Float[Tensor, "n *more"]) -> Float[Tensor, "n *more"]:
+        parts = [
+            a[0, :, place, None] * rows(x.flatten(1), r * loop.stride, n + r * loop.stride)
+            for place, r in enumerate(_FAMILY.candidates)
+            if abs(r) * loop.stride < n
+        ]
+        return sum(parts[1:], parts[0]).view(x.shape)
+
+    return by_shifts, m
+
+
+def _two_layers(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(d_in, hidden), nn.ReLU(), nn.Linear(hidden, d_out))
+
+
+def _gate(words: int, hidden: int) -> nn.Sequential:
+    """A gate from two marks that is open both ways at first."""
+    first, last = nn.Linear(2 * words, hidden), nn.Linear(hidden, 1)
+    nn.init.constant_(last.bias, 0.5)
+    return nn.Sequential(first, nn.ReLU(), last)

@@ -133,3 +133,4 @@ MIXED = tuple(
     MixedTask(f"mixed-{name}", f"mixed type, {' or '.join(kinds)}", answers, kinds=kinds)
     for name, kinds in {**{kind: (kind,) for kind in TYPES}, "multitask": ("min", "max")}.items()
 )
+ANY_QUERY = MixedTask("mixed", "mixed type, min, max or sum", answers)  # reads all prompts; nothing is trained on it

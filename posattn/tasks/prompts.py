@@ -50,8 +50,10 @@ def check_words(x: object, words: Vocabulary, positions: int) -> Float[Tensor, "
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.shape[-1:] != (positions,):
         found = f"a tensor of {x.dtype}, {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
         raise UsageError(f"the prompt is {found}; it must be a tensor of floats, (..., {positions}).")
-    if not x.is_meta and not bool((word_index(x) < len(words.words)).all() and (x == x).all()):
-        raise UsageError(f"the prompt has {x[~((-1 - x) < len(words.words))][0].item():g}, which is no word.")
+    known = x.isfinite() & ((x >= 0) | (x == x.round()) & (-1 - x < len(words.words)))
+    if not x.is_meta and not bool(known.all()):
+        position, value = int((~known).nonzero()[0, -1]), x[~known][0].item()
+        raise UsageError(f"position {position + 1} of the prompt is {value:g}, which is no word and no finite number.")
     return x
 
 

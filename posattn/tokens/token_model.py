@@ -56,7 +56,7 @@ class TokenConfig(ModelConfig):
 
     @property
     def input_dim(self) -> int:
-        """One feature per (place, character) pair, where numbers may stand the number itself, and the encoding if it is input."""
+        """A feature per (place, character) pair, the number where numbers may stand, and the encoding if it is input."""
         features = len(self.vocabulary.characters) + self.vocabulary.numbers
         return features + self.encoding_dim * self.design.encoded_input
 

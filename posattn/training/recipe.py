@@ -100,8 +100,8 @@ RECIPES: dict[str, Recipe] = {
         sharpen_from=0.2, sharpen_to=0.6, polish=100,
     ),
     "table": Recipe(
-        name="table", schedule="cosine", lr=3e-3, epochs=15, batch=256, samples=51_200, warmup=0.02, clip=1.0,
-        sharpen_from=0.2, sharpen_to=0.6,
+        name="table", schedule="cosine", lr=1e-2, epochs=3, batch=16, samples=3200, warmup=0.02, clip=1.0,
+        sharpen_from=0.3, sharpen_to=0.8, starts=4,
     ),
     "sorter": Recipe(
         name="sorter", schedule="cosine", lr=3e-2, epochs=25, batch=50, samples=4000, warmup=0.02, clip=0.1,

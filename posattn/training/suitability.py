@@ -22,14 +22,14 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     with a run, give its network as ``begin``: settings that are left out are then that network's.
     """
     settings = {field: value for field, value in settings.items() if value is not None}
-    if begin is not None:
-        return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     own, arch = task(name), settings.get("arch")
     if (layout := settings.pop("layout", None)) is not None:
         if not isinstance(own, MixedTask):
             raise UsageError(f"layout is {layout!r}; {name} has no prompts to lay out.")
         chosen = layout_named(layout)
         settings = {"tokens": chosen.tokens, "n": chosen.positions} | settings
+    if begin is not None:
+        return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":
@@ -60,7 +60,7 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
     Raises if the network does not read what the task gives.
     """
     own = task(name)
-    if config.kind == "compiled":
+    if not config.trainable:
         raise UsageError(f"config is a {type(config).__name__}; a compiled program has its weights, and is not trained.")
     if isinstance(config, LoopedConfig):
         config = config.for_task(name)

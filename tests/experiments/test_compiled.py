@@ -32,7 +32,7 @@ def test_programs_stand_beside_trained_networks_and_are_no_runs(tmp_path, monkey
     pd.testing.assert_frame_equal(again, outcome.rows, check_dtype=False)
 
 
-@pytest.mark.parametrize("name", ["compiled-scale", "compiled-khop"])
+@pytest.mark.parametrize("name", ["compiled-scale", "compiled-khop", "compiled-mixed"])
 def test_stored_rows_of_programs_are_found_by_the_catalogue(name, monkeypatch):
     monkeypatch.delattr(declaration, "compiled_rows")
     rows, _ = EXPERIMENTS[name].held("paper", Store(RESULTS)).read()
@@ -56,3 +56,12 @@ def test_a_compiled_khop_stands_beside_trained_ones_and_names_letters_that_they_
     shares = rows.groupby(["series", "domain"])["value"].median().unstack()
     assert shares.loc["compiled"].tolist() == [1, 1] and len(shares) == 5
     assert (shares.drop("compiled")["ood"] < 1).all()
+
+
+def test_a_compiled_program_answers_all_mixed_tasks_beside_trained_networks():
+    experiment = EXPERIMENTS["compiled-mixed"]
+    assert experiment.source.programs and experiment.source.n == (23,)
+    rows = compiled_rows(experiment.source.tasks, (23,), Scales((1, 10), samples=30))
+    errors = rows[rows["metric"] == "mse"]
+    assert len(errors) == 4 * 2 and set(errors["task"]) == set(experiment.source.tasks) and errors["value"].max() < 1e-24
+    assert set(compiled_rows(("mixed-sum",), (23,), Scales((1,), samples=5))["task"]) == {"mixed-sum"}

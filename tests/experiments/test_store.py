@@ -28,7 +28,8 @@ STORED = {
     "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 160,
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "mixed-scale": 48,
-    "mixed-samples": 96,
+    "compiled-mixed": 48, "mixed-samples": 96, "gpt2": 9, "gpt2, quick": 9,
+    "mixed-scale, quick": 3, "compiled-mixed, quick": 3,
 }  # fmt: skip
 
 
@@ -58,10 +59,11 @@ def test_computed_rows_that_are_stored_are_not_computed_again(tmp_path):
     shutil.copytree(RESULTS.root, tmp_path / "store")
     stored = Store(tmp_path / "store")
     before = files_of(stored.root / "computed")
-    scales = {"compiled-khop": "paper", "compiled-scale": "paper", "discrepancy": "quick", "ood-probability": "paper"}
+    scales = {"compiled-khop": "paper", "compiled-scale": "paper", "compiled-mixed": "paper", "discrepancy": "quick",
+              "ood-probability": "paper", "gpt2": "quick"}  # fmt: skip
     for name, scale in scales.items():
         EXPERIMENTS[name].held(scale, stored).read(keep=True)
-    assert len(before) == 2 * len(scales) and files_of(stored.root / "computed") == before
+    assert len(before) == 2 * (len(scales) + 8) and files_of(stored.root / "computed") == before
 
 
 def test_another_measure_of_the_same_runs_trains_nothing(tmp_path, engine):
@@ -100,6 +102,7 @@ def test_a_run_that_was_trained_twice_is_shown_as_it_stands_beside_most_others(t
         found = store.find(cells, measure, None)
         _, described = store.rows(found, measure)
         assert [len(about["runs"]) for about in described] == seeds
+        assert list(found) == [cell.key for cell in cells if cell.key in found]  # whatever Python's hashes are
 
 
 def test_no_runs_draws_what_is_there(tmp_path):

@@ -14,22 +14,15 @@ TASK = posattn.task("khop")
 
 
 def exact():
-    """Weights that compute k-hop exactly. Of an entry, one word says whether the value is there, one whether the key is."""
-    model = TableConfig(30, fixed=True).build()
-    value, key, w = 0, 1, 4
+    """Weights that compute k-hop exactly, with one word: whether the value is there and, in a mark, whether the key is."""
+    model = TableConfig(30, words=1, fixed=True).build()
     with torch.no_grad():
         for weight in model.parameters():
             weight.zero_()
-        model.write.first.weight[value], model.write.first.bias[value] = torch.tensor([1.0, 1.0]), -1.0
-        model.write.first.weight[key, 0] = 1.0
-        for word in (value, key):
-            model.write.last.weight[word, word] = 1.0
-            model.join.first.weight[word, word] = 1.0  # the own entry,
-            model.join.first.weight[2 + word, w + word] = 1.0  # and the left one
-            model.join.first.weight[2 + word, 2 * w + key] = -1.0  # where the own row has no key
-            model.join.last.weight[word, [word, 2 + word]] = 1.0
-        model.read.first.weight[0, [value, 2 * w]], model.read.first.bias[0], model.read.last.weight[0, 0] = 1.0, -1.0, 1.0
-        model.decoder.copy_(torch.tensor([5.0, 0.5, -1.0]))
+        model.write[0].weight[0], model.write[0].bias[0], model.write[2].weight[0, 0] = torch.tensor([1.0, 1.0]), -1.0, 1.0
+        model.join[0].weight[0, 0], model.join[2].weight[0, 0], model.join[2].bias[0] = 1.0, -1.0, 1.0  # 1 - the own mark
+        model.read[0].weight[0, 0], model.read[2].weight[0, 0] = 1.0, 1.0
+        model.decoder.copy_(torch.tensor([40.0, 0.5]))
     return model
 
 
@@ -41,30 +34,56 @@ def test_some_weights_are_exact_at_every_length(n, domain):
 
 
 def test_more_hops_and_letters_than_the_vocabulary_has():
-    """Against brute force: 26 letters, six hops."""
-    generator = torch.Generator().manual_seed(0)
-    s = torch.randint(26, (4, 40), generator=generator)
+    """Against brute force: 26 letters, no two alike side by side, six hops."""
+    s = torch.randint(1, 26, (4, 40), generator=torch.Generator().manual_seed(0)).cumsum(dim=1) % 26
     follower = torch.full_like(s, -1)
     for i in range(40):
         for q in range(i):
             follower[:, i] = torch.where(s[:, q] == s[:, i], q + 1, follower[:, i])
     model, place = exact(), torch.arange(40).expand_as(s)
-    for h in model.hops(torch.nn.functional.one_hot(s, 26).float(), 6):
+    for said in model.hops(torch.nn.functional.one_hot(s.mT, 26).float(), 6):
         wanted = torch.where(place >= 0, s.gather(1, place.clamp_min(0)), 26)
-        assert torch.equal(model.answers(h).argmax(dim=-1), wanted)
+        assert torch.equal(said.argmax(dim=-1).mT, wanted)
         place = torch.where(place >= 0, follower.gather(1, place.clamp_min(0)), -1)
 
 
 def test_letters_are_alike_to_it():
     model = TableConfig(12).build().double()
-    letters = model.one_hot(TASK.sample(5, n=12)[0][:, 1:])
-    order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
-    for own, other in zip(model.hops(letters, 3), model.hops(letters[..., order], 3), strict=True):
+    letters = torch.nn.functional.one_hot(TASK.sample(5, n=12)[0][:, 1:].mT - 4, 10).double()
+    order = torch.cat([torch.randperm(10, generator=torch.Generator().manual_seed(1)), torch.tensor([10])])  # none stays
+    for own, other in zip(model.hops(letters, 3), model.hops(letters[..., order[:-1]], 3), strict=True):
         torch.testing.assert_close(own[..., order], other)
 
 
-def test_later_letters_change_no_earlier_answer():
+def test_letters_that_do_not_occur_change_no_answer():
+    """The network computes with the letters that occur, and one for all others."""
+    model, x = TableConfig(12).build().double(), TASK.sample(6, n=12)[0]
+    alone = torch.cat([model(row[None]) for row in x])
+    torch.testing.assert_close(alone, model(torch.cat([x, TASK.sample(6, n=12, domain="ood")[0]]))[:6])
+
+
+def test_no_sequences_have_no_answers():
+    assert TableConfig(12).build()(TASK.sample(1, n=12)[0][:0]).shape == (0, 12, 16)
+
+
+def test_members_computed_together_answer_as_alone(monkeypatch):
+    """As on a GPU: by vmap, with rows for all letters."""
     model, x = TableConfig(12).build(), TASK.sample(6, n=12)[0]
+    alone, weights = model(x), {name: torch.stack([own, own]).detach() for name, own in model.named_parameters()}
+    monkeypatch.setattr(type(model), "_slots", lambda self, hops, letters: (torch.arange(10), 10))
+    found = torch.func.vmap(lambda own: torch.func.functional_call(model, own, (x,)))(weights)
+    torch.testing.assert_close(found, alone.expand(2, *alone.shape))
+
+
+def test_short_and_long_sequences_go_through_the_same_attention(monkeypatch):
+    model, x = TableConfig(12).build().double(), TASK.sample(6, n=12)[0]
+    by_matrix = model(x)
+    monkeypatch.setattr("posattn.looped.table_model._SHORT", 1)
+    torch.testing.assert_close(model(x), by_matrix)
+
+
+def test_later_letters_change_no_earlier_answer():
+    model, x = TableConfig(12, fixed=True).build(), TASK.sample(6, n=12)[0]
     torch.testing.assert_close(model(x)[:, :7], model(x[:, :7]))
 
 
@@ -109,6 +128,8 @@ def test_commands_and_python_make_the_same_network():
         (lambda: network_for("sort", arch="table"), "the table network reads the tokens 'letters'; the task sort has"),
         (lambda: TableConfig(5).build()(torch.tensor([[2]])), "the sequence is a hop count alone"),
         (lambda: TableConfig(5).build()(torch.tensor([[2.0, 3.0]])), "the input is of torch.float32"),
+        (lambda: TableConfig(5).build()(torch.tensor([[2, 4, 15]])), "the sequence has other words; it must be a hop count"),
+        (lambda: TableConfig(5).build()(torch.tensor([[4, 4, 5]])), "the sequence has other words; it must be a hop count"),
     ],
 )
 def test_bad_input_is_one_sentence(unchecked, make, sentence):

@@ -181,8 +181,6 @@ def check_names(place: str, command: str, given: dict[str, Any]) -> None:
         assert given["recipe"] in {None, *RECIPES}, place
     elif command == "evaluate":
         assert given["scales"] is None or console.parse_scales(given["scales"]), place
-    elif command == "gpt2":
-        assert posattn.task(given["name"]).TOKENS == "prompts" and console.parse_scales(given["scales"]), place
     elif command == "compile":
         assert given["name"] is None or given["name"] in PROGRAMS or is_own_program(given["name"]), place
     elif command == "graph":

@@ -69,8 +69,12 @@ def test_a_wrong_character_is_named_unless_it_makes_another_prompt():
 def test_what_is_no_prompt_of_a_layout_is_refused():
     with pytest.raises(UsageError, match=r"must be a tensor of floats, \(\.\.\., 23\)"):
         TASK.target(torch.zeros(50))
-    with pytest.raises(UsageError, match="which is no word"):
-        TASK.target(torch.full((101,), -200.0))
+    for n, position, value in ((101, 0, -200.0), (23, 4, torch.inf), (101, 9, -torch.inf), (23, 2, torch.nan), (23, 1, -1.5)):
+        wrong = TASK.sample(1, n=n)[0][0]
+        wrong[position] = value
+        sentence = f"^position {position + 1} of the prompt is {value:g}, which is no word and no finite number\\.$"
+        with pytest.raises(UsageError, match=sentence):
+            TASK.target(wrong)
     with pytest.raises(UsageError, match="layout is 'letters'"):
         TASK.encode("[]", "letters")
     with pytest.raises(UsageError, match="n is 50; a prompt of mixed-multitask has 23 or 101 positions"):
@@ -97,3 +101,9 @@ def test_networks_of_every_layout_train_save_and_answer(name, tmp_path):
 def test_a_plain_configuration_reads_what_its_positions_say():
     model = posattn.train("mixed-min", posattn.ModelConfig(101, layers=1, embed=4, width=4), samples=8, epochs=1, batch=8)
     assert model.config.tokens == "characters"
+
+
+def test_a_run_is_gone_on_with_in_its_own_layout():
+    begin = network_for("mixed-min", layout="characters")
+    assert network_for("mixed-min", begin, layout="characters") == begin == network_for("mixed-min", begin)
+    assert network_for("mixed-min", begin, layout="elements").tokens == "prompts"  # other weights, which training refuses

@@ -66,6 +66,7 @@ const PROGRAMS = {
   median: TASKS.median,
   "word-count": (x) => x.filter((_, k) => k % 2 === 0).map((_, j) => sum(x.filter((_, k) => k % 2 === 1 && x[k - 1] === j))),
   "list-ranking": distances,
+  "khop-scan": hops,
   khop: hops,
 };
 
