@@ -92,13 +92,6 @@ class SelectionConfig(CompiledConfig):
         """The configuration of the Transformer that computes the same."""
         return CompiledConfig(**{each.name: getattr(self, each.name) for each in fields(CompiledConfig)})
 
-    @property
-    def network(self) -> "type[SelectionNetwork]":
-        return SelectionNetwork
-
-    def build(self) -> "SelectionNetwork":
-        return SelectionNetwork(self)
-
 
 class SparseLinear(nn.Module):
     """x to W x + b. Row r of W has ``values[starts[r] : starts[r + 1]]`` in the ``columns`` of these places, and else 0."""
@@ -259,3 +252,6 @@ class SelectionNetwork(CompiledTransformer):
             ("indices of attention", indices),
             ("numbers stored, places of weights included", sum(value.numel() for value in self.tensors().values())),
         ]
+
+
+SelectionConfig.network = SelectionNetwork
