@@ -3,7 +3,7 @@
 Growth is that of prefix sum and bitonic sort, whose communication is fixed, and of list ranking on the theorem's route. Each
 is compiled as a Transformer with dense weights, and as the same network without its large matrices (``SelectionNetwork``),
 which is also run on random input and compared with the direct answer. ``--all`` goes to the sizes where memory or patience
-end (20 minutes).
+end (20 minutes). ``--sparse`` only compares the two forms of six programs at N = 8 and 32.
 """
 
 import argparse
@@ -17,8 +17,9 @@ import torch
 
 from posattn import files
 from posattn.compiler import PCOC, PROGRAMS, Program, compile_program
+from posattn.compiler.library import program
 from posattn.compiler.mpc import MPC
-from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
+from posattn.compiler.mpc_to_pcoc import layout
 from posattn.compiler.selection import SelectionNetwork
 from posattn.names import ROUTES
 
@@ -30,10 +31,10 @@ ROUTE = {"list-ranking": "theorem"}
 def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
     """Seconds and sizes of one program; the dense network is built only if asked for."""
     start = time.perf_counter()
-    program = fixed_communication(written)
-    small = SelectionNetwork(program)
-    row = {"layers": len(program.rounds) + 1, "heads": program.memory, "small": time.perf_counter() - start}
-    row |= {"parameters": small.config.least_numbers, "stored": small.stored, "seconds": math.nan}
+    small = compile_program(written, sparse=True).model
+    assert isinstance(small, SelectionNetwork)
+    row = {"layers": small.config.layers, "heads": small.config.heads, "small": time.perf_counter() - start}
+    row |= {"parameters": small.config.dense.least_numbers, "stored": small.stored, "seconds": math.nan}
     if build:
         start = time.perf_counter()
         model = compile_program(written).model
@@ -45,8 +46,7 @@ def measure(written: PCOC | MPC, build: bool) -> dict[str, float]:
 def error(name: str, machines: int) -> float:
     """The largest difference from the direct answer, relative to the largest answer."""
     row = PROGRAMS[name]
-    written = row.build(machines, BOUND, ROUTE.get(name, ROUTES[0]))
-    network = SelectionNetwork(fixed_communication(written))
+    network = compile_program(name, machines, bound=BOUND, route=ROUTE.get(name, ROUTES[0]), sparse=True).model
     x = row.sample(np.random.default_rng(0), 2, machines, BOUND)
     truth = row.answers(x)[..., 0]
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
@@ -123,6 +123,47 @@ def thousand() -> None:
           f"{'exact' if exact else 'NOT exact'}")  # fmt: skip
 
 
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+SIX = (
+    "prefix-sum", "bitonic-sort", "list-ranking", "word-count",
+    f"{EXAMPLES}/programs.py:rank_sort", f"{EXAMPLES}/programs.py:bfs",
+)  # fmt: skip
+
+
+def both_forms(machines: int, lists: int = 100, repeats: int = 5) -> None:
+    """Numbers, bytes in a folder, and seconds of the dense and the sparse network: to compile, for a list, and for many.
+
+    Of ``repeats`` times the fastest is taken; the two forms take turns.
+    """
+    print(f"\ndense and sparse, {machines} machines; times in ms, those of {lists} lists per list")
+    forms, columns = ("dense", "sparse"), ("numbers", "MB", "compile", "one list", "many")
+    heads = [f"{form} {column}" for column in columns for form in forms]
+    print(f"{'program':>14}" + "".join(f"{head:>16}" for head in heads) + f"{'difference':>12}")
+    for name in SIX:
+        row, models = program(name), {}
+        found: dict[tuple[str, str], float] = {}
+        drawn = row.sample(np.random.default_rng(0), lists, machines, BOUND)
+        x = torch.from_numpy(drawn if drawn.shape[-1] > 1 else drawn[..., 0])
+        for form in forms:
+            start = time.perf_counter()
+            model = compile_program(row, machines, bound=BOUND, sparse=form == "sparse").model
+            found["compile", form] = 1e3 * (time.perf_counter() - start)
+            tensors = {key: value for key, value in model.tensors().items() if value.count_nonzero()}
+            found["numbers", form] = sum(value.numel() for value in tensors.values())
+            found["MB", form] = len(files.packed(tensors)) / 1e6
+            models[form] = model
+        for column, given, count in (("one list", x[0], 1), ("many", x, lists)):
+            for _ in range(repeats):
+                for form, model in models.items():
+                    start = time.perf_counter()
+                    model(given)
+                    took = 1e3 * (time.perf_counter() - start) / count
+                    found[column, form] = min(took, found.get((column, form), math.inf))
+        difference = (models["dense"](x) - models["sparse"](x)).abs().max().item()
+        cells = [f"{found[column, form]:,.4g}" for column in columns for form in forms]
+        print(f"{row.name:>14}" + "".join(f"{cell:>16}" for cell in cells) + f"{difference:>12.1e}", flush=True)
+
+
 def log(n: int) -> float:
     return max(1.0, math.ceil(math.log2(n)))
 
@@ -137,7 +178,13 @@ def routed(n: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="go on to the largest sizes")
-    everything = parser.parse_args().all
+    parser.add_argument("--sparse", action="store_true", help="compare dense and sparse networks only")
+    given = parser.parse_args()
+    if given.sparse:
+        for machines in (8, 32):
+            both_forms(machines)
+        return
+    everything = given.all
     every_program()
     thousand()
     static = [16, 64, 256, 1024]

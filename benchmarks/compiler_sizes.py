@@ -23,7 +23,7 @@ from posattn.compiler import PROGRAMS, Known, compile_program
 from posattn.compiler.expressions import Array
 from posattn.compiler.mpc import MPC, Message
 from posattn.compiler.mpc import run as run_mpc
-from posattn.compiler.mpc_to_pcoc import fixed_communication, layout
+from posattn.compiler.mpc_to_pcoc import layout
 from posattn.compiler.selection import SelectionNetwork
 
 GIB = 2**30
@@ -57,8 +57,9 @@ def program(name: str, size: int) -> tuple[MPC, Array, Array]:
 def measure(name: str, size: int) -> dict[str, object]:
     written, x, truth = program(name, size)
     plan, start = layout(written), time.process_time()
-    small = SelectionNetwork(fixed_communication(written))
-    laid_out, count = time.process_time() - start, small.config.least_numbers
+    small = compile_program(written, sparse=True).model
+    assert isinstance(small, SelectionNetwork)
+    laid_out, count = time.process_time() - start, small.config.dense.least_numbers
     found = small(torch.from_numpy(x[..., 0])).numpy().reshape(truth.shape)
     row = {
         "program": name, "N": written.machines, "s": written.memory, "rounds of MPC": len(written.rounds),

@@ -17,11 +17,11 @@ from posattn.compiler.function_programs import OWN_PROGRAMS, Program
 from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
-from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Labels, Trace
 from posattn.errors import UsageError, instance, shown, whole
 from posattn.metrics import OF_SHIFTS, Tested
 from posattn.model import Transformer
+from posattn.names import ROUTES
 from posattn.network import from_dict
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, register_reader
@@ -36,7 +36,7 @@ class CompiledRun(AnyRun):
 
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
-        network: a Transformer, or a SelectionNetwork that computes the same.
+        network: what :func:`posattn.compile` gives, sparse or not.
         own: whether it is a program of one's own, which a name of the library does not make one of the library. What a
             function of that name (``@posattn.program``) states is the truth about it.
         bound: the largest absolute value of an own program's real inputs that state no range; by default, of all real inputs.
@@ -45,12 +45,12 @@ class CompiledRun(AnyRun):
     def __init__(
         self,
         program: str,
-        network: Transformer | SelectionNetwork,
+        network: Transformer,
         own: bool = False,
         bound: float | None = None,
     ):
         instance("program", program, str, "a program's name")
-        if not isinstance(getattr(network, "config", None), CompiledConfig):
+        if not isinstance(network, CompiledTransformer):
             raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
         self.program, self.network = program, network
         self._bound = bound if own and bound is not None else _largest(network.config)
@@ -59,10 +59,10 @@ class CompiledRun(AnyRun):
         self._tokens = task(self._tasks[0]).TOKENS if self._tasks else "none"
         # A sequence of letters begins with the hop count, which every machine is given.
         length = network.config.n + (self._tokens == "letters")
-        device = network.P.device if isinstance(network, Transformer) else torch.device("cpu")
         members = [Tested(name, 0) for name in self._tasks or (program,)]
         self.config: CompiledConfig  # a narrower type than AnyRun's
-        super().__init__(f"compiled {program}", network.config, members, [length], ["ok"] * len(members), device)
+        status = ["ok"] * len(members)
+        super().__init__(f"compiled {program}", network.config, members, [length], status, network.P.device)
 
     @property
     def reads_tokens(self) -> bool:
@@ -78,18 +78,20 @@ class CompiledRun(AnyRun):
 
     def model(self, member: int = 0) -> nn.Module:
         self.check_member(member)
-        if not isinstance(self.network, Transformer):
-            raise UsageError(f"{self.program} was compiled without its large matrices; it is no Transformer.")
         return self.network
 
     def as_input(self, values: list[float]) -> Tensor:
         """All inputs of the first machine, then those of the second, and so on."""
         n, c = self.config.n, self.config.inputs
-        if len(values) != n * c:
-            each = "" if c == 1 else f", {c} for each of {n} machines"
-            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {n * c}{each}.")
+        if len(values) % c or not self._takes(len(values) // c):
+            each, up_to = "" if c == 1 else f", {c} for each of {n} machines", "up to " * self.config.lengths
+            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {up_to}{n * c}{each}.")
         x = torch.tensor(values, dtype=torch.float64, device=self.device)
-        return x if c == 1 else x.view(n, c)
+        return x if c == 1 else x.view(-1, c)
+
+    def _takes(self, length: int) -> bool:
+        """Whether the network answers lists of a length."""
+        return length == self.config.n or (self.config.lengths and 1 <= length < self.config.n)
 
     def _outputs(self, x: Tensor, member: int = 0) -> Tensor:
         if not self.reads_tokens:
@@ -101,12 +103,10 @@ class CompiledRun(AnyRun):
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
-        network = self.model()
-        assert isinstance(network, CompiledTransformer)
         given = self._given(x)
         if self._tokens != "none":
             given = (letters if self._tokens == "letters" else prompt_programs).machine_inputs(given)
-        return network.trace(given, self.program)
+        return self.network.trace(given, self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class CompiledRun(AnyRun):
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
-        x = self._examples(self.row, whole("samples", samples))
+        x = self._examples(self.row, whole("samples", samples), self.config.n)
         out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
         found = {name: measure(out, y).item() for name, measure in OF_SHIFTS.items()}
         return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
@@ -134,12 +134,13 @@ class CompiledRun(AnyRun):
             raise UsageError(f"{self.program} solves none of the tasks to evaluate on; these programs do: {tasks}{own}.")
         return self.members
 
-    def examples(self) -> Tensor | None:
+    def examples(self, length: int | None = None) -> Tensor | None:
         """Inputs that the program accepts, where they are known; random ones may break its rules."""
-        return None if self.row is None else self._examples(self.row, 100)
+        n = length if length is not None and self._takes(whole("length", length)) else self.config.n
+        return None if self.row is None else self._examples(self.row, 100, n)
 
-    def _examples(self, row: Program, count: int) -> Tensor:
-        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, self.config.n, self._bound))
+    def _examples(self, row: Program, count: int, n: int) -> Tensor:
+        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, n, self._bound))
         return x if self.config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
@@ -151,8 +152,11 @@ class CompiledRun(AnyRun):
             raise UsageError(f"{self.program} is not in the library, {why}.")
         rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
         wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
-        if tuple(rows.shape[-len(wanted) :]) != wanted:
-            raise UsageError(f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))}).")
+        found = tuple(rows.shape[-len(wanted) :])
+        if len(found) != len(wanted) or found[1:] != wanted[1:] or not self._takes(found[0]):
+            raise UsageError(
+                f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))})."
+            )
         answers = self.row.answers(rows if self.config.inputs > 1 else rows[..., None])
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
@@ -164,14 +168,18 @@ class CompiledRun(AnyRun):
         return f"CompiledRun({self.program}, n={self.config.n})"
 
 
-def _own_row(name: str, network: Transformer | SelectionNetwork, bound: float) -> Program | None:
+def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program | None:
     """The function here that describes an own program: one of that name, with the network's inputs and variables."""
-    labels, row, config = getattr(network, "labels", None), OWN_PROGRAMS.get(name), network.config
+    labels, row, config = network.labels, OWN_PROGRAMS.get(name), network.config
     if labels is None or row is None:
         return None
-    built = fixed_communication(row.build(config.n, bound, "lean" if config.d_v == 1 else "theorem"))
-    same = built.labels is not None and built.labels.columns == labels.columns
-    return row if same and (built.bounds, built.integers) == (config.bounds, config.integers) else None
+    for route in ROUTES[: 1 if config.lengths else None]:
+        built = row.for_lengths(config.n, bound) if config.lengths else fixed_communication(row.build(config.n, bound, route))
+        of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
+        same = built.labels is not None and built.labels.columns == labels.columns
+        if same and of_inputs == (config.bounds, config.integers):
+            return row
+    return None
 
 
 def _largest(config: CompiledConfig) -> float:
@@ -198,7 +206,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
         described["labels"] = labels.as_json()
-    weights = {name: value for name, value in compilation.model.state_dict().items() if value.count_nonzero()}
+    weights = {name: value for name, value in compilation.model.tensors().items() if value.count_nonzero()}
     RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
 
@@ -218,12 +226,14 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise files.Damaged(f"{folder.weights.with_suffix('.json')} does not describe a compiled program.") from error
     network = blank_transformer(config)
-    own = dict(network.named_parameters())
-    if not set(tensors) <= set(own) or any(not _alike(own[key], value) for key, value in tensors.items()):
-        raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
-    for key, value in tensors.items():
+    assert isinstance(network, CompiledTransformer)
+    own = network.tensors()
+    fits = set(tensors) <= set(own) and all(_alike(own[key], value) for key, value in tensors.items())
+    for key, value in tensors.items() if fits else ():
         own[key].copy_(value)
-    if "labels" in described and isinstance(network, CompiledTransformer):
+    if not fits or not network.sound:
+        raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
+    if "labels" in described:
         network.labels = Labels.from_json(described["labels"])
     run = CompiledRun(name, network.eval().to(device), own=described.get("own", False), bound=described.get("bound"))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):

@@ -2,7 +2,8 @@
 
 What is written is the frozen network (posattn.folding.frozen) for lists of one length. A positional one is then a constant
 linear map and a ReLU per layer: no query, key or softmax is left in the file. Self-attention keeps its softmax, with one matrix
-in place of queries and keys where those multiply out. Networks that cannot be frozen are written as they are.
+in place of queries and keys where those multiply out. Networks that cannot be frozen are written as they are; a sparse compiled
+program keeps the indices of its attention, and its MLPs are written as matrices.
 """
 
 import copy
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
+from posattn.compiler.selection import SelectionNetwork
 from posattn.devices import CPU, check_fits
 from posattn.errors import UsageError, instance, path_of, shown, whole
 from posattn.folding import Frozen
@@ -49,6 +51,8 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Frozen | Tran
             f"length is {shown(length)}; it must be from 1 to {model.config.n}, the network's longest list."
         )
     model = copy.deepcopy(model).float().cpu().eval()  # the caller's stays as it is
+    if isinstance(model, SelectionNetwork):
+        return model.with_matrices(), length
     return Frozen(model, length) if can(model.config, "freeze") else model, length
 
 

@@ -34,6 +34,7 @@ class NetworkConfig:
     later: ClassVar[tuple[str, ...] | None] = None  # of kinds that older runs do not name: the fields that these lack
     architectures: ClassVar[dict[str, Any]] = {}  # those that it can have, of kinds that have several
     any_length: ClassVar[bool] = False  # whether it takes lists longer than n
+    trainable: ClassVar[bool] = True  # False where a compiler makes the weights
     sharpened: ClassVar[str | None] = None  # the attention logits that a factor multiplies, which training may let grow
     network: ClassVar[type[nn.Module]]  # what it builds, of kinds that are Transformers
     columns: ClassVar[tuple[str, ...]] = ()  # fields that result rows have beside the usual ones
@@ -56,6 +57,11 @@ class NetworkConfig:
     def attends(self) -> str:
         """What its attention depends on: position, input, both or offset; empty if it is no Transformer of posattn."""
         return ""
+
+    @property
+    def lengths(self) -> bool:
+        """Whether it is a compiled program that is told how long its list is."""
+        return False
 
     @property
     def recipe(self) -> str:
@@ -213,7 +219,10 @@ Question = tuple[Callable[[Any], bool], str]  # a test of a configuration, and w
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
 _READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
-_IS_TRAINED: Question = (lambda c: c.kind != "compiled", "is a compiled program")
+_IS_TRAINED: Question = (lambda c: c.trainable and c.kind != "program", "is a compiled program")
+_HAS_MATRICES: Question = (lambda c: c.kind != "selection", "has indices in place of queries and keys (sparse)")
+_ASKS_NO_LENGTH: Question = (lambda c: not c.lengths, "is told the length of its list")
+_HAS_A_PAGE: Question = (lambda c: c.kind != "program", "is a compiled program that was trained on")
 _HAS_LENGTH: Question = (lambda c: not c.any_length, "is for lists of every length")
 _TAKES_EVERY: Question = (lambda c: c.any_length, "is for lists of up to {0.n} numbers only")
 _LOOPS: Question = (lambda c: c.kind == "looped", "has no loops")
@@ -251,7 +260,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
     "show": (
         "the explorer shows Transformers of lists of numbers with fixed encodings",
-        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES),
+        (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES, _ASKS_NO_LENGTH, _HAS_A_PAGE),
     ),
     "bound": (
         "the bound is for networks that are trained on lists of up to n numbers",
@@ -264,7 +273,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "graph": ("only networks whose attention needs no input have a graph", (_IS_OURS, _IS_STATIC)),
     "communicate": (
         "the effect of edges is measured in positional networks for inputs of up to n",
-        (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL),
+        (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL, _HAS_MATRICES),
     ),
     "every length": ("other lengths are for networks that take every length", (_TAKES_EVERY,)),
     "last steps": ("only looped networks have last steps (polish)", (_LOOPS,)),

@@ -110,8 +110,8 @@ class AnyRun(ABC):
         self.check_member(member)
         return self.task_of(member).target(x)
 
-    def examples(self) -> Tensor | None:
-        """Lists to check an exported network with, where random ones will not do."""
+    def examples(self, length: int | None = None) -> Tensor | None:
+        """Lists to check an exported network with, where random ones will not do; of the networks' own length by default."""
         return None
 
     def too_short(self, length: int) -> str | None:

@@ -25,6 +25,8 @@ torch.manual_seed(0)
 model = posattn.Transformer(posattn.ModelConfig(8, "rope-only", layers=2))
 torch.save(model.state_dict(), folder / "rope-only.pt")
 print("rope-only", to_onnx(model, folder / "rope-only.onnx"))
+sorter = posattn.compile("bitonic-sort", 6, bound=10.0, sparse=True)
+print("sparse", to_onnx(sorter, folder / "sparse.onnx"))
 print("short", to_torch(posattn.pretrained("min", arch="scale-exact"), folder / "short.pt2", length=5))
 """
 
@@ -60,6 +62,16 @@ def test_onnx_runtime_gives_the_network_s_answers(written, arch, batch):
             ours = model(x)
         assert answers.shape == (batch, 8)
         assert (torch.from_numpy(answers) - ours).abs().max() <= allowed * ours.abs().max()
+
+
+@pytest.mark.parametrize("batch", [1, 13])
+def test_onnx_runtime_runs_a_sparse_compiled_program(written, batch):
+    folder, off = written
+    session = onnxruntime.InferenceSession(str(folder / "sparse.onnx"))
+    x = 20 * torch.rand(batch, 6) - 10
+    (answers,) = session.run(None, {"numbers": x.numpy()})
+    assert off["sparse"] <= TOLERANCE and (torch.from_numpy(answers) - x.sort(dim=-1).values).abs().max() < 1e-5
+    assert "GatherElements" in operations(folder / "sparse.onnx")  # attention is indices in the file too
 
 
 def operations(path):

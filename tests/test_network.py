@@ -19,6 +19,8 @@ from posattn import ARCHITECTURES, Frozen, GraphConfig, LoopedConfig, ModelConfi
 from posattn.baselines.gnn import GRAPHS
 from posattn.compiled_run import save as save_program
 from posattn.compiler.compiled_model import CompiledConfig
+from posattn.compiler.program_network import ProgramConfig
+from posattn.compiler.selection import SelectionConfig
 from posattn.encodings import ENCODINGS
 from posattn.looped import FAMILIES, AnyLengthConfig
 from posattn.model import Transformer
@@ -57,7 +59,7 @@ FITTING = {
     "graph": st.sampled_from([*GRAPHS]),
 }
 FITTING |= dict.fromkeys(
-    ("bias", "causal", "tied", "relative", "looped", "stay", "hardmax", "encoded_input"), st.booleans()
+    ("bias", "causal", "tied", "relative", "looped", "stay", "hardmax", "encoded_input", "lengths"), st.booleans()
 )
 ODD = [None, True, 0, -3, 2.5, math.nan, math.inf, "yes", "", (), (0,), ((0,),), ((1.0, 0.0),), [[2]], [3], {"a": 1}]
 TASKS = {"none": "sum", "letters": "khop", "prompts": "mixed-min"}
@@ -244,6 +246,10 @@ NETWORKS |= {f"{arch} of letters": TokenConfig(4, arch, causal=True) for arch in
 NETWORKS |= {f"{arch} of prompts": TokenConfig(4, arch, tokens="prompts") for arch in ("scale-exact", "rope-only")}
 NETWORKS |= {f"{arch}, any length": AnyLengthConfig(4, arch) for arch in ("no-encoding", "rope-only")}
 NETWORKS["compiled"] = CompiledConfig(4, layers=1, heads=1, embed=2, d_v=1, mlp=((2,),), bounds=((0.0, 1.0),))
+NETWORKS["sparse"] = SelectionConfig(
+    4, layers=1, heads=1, embed=2, d_v=1, mlp=((2,),), bounds=((0.0, 1.0),), hardmax=True, entries=((1, 1),), uses=(0,)
+)
+NETWORKS["program"] = ProgramConfig(4, layers=1, heads=1, embed=2, d_v=1, mlp=((2,),), bounds=((0.0, 1.0),))
 NETWORKS |= {arch: GraphConfig(4, arch) for arch in ("gcn", "gat")}
 NETWORKS["one's own"] = own_network("mine", lambda n: torch.nn.Linear(n, n))(n=4)
 TABLE = """
@@ -268,6 +274,8 @@ rope-only of prompts       x      -       -      -      -       -       -       
 no-encoding, any length    -      -       x      x      -       -       -         -            x            -
 rope-only, any length      -      -       x      x      -       -       -         -            x            -
 compiled                   -      -       x      x      -       -       x         x            -            -
+sparse                     -      -       x      -      -       -       x         -            -            -
+program                    -      -       x      -      -       -       x         x            -            -
 gcn                        -      -       -      -      -       -       -         -            -            -
 gat                        -      -       -      -      -       -       -         -            -            -
 one's own                  -      -       -      -      -       -       -         -            -            -

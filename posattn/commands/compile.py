@@ -27,6 +27,12 @@ def command(
         None, help=f"Largest absolute value of the real numbers it is given (default {BOUND:g})."
     ),
     route: str = Option(ROUTES[0], help="lean: a small layer for every round; theorem: the construction of the proof."),
+    sparse: bool = Option(
+        False, "--sparse", help="Indices in place of attention matrices, and only the MLPs' weights that are not 0."
+    ),
+    lengths: bool = Option(
+        False, "--lengths", help="One network for lists of every length up to --machines, of a program that is a function."
+    ),
     check: bool = Option(False, "--check", help="Compare all levels on random inputs."),
     samples: int = Option(20, help="How many inputs --check tries."),
     out: Path | None = Option(None, "--save", help="Folder for the network."),
@@ -44,7 +50,9 @@ def command(
         rows = [(row.name, row.title, ", ".join(row.tasks)) for row in PROGRAMS.values()]
         return console.print_table("programs", ("program", "computes", "task"), rows)
     largest = BOUND if bound is None else bound
-    compilation = compile_program(name, machines, epsilon=epsilon, bound=largest, route=route)
+    compilation = compile_program(
+        name, machines, epsilon=epsilon, bound=largest, route=route, sparse=sparse, lengths=lengths
+    )
     sizes = compilation.sizes()
     sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
     console.print_frame(f"{name} on {machines} machines", sizes)
@@ -63,7 +71,7 @@ def command(
 
 def _remark(name: str, compilation: "Compilation", bound: float | None) -> None:
     """Says where the bound did not matter, how far softmax moves answers, and what fitted functions cost."""
-    ends = [(known.lo, known.hi) for known in compilation.written.inputs]
+    ends = compilation.model.config.bounds
     if bound is not None and all(bound not in (-lo, hi) for lo, hi in ends):
         own = ", and from ".join(f"{lo:g} to {hi:g}" for lo, hi in ends)
         print(f"The bound of {bound:g} does not matter: {name} takes numbers from {own}.")

@@ -26,7 +26,7 @@ def command(
     from posattn.export import to_onnx, to_torch
 
     held, _ = console.networks(run, pretrained, arch, "cpu")
-    model, lists = held.model(member), held.examples()
+    model, lists = held.model(member), held.examples(length)
     where = "up to scale 10" if lists is None else "within its bounds"
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:

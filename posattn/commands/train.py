@@ -43,7 +43,11 @@ def command(
         None, help="Numbers in the training lists, of these lengths equally often: 2,4,8,16; the longest is n."
     ),
     begin: Path | None = Option(
-        None, "--from", metavar="RUN", help="Begin with a run's weights, and its network where no option says another."
+        None,
+        "--from",
+        metavar="RUN",
+        help="Begin with a run's weights, and its network where no option says another; or with those of a program that "
+        "solves the task: compiled, or compiled:PROGRAM.",
     ),
     pretrained: str | None = Option(
         None, metavar="TASK", help="Begin with the package's network for TASK, of architecture --arch."
@@ -61,13 +65,18 @@ def command(
     """
     from posattn.run_folder import RunFolder
     from posattn.training import network_for, train
+    from posattn.training.begin import named_program, names_program, run_of_program
     from posattn.training.run import trained
 
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
     if begin is not None and pretrained is not None:
         raise UsageError(f"pretrained is {pretrained!r}; --from is given too, and training begins with one of them.")
-    before = None if begin is None else trained(begin, "from")
+    before = None
+    if begin is not None and names_program(begin):
+        before = run_of_program(named_program(begin, name, n or network_for(name).n), name, members)
+    elif begin is not None:
+        before = trained(begin, "from")
     if pretrained is not None:
         from posattn.pretrained import pretrained_run
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from posattn.attention import Attention, hardmax
-from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, within_bounds
+from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, with_length, within_bounds
 from posattn.compiler.room import attention_parameters, mlp_parameters
 from posattn.compiler.traces import Labels, Trace, trace_of
 from posattn.errors import UsageError, flag, whole, without
@@ -40,6 +40,7 @@ class CompiledConfig(NetworkConfig):
         hardmax: hardmax (Eq. 6) in place of softmax.
         bounds: smallest and largest value of each input; others are refused.
         integers: which inputs must be whole numbers; other values are refused there.
+        lengths: whether lists may be shorter; every machine is then told the length.
     """
 
     n: int
@@ -54,8 +55,10 @@ class CompiledConfig(NetworkConfig):
     spare: int = 0
     hardmax: bool = False
     integers: tuple[int, ...] = ()
+    lengths: bool = False
 
     kind: ClassVar[str] = "compiled"
+    trainable: ClassVar[bool] = False
     arch: ClassVar[str] = "positional"
     attends: ClassVar[str] = "position"
     encoding: ClassVar[str] = "one-hot"
@@ -68,6 +71,7 @@ class CompiledConfig(NetworkConfig):
         self._set("spare", whole("spare", self.spare, least=0))
         self._set("mlp", hidden_widths(self.mlp, self.layers))
         flag("hardmax", self.hardmax)
+        flag("lengths", self.lengths)
         if not isinstance(self.bounds, tuple) or not all(map(_is_range, self.bounds)):
             raise UsageError(
                 f"bounds is {self.bounds!r}; it must be a tuple of smallest and largest numbers, such as ((-1.0, 1.0),)."
@@ -104,7 +108,7 @@ class CompiledConfig(NetworkConfig):
 
     @property
     def input_dim(self) -> int:
-        return self.inputs + 1
+        return self.inputs + self.lengths + 1
 
     @property
     def output_dim(self) -> int:
@@ -157,21 +161,45 @@ class CompiledTransformer(Transformer):
 
     def forward(self, x: Float[Tensor, "*input"]) -> Float[Tensor, "*out"]:
         rounds = () if self.labels is None else self.labels.rounds
-        return self.decode(refuse_breaches(self.last_state(x), self.config.layers, rounds))
+        answers = self.decode(refuse_breaches(self.last_state(x), self.config.layers, rounds))
+        return answers.narrow(-1 - (self.config.outputs > 1), 0, self.length_of(x))
+
+    def length_of(self, x: Float[Tensor, "*input"]) -> int:
+        """How many machines a list has inputs for."""
+        return x.shape[-1 - (self.config.inputs > 1)]
 
     def trace(self, x: Float[Tensor, "*input"], name: str = "program") -> Trace:
         """Every variable at every machine and round, read from the states; raises where ``forward`` does."""
         with torch.no_grad():
             self(x)
             states = [state.cpu().numpy() for state in self.states(x)[1:]]
-        return trace_of(name, self.labels, states, self.config.n)
+        return trace_of(name, self.labels, states, self.length_of(x))
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
         check_real(x, self.input_dtype)
-        given = within_bounds(x, config.n, config.bounds, config.integers).to(self.P.dtype)
+        given = within_bounds(x, config.n, config.bounds, config.integers, config.lengths).to(self.P.dtype)
+        if config.lengths:
+            given = with_length(given, config.n, config.bounds, config.integers)
         positions = torch.arange(config.positions, device=given.device)
-        return self.encoder(memory_cells(given, positions, config.inputs)), self.P, positions
+        return self.encoder(memory_cells(given, positions, config.input_dim - 1)), self.P, positions
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a folder stores: every tensor once, by name."""
+        return dict(self.named_parameters())
+
+    @property
+    def sound(self) -> bool:
+        """Whether the network can run with the tensors that it was given; those of another shape it cannot be given."""
+        return True
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """How many numbers the network holds, in words."""
+        parameters = list(self.parameters())
+        return [
+            ("parameters", sum(p.numel() for p in parameters)),
+            ("of them not 0", sum(int(p.count_nonzero()) for p in parameters)),
+        ]
 
     def blank_input(self, length: int) -> Tensor:
         least, integers = self.P.new_tensor([low for low, _ in self.config.bounds]), list(self.config.integers)

@@ -15,24 +15,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.function_programs import Program
+from posattn.compiler.machine_memory import with_length
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.room import attention_parameters, require_room_for
+from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, positive, seed_number, whole
+from posattn.errors import UsageError, choice, flag, positive, seed_number, whole
 from posattn.model import Transformer
 from posattn.names import BOUND, ROUTES
 
 EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
+
+_TRIED = 8  # lists of a shorter length that a program for every length is tried on when it is compiled
+_ONE_LENGTH = (
+    "lengths is True; {} is written round by round for one length; a function (@posattn.program) can be for all."
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,27 @@ class Compilation:
         answers = self.model(self._words(x)).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
+    def _words(self, x: Array) -> Tensor:
+        """Such inputs as the network takes them."""
+        one, shape = self.model.config.inputs == 1, np.shape(x)
+        if self.program.lengths:  # a list may be shorter, and the network checks it
+            x = np.asarray(x, dtype=float)
+            return torch.from_numpy(x[..., 0] if one and x.ndim > 1 and x.shape[-1] == 1 else x)
+        if one and shape[-1:] == (self.program.length,) and shape[-2:] != (self.program.length, 1):
+            x = np.asarray(x)[..., None]
+        x = self.program.given(x)
+        return torch.from_numpy(x[..., 0] if one else x)
+
+    def _with_length(self, run: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        """``run``, of a level at which the length of a list is an input, as a function of lists alone."""
+        config = self.model.config
+
+        def answers(x: Array) -> Array:
+            every = with_length(self._words(x), config.n, config.bounds, config.integers).numpy()
+            return run(every)[..., : x.shape[-2], :]
+
+        return answers if config.lengths else run
+
     def trace(self, x: Array) -> Trace:
         """Every variable at every machine and round, from the network's own states, for such inputs.
 
@@ -66,18 +96,10 @@ class Compilation:
         """
         return self.model.trace(self._words(x), self.program.name)
 
-    def _words(self, x: Array) -> torch.Tensor:
-        one, shape = len(self.program.inputs) == 1, np.shape(x)
-        if one and shape[-1:] == (self.program.length,) and shape[-2:] != (self.program.length, 1):
-            x = np.asarray(x)[..., None]
-        x = self.program.given(x)
-        return torch.from_numpy(x[..., 0] if one else x)
-
     def sizes(self) -> pd.DataFrame:
         """The sizes of the network beside those of the theorem."""
         config, model = self.model.config, self.model
         depth = [1 + len(hidden) for hidden in config.mlp]
-        parameters = list(model.parameters())
         rows = [*self._counts(), *self._padding()]
         if self.source is not None:
             said = self.source.counts(config.n)
@@ -86,8 +108,7 @@ class Compilation:
             ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
             ("deepest MLP, linear maps", max(depth), "2, approximating"),
             ("widest MLP", config.width, ""),
-            ("parameters", sum(p.numel() for p in parameters), ""),
-            ("of them not 0", sum(int(p.count_nonzero()) for p in parameters), ""),
+            *((what, count, "") for what, count in model.sizes()),
         ]
         size, network, theorem = zip(*rows, strict=True)
         return pd.DataFrame({"size": size, "network": pd.Series(network, dtype=object), "theorem": theorem})
@@ -127,21 +148,33 @@ class Compilation:
         """Compares every level with the direct answer on random inputs: the largest difference, and how much is allowed.
 
         It runs both kinds of network, hardmax and softmax: the one that was compiled, and the other, compiled here. Levels that
-        are exact also answer small numbers, the same inputs times ``SMALL``.
+        are exact also answer small numbers, the same inputs times ``SMALL``. A program for lists of every length is tried on
+        ``samples`` of each, and the row of a level is that of the length at which it is worst.
         """
         if self.source is None:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
         random = np.random.default_rng(seed_number(seed))
         states = whole("samples", samples) * self.program.machines * self.program.memory * np.float64().itemsize
         require_room(f"samples is {samples}; the states of {self.program.machines} machines for so many inputs", states)
-        x = self.source.sample(random, samples, self.program.length, self.bound)
+        kinds = self._both_kinds(epsilon)
+        n = self.program.length
+        lengths = range(1, n + 1) if self.program.lengths else [n]
+        table = pd.concat([self._compared(self.source.sample(random, samples, k, self.bound), kinds) for k in lengths])
+        share = table["largest difference"] / table["allowed"]
+        worst = share.where(table["agrees"], np.inf).argsort(kind="stable")
+        rows = table.iloc[worst[::-1]].drop_duplicates("level").set_index("level")
+        return rows.loc[list(dict.fromkeys(table["level"]))].reset_index()
+
+    def _compared(self, x: Array, kinds: list[Lowered]) -> pd.DataFrame:
+        """Every level beside the direct answer on some inputs."""
+        assert self.source is not None
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
         levels: list[tuple[str, Callable[[Array], Array], float]] = [("as written", self._as_written, exact)]
         if isinstance(self.written, MPC):
             levels.append(("MPC", partial(mpc.run, self.written), exact))
-        levels.append(("PCOC", partial(pcoc.run, self.program), exact))
-        for lowered in self._both_kinds(epsilon):
+        levels.append(("PCOC", self._with_length(partial(pcoc.run, self.program)), exact))
+        for lowered in kinds:
             name = (
                 "hardmax network" if lowered.temperature is None else f"softmax network, T = {lowered.temperature:.2f}"
             )
@@ -152,16 +185,18 @@ class Compilation:
         small = self._small(x)
         rows = []
         for name, run, allowed in levels:
-            rows.append(_compared(name, run(x), truth, allowed))
+            rows.append(_row(name, run(x), truth, allowed))
             if small is not None and allowed == exact:
                 answers = self.source.answers(small)
                 allowed = EXACT * float(np.abs(answers).max())
-                rows.append(_compared(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
+                rows.append(_row(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
 
     def _as_written(self, x: Array) -> Array:
         """The answers of the program's function; spare machines have inputs 0."""
         assert self.source is not None
+        if isinstance(self.written, WrittenPCOC) and self.written.lengths:
+            return self._with_length(partial(interpreter.run, self.written.tracing))(x)
         traced, n = self.source.traced(x.shape[-2], self.bound), x.shape[-2]
         rows = np.zeros((*x.shape[:-2], traced.n, x.shape[-1]))
         rows[..., :n, :] = x
@@ -171,7 +206,9 @@ class Compilation:
         """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
         reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
         assert self.source is not None
-        legal = self.source.any_scale and all(lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals))
+        legal = self.source.any_scale and all(
+            lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals)
+        )
         if not reals or self.lowered.misfit or not legal:
             return None
         small = x.copy()
@@ -179,12 +216,14 @@ class Compilation:
         return small
 
     def _both_kinds(self, epsilon: float) -> list[Lowered]:
+        if isinstance(self.model, SelectionNetwork):  # which only hardmax has
+            return [self.lowered]
         values = "lean" if self.model.config.d_v == 1 else "proved"
         other = lower(self.program, None if self.lowered.temperature is not None else epsilon, values)
         return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
 
 
-def _compared(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
+def _row(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
     largest = float(np.abs(found - truth).max())
     return level, largest, allowed, largest <= allowed < np.inf
 
@@ -197,6 +236,8 @@ def compile_program(
     temperature: float | None = None,
     bound: float = BOUND,
     route: str = ROUTES[0],
+    sparse: bool = False,
+    lengths: bool = False,
 ) -> Compilation:
     """Compiles a program of the library or one of your own, and keeps every level of it.
 
@@ -208,34 +249,65 @@ def compile_program(
         bound: the largest absolute value of real inputs that state no range, for a program that is a function.
         route: ``lean``, a small layer for every round, or ``theorem``, the construction of the proof: messages that the data
             directs are routed over a Beneš network (Lemma B.1), and W_V = I in every head (Lemma B.2).
+        sparse: a SelectionNetwork, which has indices in place of attention matrices and sparse MLPs; hardmax only.
+        lengths: one network for lists of every length up to ``machines``, of a program that is a function; lean only.
     """
     choice("route", route, ROUTES)
-    source, written = _written(program, machines, bound, route)
+    source, written = _written(program, machines, bound, route, flag("sparse", sparse), flag("lengths", lengths))
     fixed = fixed_communication(written)  # Lemma B.1
-    values = "proved" if route == "theorem" else "lean"
-    lowered = lower(fixed, epsilon, values, temperature)  # Lemmas B.2 and B.3
+    values = "proved" if route == "theorem" and not sparse else "lean"
+    lowered = lower(fixed, epsilon, values, temperature, sparse)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 
 def _written(
-    program: str | Program | PCOC | MPC, machines: int | None, bound: float, route: str
+    program: str | Program | PCOC | MPC, machines: int | None, bound: float, route: str, sparse: bool, lengths: bool
 ) -> tuple[Program | None, PCOC | MPC]:
     if isinstance(program, (PCOC, MPC)):
         if machines not in (None, program.length):
             raise UsageError(f"machines is {machines}; this program was written for {program.length}.")
+        if lengths:
+            raise UsageError(_ONE_LENGTH.format(program.name))
         return None, program
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
         raise UsageError(f"program is {program!r}; it must be a name, a program that is a function, PCOC or MPC.")
     count = whole("machines", machines)
-    least = attention_parameters(source.machines(count) + 1, 1, 2, 1)
-    require_room_for(f"{source.name} on {count} machines", least)
-    return source, source.build(count, positive("bound", bound), route)
+    least = attention_parameters(source.machines(count) + 1, 1, 2, 1, sparse)
+    require_room_for(f"{source.name} on {count} machines", least, sparse)
+    if not lengths:
+        return source, source.build(count, positive("bound", bound), route)
+    if route == "theorem":
+        raise UsageError(f"lengths is True and route {route!r}; a network for lists of every length is lean.")
+    built = source.for_lengths(count, positive("bound", bound))
+    _try_shorter(source, built, bound)
+    return source, built
+
+
+def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
+    """Raises if a program answers some shorter lists otherwise than the program for exactly so many machines."""
+    n, inputs = built.machines, len(built.inputs) - 1
+    integers = tuple(place for place in built.integers if place < inputs)
+    for k in sorted({1, 2, n // 2, n - 1} & set(range(1, n))):
+        x = source.sample(np.random.default_rng(k), _TRIED, k, bound)
+        try:
+            truth = source.answers(x)
+        except UsageError:
+            continue  # inputs that are drawn without knowing the program may break its rules
+        words = torch.from_numpy(x[..., 0] if inputs == 1 else x)
+        otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {k} machines"
+        instead = "where it computes with n, the parameter length may be meant"
+        try:
+            found = interpreter.run(built.tracing, with_length(words, n, built.bounds[:inputs], integers).numpy())
+        except UsageError as error:
+            raise UsageError(f"{otherwise} ({str(error).removesuffix('.')}); {instead}.") from error
+        if not _row("", found[..., :k, :], truth, EXACT * max(1.0, float(np.abs(truth).max())))[-1]:
+            raise UsageError(f"{otherwise}; {instead}.")
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:
     """A Transformer that runs the program: ``posattn.compile("bitonic-sort", machines=8)``.
 
-    :func:`compile_program` explains the options (epsilon, temperature, bound, route), and also gives sizes and checks.
+    :func:`compile_program` explains the options, and also gives sizes and checks.
     """
     return compile_program(program, machines, **options).model

@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -58,9 +59,15 @@ class Part:
 
 
 class Tracing:
-    """The program for ``n`` machines, as values and rounds. ``function`` is executed here, once."""
+    """The program for ``n`` machines, as values and rounds. ``function`` is executed here, once.
 
-    def __init__(self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float):
+    With ``lengths`` it is for lists of every length up to n: every machine is given the length, its last input. Machines beyond
+    the list run the program too, and send nothing (``listed`` is 0 there).
+    """
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float, lengths: bool = False
+    ):
         code = function.__code__
         self.name, self.n, self.path, self.first = name, n, code.co_filename, code.co_firstlineno
         self.values: list[Value] = []
@@ -71,9 +78,11 @@ class Tracing:
         self.reading: list[Value] = []  # by the expression that was noted last
         self._waiting = False  # whether the function waits at a yield
         self._gated: dict[tuple[int, int, float], Value] = {}  # what senders gate, by what it is made of
+        self.length: Value | None = None
+        self.listed: Value | None = None
         token = TRACING.set(self)
         try:
-            self.answers = self._execute(function, ranges, bound)
+            self.answers = self._execute(function, ranges, bound, lengths)
         finally:
             TRACING.reset(token)
 
@@ -112,18 +121,25 @@ class Tracing:
             line = part.stated[0].named.line if part.stated and not part.sent else part.line
         return f"{self.name} ({Path(self.path).name}:{line}), round {r}"
 
-    def _execute(self, function: Callable[..., Any], ranges: dict[str, Any], bound: float) -> list[Value]:
+    def _execute(
+        self, function: Callable[..., Any], ranges: dict[str, Any], bound: float, lengths: bool
+    ) -> list[Value]:
         given: dict[str, Any] = {}
         self.me = self.value(Me())
+        if lengths:
+            self.length = self._new(None, Known(1.0, float(self.n), True))
+            self.listed = self.value(self.me < self.length)
+        own = {"me": self.me, "n": self.n, "length": self.n if self.length is None else self.length}
         for name in inspect.signature(function).parameters:
-            if name in ("me", "n"):
-                given[name] = self.me if name == "me" else self.n
+            if name in own:
+                given[name] = own[name]
                 continue
             kind = ranges.get(name, Real())
             kinds = kind if isinstance(kind, (list, tuple)) else [kind]
             made = [self._new(None, each.known(self.n, bound)) for each in kinds]
             self.inputs += made
             given[name] = made if isinstance(kind, (list, tuple)) else made[0]
+        self.inputs += [] if self.length is None else [self.length]
         running = None
         try:
             running = function(**given)
@@ -191,6 +207,8 @@ class Tracing:
         frames, names = _frames(running), dict[Value, str]()
         for frame in frames:
             names = _names(frame.f_locals) | names
+        if self.length is not None and self.listed is not None:
+            names = {self.length: "length", self.listed: "listed"} | names
         part = self.here
         part.names, part.line = names, frames[0].f_lineno
         places = [self._sent(each, part) for each in sends]
@@ -254,20 +272,26 @@ class Tracing:
         """A place whose sender is known beforehand; the sender blanks what it does not send."""
         sent = self.parts[-2].sent[first]
         numbers, senders = zip(*(each[q] if q < len(each) else (first, -1) for each in arriving), strict=True)
-        if sent.when.pure is not None:
-            words = [self._received(word, senders, (numbers, w)) for w, word in enumerate(sent.words)]
+        bits = [sent.when] if sent.when.pure is None else []
+        bits += [] if self.listed is None else [self.listed]
+        words = [
+            self._received(reduce(self._blanked, bits, word), senders, (numbers, w)) for w, word in enumerate(sent.words)
+        ]
+        if not bits:
             present = self.value(expressions.by_machine(float(i >= 0) for i in senders))
             return Place(present, tuple(words))
-        words = [
-            self._received(self._gate(sent.when, word, 0.0), senders, (numbers, w)) for w, word in enumerate(sent.words)
-        ]
-        return Place(self._received(sent.when, senders, (numbers, -1)), tuple(words))
+        return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
+
+    def _blanked(self, x: Value, when: Value) -> Value:
+        return self._gate(when, x, 0.0)
 
     def _addressed(self, sent: Sent, number: int, i: int) -> Place:
         """What machine ``i`` sends, of which everyone hears the address and the words."""
         to, everyone = sent.to, (i,) * self.n
         if sent.when.pure is None or not self.table(sent.when).all():
             to = self._gate(sent.when, to, float(self.n))
+        if self.listed is not None:
+            to = self._gate(self.listed, to, float(self.n))
         numbers = (number,) * self.n
         present = self.value(equal(self._received(to, everyone), self.me))
         present._set(senders=everyone, delivered=(numbers, -1))

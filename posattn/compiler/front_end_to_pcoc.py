@@ -11,8 +11,19 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posattn.compiler.expressions import Expression, Memory, Sort, as_expression, both, either, linear, relu, resolved
-from posattn.compiler.front_end import Tracing
+from posattn.compiler.expressions import (
+    Expression,
+    Memory,
+    Sort,
+    as_expression,
+    both,
+    either,
+    linear,
+    relu,
+    resolved,
+    select,
+)
+from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.compiler.program_numbers import Value, computed, needed
@@ -26,6 +37,9 @@ class WrittenPCOC(PCOC):
     tracing: Tracing = field(kw_only=True)
     variables: tuple[dict[str, tuple[Value, int]], ...] = field(kw_only=True)
 
+    @property
+    def lengths(self) -> bool:
+        return self.tracing.length is not None
 
 class _Layout:
     """Which values a round finds in memory, and where."""
@@ -88,6 +102,7 @@ def as_pcoc(tracing: Tracing, spare: int = 0) -> WrittenPCOC:
     for r in reversed(range(last + 1)):
         part = tracing.parts[r]
         guarded = [value for sent in part.sent for value in (sent.to, sent.when)] + [each.value for each in part.stated]
+        guarded += [value for value in (tracing.length, tracing.listed) if value is not None and guarded]
         layouts.insert(0, _Layout(tracing, r, [*roots, *guarded]))
         # What the round before must write, and the variables that it assigned, which a trace shows.
         kept = [*layouts[0].kept, *(value.source for value in layouts[0].heard if value.source is not None)]
@@ -171,6 +186,7 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
         sent
         for sent in part.sent
         if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last
+        or (tracing.length is not None and sent.to.pure is None)
     ]
     lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
     stated = [each for each in part.stated if each.integer and each.value.pure is None]
@@ -180,11 +196,20 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     def guard(memory: Memory) -> list[Excess]:
         found = layout.expressions(memory)
         of: Callable[[Value], Expression] = lambda value: found[value] if value.pure is None else value.pure  # noqa: E731
-        beyond = [(both(of(sent.when), either(of(sent.to) < 0, of(sent.to) > last)), 1.0) for sent in lost]
+        listed = [] if tracing.listed is None else [of(tracing.listed)]
+
+        def after(sent: Sent) -> Expression:
+            """Whether a message is for a machine after the last of the list, if the data says where it goes, or of all."""
+            if tracing.length is not None and sent.to.pure is None:
+                return of(sent.to) >= of(tracing.length)
+            return of(sent.to) > last
+
+        beyond = [(both(of(sent.when), *listed, either(of(sent.to) < 0, after(sent))), 1.0) for sent in lost]
         excesses = [Excess(linear(*beyond), MISADDRESSES)] if beyond else []
         for each in stated:
             x = of(each.value)
-            excesses.append(Excess(relu(each.lo - x) + relu(x - each.hi), OVERFLOWS))
+            excess = relu(each.lo - x) + relu(x - each.hi)
+            excesses.append(Excess(select(listed[0], excess, 0) if listed else excess, OVERFLOWS))
         return excesses
 
     return guard

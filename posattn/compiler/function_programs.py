@@ -12,7 +12,7 @@ from posattn.compiler import interpreter
 from posattn.compiler.expressions import Array
 from posattn.compiler.front_end import Tracing
 from posattn.compiler.front_end_to_mpc import as_mpc, directed_by_data
-from posattn.compiler.front_end_to_pcoc import as_pcoc
+from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.program_numbers import Range, Real
@@ -21,6 +21,7 @@ from posattn.errors import function as callable_
 from posattn.names import ROUTES
 
 Truth = Callable[..., Any]
+OWN = ("me", "n", "length")  # parameters that are no inputs
 Draw = Callable[[np.random.Generator, int], Any]
 OWN_PROGRAMS: dict[str, "Program"] = {}  # the latest of every name, so that saved networks find their truth
 
@@ -51,7 +52,7 @@ class Program:
                 known = ", ".join(self.ranges) or "none"
                 raise UsageError(f"{self.name} states a range for {each}, which is none of its inputs: {known}.")
         if not self.ranges:
-            raise UsageError(f"{self.name} has no inputs; it must have at least one beside me and n.")
+            raise UsageError(f"{self.name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
         self.title = (function.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
         self.own = Path(__file__).parent not in Path(function.__code__.co_filename).parents
 
@@ -71,6 +72,12 @@ class Program:
     def traced(self, n: int, bound: float) -> Tracing:
         """What the function does, for the machines that ``n`` numbers need."""
         return _traced(self, self.machines(n), float(bound))
+
+    def for_lengths(self, n: int, bound: float) -> WrittenPCOC:
+        """The program for lists of every length up to ``n``."""
+        if (machines := self.machines(n)) != n:
+            raise UsageError(f"lengths is True; {self.name} has {machines} machines for {n} inputs, and one length.")
+        return as_pcoc(Tracing(self.name, self.function, self.ranges, n, bound, lengths=True))
 
     def truth(self, answer: Truth) -> Truth:
         """States the right answers: a function from the inputs, a list of all machines' for each, to the list of answers."""
@@ -177,7 +184,7 @@ def _registered(made: Program) -> Program:
 
 def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:
     found = {
-        name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in ("me", "n")
+        name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in OWN
     }
     for name, kind in found.items():
         kinds = list(kind) if isinstance(kind, (list, tuple)) else [kind]

@@ -30,27 +30,30 @@ def values_of(tracing: Tracing, x: Array) -> Array:
     """All values of a program (..., n, V), round by round; raises where a rule is broken."""
     me = np.arange(tracing.n, dtype=float)
     cells = np.zeros((*x.shape[:-1], len(tracing.values)))
+    length = np.full(x.shape[:-1], tracing.n) if tracing.length is None else x[..., -1]
     for place, value in enumerate(tracing.inputs):
         cells[..., value.index] = x[..., place]
     for r, part in enumerate(tracing.parts):
         for value in tracing.values:
             if value.round == r:
                 if value.delivered is not None:
-                    cells[..., value.index] = _delivered(tracing, tracing.parts[r - 1].sent, value, cells)
+                    cells[..., value.index] = _delivered(tracing, tracing.parts[r - 1].sent, value, cells, length)
                 elif value.x is not None:
                     cells[..., value.index] = evaluate_expressions([value.x], cells, me)[0]
         for each in (each for each in part.stated if each.integer):
             found = cells[..., each.value.index]
-            _refuse((found < each.lo) | (found > each.hi), found, tracing.place(r, each.named.line),
+            _refuse((me < length) & ((found < each.lo) | (found > each.hi)), found, tracing.place(r, each.named.line),
                     f"a number is {{:g}}, stated to be from {each.lo:g} to {each.hi:g}")  # fmt: skip
         for sent in part.sent:
-            to, when = cells[..., sent.to.index], cells[..., sent.when.index] > 0.5
-            _refuse(when & ((to < 0) | (to >= tracing.n)), to, tracing.place(r, sent.line),
-                    f"it sends to machine {{:g}}; it must be 0 to {tracing.n - 1}")  # fmt: skip
+            to, when = cells[..., sent.to.index], (cells[..., sent.when.index] > 0.5) & (me < length)
+            after = length if sent.to.pure is None else tracing.n  # where the data does not direct it, it gets lost
+            last = "0 to " + (f"{tracing.n - 1}" if tracing.length is None else "the last of its list")
+            _refuse(when & ((to < 0) | (to >= after)), to, tracing.place(r, sent.line),
+                    f"it sends to machine {{:g}}; it must be {last}")  # fmt: skip
     return cells
 
 
-def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array) -> Array:
+def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array, length: Array) -> Array:
     """A part of a message, for every machine: whether there is one (-1), or a word of it."""
     assert value.delivered is not None
     numbers, part = value.delivered
@@ -58,6 +61,7 @@ def _delivered(tracing: Tracing, sent: list[Sent], value: Value, cells: Array) -
     to, when = (cells[..., each.index][..., senders] for each in (message.to, message.when))
     expected = message.to.pure is not None  # then the places are laid out by the addresses
     there = (senders >= 0) if expected else (to == np.arange(tracing.n))
+    there = there & (senders < length)
     if message.when.pure is None or not expected:
         there = there & (when > 0.5)
     word = np.ones(to.shape) if part < 0 else cells[..., message.words[part].index][..., senders]

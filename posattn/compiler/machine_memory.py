@@ -21,17 +21,21 @@ def check_real(x: object, wanted: torch.dtype) -> None:
 
 
 def within_bounds(
-    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
+    x: Float[Tensor, "*batch"],
+    n: int,
+    bounds: tuple[tuple[float, float], ...],
+    integers: tuple[int, ...] = (),
+    lengths: bool = False,
 ) -> Float[Tensor, "*batch"]:
     """``x`` if it is a list of n, each input lies within its bounds, and those of ``integers`` are whole numbers.
 
-    A program's weights are right for such inputs only, so others are refused.
+    A program's weights are right for such inputs only, so others are refused. With ``lengths`` a list may be shorter.
     """
     c = len(bounds)
     if x.ndim < 1 + (c > 1) or (c > 1 and x.shape[-1] != c):
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
-    if (length := x.shape[-1 - (c > 1)]) != n:
-        raise UsageError(f"the list has {length} numbers; this compiled program takes {n}.")
+    if (length := x.shape[-1 - (c > 1)]) != n and not (lengths and 1 <= length <= n):
+        raise UsageError(f"the list has {length} numbers; this compiled program takes {'1 to ' * lengths}{n}.")
     if torch.compiler.is_exporting():  # an exported program cannot raise
         return x
     for place, (low, high) in enumerate(bounds):
@@ -45,6 +49,21 @@ def within_bounds(
             found = f"{numbers[broken][0].item():g}"
             raise UsageError(f"input {place} has the number {found}; the program was compiled for whole numbers.")
     return x
+
+
+def with_length(
+    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
+) -> Float[Tensor, "*any n c"]:
+    """A list of up to n as the inputs of all n machines, with its length as the last one.
+
+    Machines beyond the list are given the number nearest to 0 that they may be given, so that what they compute is legal.
+    """
+    words = x[..., None] if len(bounds) == 1 else x
+    length = words.shape[-2]
+    nearest = words.new_tensor([min(max(0.0, low), high) for low, high in bounds])
+    nearest[list(integers)] = nearest[list(integers)].ceil()
+    blank = nearest.expand(*words.shape[:-2], n - length, len(bounds))
+    return pad(torch.cat([words, blank], dim=-2), (0, 1), value=float(length))
 
 
 def memory_cells(x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int) -> Float[Tensor, "*any N d_in"]:
@@ -72,7 +91,9 @@ def breach_code(kind: int, count: Any, layers: int) -> Any:
     return -1.0 - layers * kind - (count - 1) * (layers * len(BREACHES))
 
 
-STATED = "has a number that is {} beyond the range stated for it"  # what OVERFLOWS is in a program whose rounds have names
+STATED = (
+    "has a number that is {} beyond the range stated for it"  # what OVERFLOWS is in a program whose rounds have names
+)
 
 
 def described_breach(kind: int, count: int, named: bool = False) -> str:

@@ -145,6 +145,11 @@ class PCOC(ParallelProgram):
         return excesses
 
     @property
+    def lengths(self) -> bool:
+        """Whether it is for lists of every length: then the last input of all machines is the length."""
+        return False
+
+    @property
     def guarded(self) -> bool:
         return self.start_guard is not None or any(each.guard is not None for each in self.rounds)
 

@@ -11,7 +11,7 @@ Letters: N machines, n = N + 1 positions, s memory, R rounds, T temperature, ε 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
 from posattn.compiler.room import attention_parameters, require_room_for
+from posattn.compiler.selection import SelectionConfig, SelectionLayer, SelectionNetwork
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.model import Layer, ModelConfig, Transformer
 from posattn.names import VALUES
@@ -44,18 +45,29 @@ class Lowered:
 
 
 def lower(
-    program: PCOC, epsilon: float | None = None, values: str = "proved", temperature: float | None = None
+    program: PCOC,
+    epsilon: float | None = None,
+    values: str = "proved",
+    temperature: float | None = None,
+    sparse: bool = False,
 ) -> Lowered:
     """The network that runs ``program``: with hardmax, or with softmax that moves no output by more than ``epsilon``.
 
     ``values`` says what W_V holds: ``proved``, the identity in every head (d_V = s + 1), or ``lean``, the head's own column
-    (d_V = 1), which computes the same. ``temperature`` overrides the one that ``epsilon`` needs.
+    (d_V = 1), which computes the same. ``temperature`` overrides the one that ``epsilon`` needs. ``sparse`` makes a
+    SelectionNetwork, which is hardmax and has no W_V.
     """
     choice("values", values, VALUES)
+    if sparse:
+        for name, given in (("epsilon", epsilon), ("temperature", temperature)):
+            if given is not None:
+                raise UsageError(f"{name} is {given}; a sparse network has indices for attention, which are hardmax.")
+        if values != "lean":
+            raise UsageError(f"values is {values!r}; a sparse network has no W_V, so leave values out.")
     least = attention_parameters(
-        program.machines + 1, program.memory, program.memory + 1, _value_width(program, values)
+        program.machines + 1, program.memory, program.memory + 1, _value_width(program, values), sparse
     )
-    require_room_for(program.name, least * (len(program.rounds) + 1))
+    require_room_for(program.name, least * (len(program.rounds) + 1), sparse)
     margins = Margins()
     locals_, outputs = analyse(program, margins)
     error = max(known.error for known in outputs)
@@ -70,7 +82,7 @@ def lower(
         elif positive("temperature", temperature) > _MOST:
             raise UsageError(f"temperature is {temperature:g}; it must be at most {_MOST}, or none for hardmax.")
         leak = min(1.0, n * math.exp(-2 * temperature))
-    model = _network(program, locals_, temperature, values)
+    model = _selection(program, locals_) if sparse else _network(program, locals_, temperature, values)
     moved = 0.0 if leak is None else error * leak if leak <= 1.000001 * margins.epsilon() else math.inf
     return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
 
@@ -148,20 +160,21 @@ def _value_width(program: PCOC, values: str) -> int:
 
 def compiled_config(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
     """The configuration of the network that runs ``program`` with these MLPs."""
-    s = program.memory
+    s, inputs = program.memory, len(program.inputs) - program.lengths
     return CompiledConfig(
         n=program.length,
         layers=len(maps),
         heads=s,
         embed=s + 1,
-        inputs=len(program.inputs),
+        inputs=inputs,
         outputs=len(program.outputs),
         spare=program.spare,
         d_v=_value_width(program, values),
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
         hardmax=temperature is None,
-        bounds=program.bounds,
-        integers=program.integers,
+        bounds=program.bounds[:inputs],
+        integers=tuple(place for place in program.integers if place < inputs),
+        lengths=program.lengths,
     )
 
 
@@ -171,9 +184,8 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
     model = blank_transformer(config)
     assert isinstance(model, CompiledTransformer)
     with torch.no_grad():
-        for word in range(config.inputs):
-            model.encoder.weight[word, word] = 1.0
-        model.encoder.weight[s, config.inputs] = 1.0
+        for column, word in enumerate([*range(config.input_dim - 1), s]):
+            model.encoder.weight[word, column] = 1.0
         for row, position in enumerate(program.outputs):
             model.decoder.weight[row, position] = 1.0
         for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
@@ -182,6 +194,29 @@ def _network(program: PCOC, maps: list[Maps], temperature: float | None, values:
             for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
                 linear.weight.copy_(torch.from_numpy(own.dense()))
                 linear.bias.copy_(torch.from_numpy(own.bias))
+    model.labels = program.labels
+    return model.eval()
+
+
+def _selection(program: PCOC, maps: list[Maps]) -> SelectionNetwork:
+    """The same network as indices and the weights that are not 0; layers with the same MLP share it."""
+    dense, distinct = compiled_config(program, maps, None, "lean"), {id(mlp): mlp for mlp in maps}
+    config = SelectionConfig(
+        **{each.name: getattr(dense, each.name) for each in fields(dense)},
+        entries=tuple(tuple(len(own.values) for own in mlp) for mlp in distinct.values()),
+        uses=tuple(list(distinct).index(id(mlp)) for mlp in maps),
+    )
+    require_room_for(program.name, config.least_numbers, sparse=True)
+    model = blank_transformer(config)
+    assert isinstance(model, SelectionNetwork)
+    inputs = np.arange(config.input_dim)
+    model.encoder.write(np.stack([[*inputs[:-1], program.memory], inputs], axis=-1), np.ones(len(inputs)))
+    model.decoder.write(np.array([*enumerate(program.outputs)]), np.ones(config.outputs))
+    for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
+        assert isinstance(layer, SelectionLayer)
+        layer.attention.sources.copy_(torch.from_numpy(listens_to(program, index).T.copy()))
+        for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
+            linear.write(own.indices, own.values, own.bias)
     model.labels = program.labels
     return model.eval()
 

@@ -4,22 +4,35 @@ Member k begins with the weights of the run's member k, whose fingerprint become
 has more classes of positions than the run's, the rows of the run's table go to the same classes and the others are new. The
 logits are divided by the factor that sharpening begins with. So in its first step a network attends where the run's network
 did, at sharpness S, while the new rows are soft.
+
+A compiled network serves as such a run: all members begin with its weights, and differ in their lists and shuffles alone.
 """
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeGuard
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from posattn.errors import UsageError
+from posattn.compiler import PROGRAMS, compile_program
+from posattn.compiler.compiled_model import CompiledTransformer
+from posattn.compiler.program_network import trainable
+from posattn.errors import UsageError, choice
 from posattn.looped.families import FAMILIES
 from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig
+from posattn.tasks import task as find_task
 from posattn.training.parameters import Parameters
+from posattn.training.recipe import Recipe
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
-from posattn.training.trainer import Trainer
+from posattn.training.trainer import Member, Trainer
+
+_COMPILED = "compiled"  # what stands in place of a run's folder: compiled, or compiled:PROGRAM
+_EPSILON = 1e-3  # by how much softmax may move an answer of a program at the beginning
 
 
 def with_begin(spec: RunSpec, run: Run) -> RunSpec:
@@ -27,6 +40,38 @@ def with_begin(spec: RunSpec, run: Run) -> RunSpec:
     _check_networks(spec.model, run.spec.model)
     known = _fingerprints(spec, run)
     return replace(spec, members=tuple(replace(member, begin=known[k]) for k, member in enumerate(spec.members)))
+
+
+def names_program(begin: object) -> TypeGuard[str | Path]:
+    """Whether ``begin`` is ``compiled`` or ``compiled:PROGRAM``, and no folder has that name."""
+    named = isinstance(begin, (str, Path)) and str(begin).partition(":")[0] == _COMPILED
+    return named and not Path(str(begin)).exists()
+
+
+def named_program(begin: str | Path, task: str, n: int) -> CompiledTransformer:
+    """The program that ``begin`` names or, if it names none, the library's first that solves the task, for lists of n.
+
+    It is compiled for all numbers of the lists that networks are tested on.
+    """
+    solving = [row.name for row in PROGRAMS.values() if row.task == task]
+    if not solving or find_task(task).TOKENS != "none":
+        solved = [row.task for row in PROGRAMS.values() if row.task is not None and find_task(row.task).TOKENS == "none"]
+        tasks = ", ".join(dict.fromkeys(solved))
+        raise UsageError(f"from is {str(begin)!r}; no program of lists solves {task}; there are some for {tasks}.")
+    name = str(begin).partition(":")[2] or solving[0]
+    choice(f"the program for {task}", name, solving)
+    bound = 2.0 * max(find_task(task).SCALES)  # the lists of scale c are of numbers up to 2 c
+    return compile_program(name, n, epsilon=_EPSILON, bound=bound).model
+
+
+def run_of_program(model: CompiledTransformer, task: str, members: int) -> Run:
+    """A compiled network as a run of so many members, all alike, that training can begin with."""
+    network, plan = trainable(model), Recipe()
+    weights = {
+        name: value.detach().expand(members, *value.shape).clone() for name, value in network.named_parameters()
+    }
+    spec = RunSpec(network.config, plan, (Member(task, 0, plan.lr),) * members)
+    return Run(spec, Parameters.of(network.config, weights), {"status": ["ok"] * members}, pd.DataFrame())
 
 
 def check_begin(spec: RunSpec, run: Run | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from posattn import metrics
+from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.devices import hardware, out_of_memory, pick_device, require_room
 from posattn.errors import UsageError, flag, instance, seed_number, several, whole
 from posattn.model import Transformer
@@ -19,7 +20,14 @@ from posattn.run_folder import RunFolder
 from posattn.tasks import Data
 from posattn.tasks import task as find_task
 from posattn.tasks.own import Learned, check_target, is_data, tasks_named
-from posattn.training.begin import check_begin, initial_parameters, with_begin
+from posattn.training.begin import (
+    check_begin,
+    initial_parameters,
+    named_program,
+    names_program,
+    run_of_program,
+    with_begin,
+)
 from posattn.training.cuda import CudaTrainer
 from posattn.training.estimate import opening, require_room_to_train
 from posattn.training.polish import polish
@@ -76,7 +84,8 @@ def train(
             lengths, and those of networks for every length, come in turn.
         begin: a run, its folder, or a network that comes with the package: member k begins with the weights of its member k.
             The network is the run's by default; it may be of a family that extends the run's, or for another n where it takes
-            every length.
+            every length. Or a compiled network with softmax, ``posattn.compile(..., epsilon=1e-3)``, with whose weights all
+            members begin; ``compiled`` and ``compiled:PROGRAM`` are the library's for the task.
         name: of the task that a function is, in place of the function's own.
         device: ``cpu`` or ``cuda``; a GPU if there is one.
         precision: ``fp32``, or on a GPU ``tf32`` or ``fp16``: what matrix products read. Evaluation is always in fp32.
@@ -88,16 +97,21 @@ def train(
     place = pick_device(device)
     whole("members", members)
     seed_number(seed)
-    if isinstance(begin, Transformer):
-        before: Run | None = Run.of(begin, begin.trained_on or "")
-    else:
-        before = None if begin is None else trained(begin, "begin")
+    before: Run | None = None
+    if isinstance(begin, Transformer) and not isinstance(begin, CompiledTransformer):
+        before = Run.of(begin, begin.trained_on or "")
+    elif begin is not None and not isinstance(begin, Transformer) and not names_program(begin):
+        before = trained(begin, "begin")
     if task is None:
         task = _task_of(before, members)
     with tasks_named(task, name) as known:
         names = [known] if isinstance(known, str) else known
         if not names:
             raise UsageError("task is empty; give a task, or one for each member.")
+        if names_program(begin):
+            begin = named_program(begin, names[0], network_for(names[0]).n if config is None else config.n)
+        if isinstance(begin, CompiledTransformer):
+            before = run_of_program(begin, names[0], members)
         if config is None:
             config = network_for(names[0]) if before is None else before.spec.model
         model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])

@@ -60,7 +60,7 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
     Raises if the network does not read what the task gives.
     """
     own = task(name)
-    if config.kind == "compiled":
+    if not config.trainable:
         raise UsageError(f"config is a {type(config).__name__}; a compiled program has its weights, and is not trained.")
     if isinstance(config, LoopedConfig):
         config = config.for_task(name)

@@ -167,3 +167,27 @@ def test_a_saved_program_of_ones_own_is_not_graded_by_the_library(posattn_comman
     assert code == 2 and "--task-file" in error
     (tmp_path / "other.py").write_text(OWN.replace("double", "twice"))  # another program of that name
     assert "Without the true answers" in posattn_command("predict", "own", "1,2,3", "--task-file", "other.py")[1]
+
+
+def test_a_sparse_network_for_every_length_is_saved_asked_and_drawn(posattn_command, tmp_path):
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import posattn\nfrom posattn.compiler import send\n\n@posattn.program\ndef before(me, n, x):\n"
+        '    """x_{i-1} + x_i."""\n'
+        "    return x + (yield send(me + 1, x, when=me < n - 1)).get()\n"
+    )
+    given = ("compile", f"{program}:before", "--machines", 4, "--sparse", "--lengths", "--check", "--save", "sums")
+    code, shown, error = posattn_command(*given, "--bound", 9)
+    assert (code, error) == (0, "") and "indices of attention" in shown and "NO" not in shown
+    code, shown, _ = posattn_command("predict", "sums", "1,2,4", "--task-file", program, "--trace", "trace.json")
+    assert code == 0 and all(number in shown for number in ("1.0000", "3.0000", "6.0000", "+0.0000"))
+    trace = json.loads((tmp_path / "trace.json").read_text())["rounds"]
+    assert trace[-1]["variables"]["answer"] == [1, 3, 6] and trace[0]["variables"]["length"] == [3, 3, 3]
+    assert posattn_command("graph", "sums", "--out", "sums.svg")[0] == 0
+    code, _, error = posattn_command("export", "sums", "--task-file", program, "--length", 3, "--torch", "sums.pt2")
+    assert (code, error) == (0, "")
+    assert torch.export.load("sums.pt2").module()(torch.tensor([[1.0, 2.0, 4.0]])).tolist() == [[1, 3, 6]]
+    code, _, told = posattn_command("predict", "sums", "1,2,3,4,5")
+    assert code == 2 and "the list has 5 numbers; this compiled program takes up to 4." in told
+    code, _, told = posattn_command("explore", "sums")
+    assert code == 2 and "has indices in place of queries and keys" in told

@@ -199,3 +199,13 @@ def test_a_number_of_twenty_digits_is_refused(option, posattn_command):
 def test_a_batch_may_be_larger_than_what_there_is(posattn_command):
     small = ("--n", 2, "--layers", 1, "--samples", 4, "--epochs", 1, "--device", "cpu")
     assert posattn_command("train", "sort", *small, "--batch", 2**62, "--out", "run")[0] == 0
+
+
+def test_train_begins_with_the_program_for_the_task(posattn_command, tmp_path):
+    options = ["--n", "3", "--members", "2", "--lr", "1e-9", *SHORT]
+    code, said, _ = posattn_command("train", "sum", "--from", "compiled", *options, "--out", "run")
+    assert code == 0 and "2 trained in run" in " ".join(said.split())
+    run = posattn.load(tmp_path / "run")
+    assert run.config.kind == "program" and run.config.n == 3 and run.evaluate([10], samples=20)["mse"].max() < 1e-6
+    code, _, said = posattn_command("train", "sum", "--from", "compiled:bfs", *options, "--out", "other")
+    assert code == 2 and said.startswith("posattn: the program for sum is 'bfs'; ")

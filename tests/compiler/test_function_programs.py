@@ -13,7 +13,6 @@ from posattn.compiler import PROGRAMS as LIBRARY
 from posattn.compiler import Program, Whole, compile_program, mpc, pcoc, send, within
 from posattn.compiler.interpreter import run, trace
 from posattn.compiler.mpc import MPC
-from posattn.compiler.selection import SelectionNetwork
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "programs.py"
 PROGRAMS = {
@@ -79,9 +78,9 @@ def test_the_theorems_route_gives_the_same_answers(name, machines):
     built = row.build(machines, 50.0, "theorem")
     x = row.sample(np.random.default_rng(4), 30, machines, 50.0)
     truth = row.answers(x)
-    network = SelectionNetwork(built)
-    found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy().reshape(truth.shape)
-    for answers in (run(row.traced(machines, 50.0), x), mpc.run(built, x), pcoc.run(network.program, x), found):
+    compiled = compile_program(built, sparse=True)
+    found = compiled.model(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy().reshape(truth.shape)
+    for answers in (run(row.traced(machines, 50.0), x), mpc.run(built, x), pcoc.run(compiled.program, x), found):
         np.testing.assert_allclose(answers, truth, rtol=0, atol=1e-12)
 
 

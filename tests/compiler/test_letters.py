@@ -8,7 +8,6 @@ from posattn import UsageError
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import PROGRAMS, Program
 from posattn.compiler.letters import as_logits, machine_inputs
-from posattn.compiler.selection import SelectionNetwork
 
 KHOP = posattn.task("khop")
 
@@ -20,19 +19,18 @@ def test_tokens_are_letters_and_hops_and_answers_are_tokens_again():
 
 
 def test_it_answers_letters_in_and_out_of_distribution():
-    run = CompiledRun("khop", SelectionNetwork(PROGRAMS["khop"].build(4, 1.0)))
+    run = CompiledRun("khop", posattn.compile("khop", 4, sparse=True))
     for domain in ("id", "ood"):
         x, y = KHOP.sample(40, n=5, domain=domain, seed=3)
         assert (run.predict(x)[0].argmax(dim=-1) == y).all()
     rows = run.rows(run.evaluate(samples=30))
     assert set(rows["hops"]) == {"all", "0", "1", "2", "3"} and set(rows["domain"]) == {"id", "ood"}
     assert (rows["n"] == 5).all() and (rows.loc[rows["metric"] == "accuracy", "value"] == 1).all()
-    with pytest.raises(UsageError, match="it is no Transformer"):
-        run.model()
+    assert run.model() is run.network
 
 
 def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
-    run = CompiledRun("khop", SelectionNetwork(PROGRAMS["khop"].build(4, 1.0)))
+    run = CompiledRun("khop", posattn.compile("khop", 4, sparse=True))
     for tokens, said in (([2, 5, 6], "3"), (2, "no")):
         with pytest.raises(UsageError, match=f"^the sequence has {said} tokens; this compiled program takes 5\\.$"):
             run.predict(tokens)

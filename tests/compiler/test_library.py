@@ -11,7 +11,6 @@ from posattn import UsageError
 from posattn.compiler import PROGRAMS, compile_program, pcoc, send
 from posattn.compiler.compiling import Compilation
 from posattn.compiler.library import program
-from posattn.compiler.selection import SelectionNetwork
 
 CONTRACT = [
     *("prefix-sum", "prefix-min", "tree-sum", "tree-min", "max-subarray", "odd-even-sort", "bitonic-sort", "median"),
@@ -44,7 +43,7 @@ def test_self_attention_agrees_at_every_level(tokens):
 )
 def test_larger_programs_agree_without_their_matrices(name, machines, route):
     row = PROGRAMS[name]
-    network = SelectionNetwork(row.build(machines, 50.0, route))
+    network = posattn.compile(name, machines, bound=50.0, route=route, sparse=True)
     x = row.sample(np.random.default_rng(3), 20, machines, 50.0)
     found = network(torch.from_numpy(x if x.shape[-1] > 1 else x[..., 0])).numpy()
     np.testing.assert_allclose(found, row.answers(x)[..., 0], rtol=1e-12, atol=1e-12)

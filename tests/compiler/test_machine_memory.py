@@ -15,7 +15,6 @@ from posattn.compiler import Bit, Known, compile_program, mpc, pcoc, select, sen
 from posattn.compiler.machine_memory import BREACHES, breach_code, memory_cells, refuse_breaches, within_bounds
 from posattn.compiler.mpc import MPC, Message
 from posattn.compiler.mpc_to_pcoc import simulate
-from posattn.compiler.selection import SelectionNetwork
 
 MACHINES, MEMORY = 4, 6
 TOLD = re.compile(r"round (\d+): machine (\d+) (sends|receives|has to pass on) (\d+) (word|message|tuple)s?")
@@ -110,7 +109,7 @@ def outcome(run, x):
 def test_all_levels_refuse_the_same_inputs_and_answer_the_others_alike(rounds):
     program = letters(rounds)
     fixed = simulate(program)
-    network = SelectionNetwork(fixed)
+    network = compile_program(fixed, sparse=True).model
     kinds = []
     for x in random_inputs(80):
         truth, reason = outcome(lambda x: mpc.run(program, x), x)
@@ -213,7 +212,7 @@ def test_a_machine_on_the_way_that_has_no_room_is_told():
 
     program = MPC(8, 2, 1, (Known(0, 1, True),), (send,), lambda m: [m.inbox[1].words[0]], name="crowd")
     fixed = simulate(program)
-    network, x = SelectionNetwork(fixed), np.ones((8, 1))
+    network, x = compile_program(fixed, sparse=True).model, np.ones((8, 1))
     with pytest.raises(UsageError, match="machine 0 receives 8 words; its memory holds 2"):
         mpc.run(program, x)
     with pytest.raises(

@@ -8,7 +8,6 @@ from posattn import UsageError
 from posattn.compiler import Known, compile_program, mpc, pcoc
 from posattn.compiler.mpc import MPC, Message
 from posattn.compiler.mpc_to_pcoc import layout, simulate
-from posattn.compiler.selection import SelectionNetwork
 
 
 def gather(machines, memory=4):
@@ -233,7 +232,7 @@ def test_no_inputs_have_no_answers_at_every_level():
     compiled, none = compile_program(program), np.ones((3, 0, 2, 1))
     for found in (mpc.run(program, none), pcoc.run(compiled.program, none), compiled.run(none)):
         assert found.shape == (3, 0, 2, 1)
-    assert SelectionNetwork(program)(torch.ones(3, 0, 2)).shape == (3, 0, 2)
+    assert compile_program(program, sparse=True).model(torch.ones(3, 0, 2)).shape == (3, 0, 2)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -243,6 +242,6 @@ def test_complex_numbers_are_refused_at_every_level():
     for run in (lambda: mpc.run(program, x), lambda: pcoc.run(compiled.program, x), lambda: compiled.run(x)):
         with pytest.raises(UsageError, match=r"^the input of program must be an array of real numbers\.$"):
             run()
-    for network in (compiled.model, SelectionNetwork(program)):
+    for network in (compiled.model, compile_program(program, sparse=True).model):
         with pytest.raises(UsageError, match=r"^the input is of torch\.complex128; this network reads torch\.float64"):
             network(torch.from_numpy(x[:, 0]))

@@ -24,7 +24,7 @@ def test_the_count_is_that_of_the_network(name, machines, route):
 
 
 def test_what_does_not_fit_is_refused_before_it_is_built(posattn_command):
-    for name in PROGRAMS:
+    for name in PROGRAMS.keys() - {"mixed"}:  # which takes two sizes, both small
         code, _, told = posattn_command("compile", name, "--machines", 100_000)
         assert code == 2 and told.count("\n") == 1
         assert told.startswith(f"posattn: {name} on 100000 machines compiles to ") and "GB are free" in told

@@ -171,3 +171,46 @@ def test_a_network_of_the_package_is_gone_on_with():
     assert posattn.train(begin=run, **plan).members[0].task == "sort"  # a run's own task
     with pytest.raises(UsageError, match=r"^task is missing; give a task's name, a function of lists, or data \(x, y\)\.$"):
         posattn.train(begin=posattn.Transformer(network.config), **plan)
+
+
+# --- compiled weights as a beginning ----------------------------------------------------------------------------------------
+
+
+def test_all_members_begin_with_a_compiled_network_and_part_by_their_lists(tmp_path):
+    program = posattn.compile("prefix-min", machines=3, epsilon=1e-3, bound=20.0)
+    still = posattn.train("min", begin=program, members=2, **SHORT | {"lr": 1e-12})
+    x, y = posattn.task("min").sample(50, n=3, scale=10)
+    for member in range(2):
+        assert (still.model(member)(x) - y).square().mean() < 1e-6  # in float32, and softmax may move answers by 1e-3
+    run = posattn.train("min", begin=program, members=2, lr=1e-3, out=tmp_path / "run", **SHORT)
+    assert run.config.kind == "program" and not torch.equal(*run.parameters.flat)
+    assert len({member.begin for member in run.spec.members}) == 1 and run.spec.members[0].begin is not None
+    again = posattn.load(tmp_path / "run")
+    assert torch.equal(again.parameters.flat, run.parameters.flat) and again.evaluate([1], samples=10)["mse"].notna().all()
+    (tmp_path / "run" / "weights.safetensors").unlink()
+    (tmp_path / "run" / "weights.json").unlink()
+    read = posattn.train("min", begin=program, members=2, lr=1e-3, out=tmp_path / "run", **SHORT)
+    assert torch.equal(read.parameters.flat, run.parameters.flat)
+
+
+def test_the_program_for_a_task_is_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = {
+        begin: posattn.train("sort", begin=begin, **SHORT).spec.model.layers
+        for begin in ("compiled", "compiled:bitonic-sort", "compiled:odd-even-sort")
+    }
+    assert found == {"compiled": 7, "compiled:bitonic-sort": 7, "compiled:odd-even-sort": 9}
+
+    def refused(sentence, task, begin, **more):
+        with pytest.raises(UsageError, match=f"^{sentence}"):
+            posattn.train(task, begin=begin, **SHORT | more)
+
+    refused(r"the program for sort is 'prefix-sum'; ", "sort", "compiled:prefix-sum")
+    only = "no program of lists solves {}; there are some for sum, min, maxsub, sort, median\\."
+    refused(rf"from is 'compiled'; {only.format('khop')}", "khop", "compiled")
+    refused(rf"from is 'compiled'; {only.format('sum-total')}", "sum-total", "compiled")
+    refused(r"hardmax is True; hardmax has no gradient, ", "sum", posattn.compile("prefix-sum", machines=8))
+    refused(r"inputs is 2; tasks of lists have 1 number per position\.", "sum", posattn.compile("word-count", 2, epsilon=1.0))
+    refused(r"heads is 2; that of the run to begin with is 1|\w+ is ", "sum", "compiled", config=ModelConfig(n=3))
+    (tmp_path / "compiled").mkdir()  # a folder of that name comes first
+    refused(r"compiled holds no run: ", "sort", "compiled")
