@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "programs.py"
 PROGRAMS = {
     name: found for name, found in files.execute(EXAMPLES, "examples").items() if isinstance(found, Program)
 }
+OTHER_MACHINES = ("self-attention", "mixed")  # N², and 23 or 101
 SIZES = {"life": (9,), "rule_110": (3, 6), "bfs": (2, 5), "components": (2, 5)}
 
 
@@ -52,7 +53,7 @@ def test_traces_of_the_network_are_those_of_the_program(name):
                                row.answers(x)[..., 0], atol=1e-12)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *(name for name in LIBRARY if name != "self-attention")])
+@pytest.mark.parametrize("name", [*PROGRAMS, *(name for name in LIBRARY if name not in OTHER_MACHINES)])
 def test_networks_are_small_without_being_asked(name):
     compiled = compile_program({**LIBRARY, **PROGRAMS}[name], 9 if name == "life" else 8)
     assert sum(each.numel() for each in compiled.model.parameters()) < 600_000
@@ -62,7 +63,7 @@ def test_networks_are_small_without_being_asked(name):
 DIRECTED = {
     name: row
     for name, row in {**LIBRARY, **PROGRAMS}.items()
-    if name != "self-attention" and isinstance(row.build(4, 1.0, "theorem"), MPC)
+    if name not in OTHER_MACHINES and isinstance(row.build(4, 1.0, "theorem"), MPC)
 }
 
 
