@@ -54,7 +54,7 @@ def program_of(task: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder for rows.csv")
+    parser.add_argument("--out", type=Path, help="folder for errors.csv")
     parser.add_argument("--epochs", type=int, default=25, help="of the longest training, 20 steps each")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def main() -> None:
             continue
         rows += measure(task, given.epochs)
         given.out.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(given.out / "rows.csv", index=False, float_format="%.6g")
+        pd.DataFrame(rows).to_csv(given.out / "errors.csv", index=False, float_format="%.6g")
         print(task, flush=True)
     table = pd.DataFrame(rows).groupby(["task", "start", "lr", "steps", "scale"], sort=False)["mse"]
     print(table.agg(["median", "min", "max"]).to_string(float_format="{:.2g}".format))

@@ -286,7 +286,7 @@ ROW = ("task", "way", "seed", "steps")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder for rows.csv, which is gone on with; without it, two steps of each")
+    parser.add_argument("--out", type=Path, help="folder for errors.csv, which is gone on with; without it, two steps of each")
     parser.add_argument("--tasks", nargs="+", default=list(SETTINGS), choices=SETTINGS)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -294,7 +294,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     plan = Plan(steps=given.steps) if given.out is not None else Plan(steps=2, samples=400)
-    path = None if given.out is None else given.out / "rows.csv"
+    path = None if given.out is None else given.out / "errors.csv"
     rows = [] if path is None or not path.exists() else pd.read_csv(path).to_dict("records")
     for name, seed, way in itertools.product(given.tasks, given.seeds, given.ways):
         setting, key = SETTINGS[name], dict(zip(ROW, (name, way, seed, plan.steps), strict=True))
