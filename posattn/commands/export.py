@@ -23,11 +23,12 @@ def command(
     """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
+    from posattn.compiler.compiled_model import CompiledConfig
     from posattn.export import to_onnx, to_torch
 
     held, _ = console.networks(run, pretrained, arch, "cpu")
     model, lists = held.model(member), held.examples(length)
-    where = "up to scale 10" if lists is None else "within its bounds"
+    where = "within its bounds" if isinstance(model.config, CompiledConfig) else "up to scale 10"
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:
             difference = write(model, path, length, lists)

@@ -7,7 +7,7 @@ from posattn import files
 from posattn.compiler import programs, prompt_programs, scan_programs
 from posattn.compiler.function_programs import Program
 from posattn.compiler.remarks import attention_program
-from posattn.errors import choice
+from posattn.errors import UsageError, choice
 
 MODULES = (programs, scan_programs, attention_program, prompt_programs)
 
@@ -27,6 +27,8 @@ def solving(task: str) -> Program | None:
 def program(name: str) -> Program:
     """The program of that name in the library, or one of your own: ``my.py:bfs`` is ``bfs`` in the file my.py, which is run."""
     path, colon, own = name.rpartition(".py:") if isinstance(name, str) else ("", "", "")
+    if not colon and str(name).endswith(".py"):
+        raise UsageError(f"program is {name!r}, a file; name a program in it, as in {name}:NAME.")
     if not colon:
         return PROGRAMS[choice("program", name, PROGRAMS)]
     executed = files.execute(Path(f"{path}.py"), "program")

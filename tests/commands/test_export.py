@@ -38,3 +38,11 @@ def test_a_compiled_program_is_exported(posattn_command):
     torch.testing.assert_close(
         program(torch.tensor([[3.0, 5.0, -2.0]])), torch.tensor([[3.0, 3.0, -2.0]]), rtol=0, atol=1e-4
     )
+
+
+def test_a_program_of_ones_own_is_checked_within_its_bounds_without_its_file(posattn_command, tmp_path):
+    text = "import posattn\nfrom posattn.compiler import Whole\n\n\n@posattn.program(x=Whole(0, 9))\n"
+    (tmp_path / "my.py").write_text(f"{text}def twice(me, n, x):\n    return 2 * x\n")
+    assert posattn_command("compile", "my.py:twice", "--machines", 3, "--save", "own")[0] == 0
+    code, shown, _ = posattn_command("export", "own", "--torch", "own.pt2")
+    assert code == 0 and "within its bounds" in shown and "scale" not in shown

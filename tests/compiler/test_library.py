@@ -189,3 +189,8 @@ def test_a_level_that_is_wrong_is_told_so(monkeypatch):
 def test_a_list_without_an_end_has_no_ranks():
     with pytest.raises(UsageError, match=r"^the list of node 0 never ends\.$"):
         PROGRAMS["list-ranking"].answers(np.array([[[1.0], [0.0], [3.0]]]))
+
+
+def test_a_file_without_a_program_is_told_how_to_name_one():
+    with pytest.raises(UsageError, match=r"program is 'my.py', a file; name a program in it, as in my.py:NAME"):
+        compile_program("my.py", 4)
