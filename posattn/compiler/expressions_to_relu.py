@@ -172,7 +172,7 @@ class Lowering:
     def _addend(self, node: Expression, affine: Affine, among_integers: bool, weight: float = 1.0) -> Affine:
         """``node`` times ``weight`` as a part of a sum.
 
-        The units of an integer cancel, which would take digits from small real numbers, and from integers if the units are large.
+        The units of an integer cancel, which takes digits from small real numbers, and from integers if the units are large.
         """
         known = self.analysis.known(node)
         exact = abs(weight) < LARGEST_WEIGHT and abs(weight) * self.passed(affine) <= LARGEST_SUMMED
@@ -225,7 +225,8 @@ class Lowering:
             for field, known in enumerate(fields):
                 a, b = (self.held(table[place][field], known) for place in (low, high))
                 table[low][field], table[high][field] = (
-                    self.gate(swap, kept, known).plus(self.gate(_not(swap), other, known)) for kept, other in ((a, b), (b, a))
+                    self.gate(swap, kept, known).plus(self.gate(_not(swap), other, known))
+                    for kept, other in ((a, b), (b, a))
                 )
         return table
 

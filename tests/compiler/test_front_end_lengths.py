@@ -31,7 +31,7 @@ from posattn.network import missing
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 UNCHANGED = [
     *("prefix_sum", "prefix_min", "max_subarray", "odd_even_sort", "bitonic_sort", "median", "word_count", "khop"),
-    *("sparse_matrix_vector", "run_length_encoding", "stream_compaction", "dfa_scan", "convolution"),
+    *("khop_scan", "sparse_matrix_vector", "run_length_encoding", "stream_compaction", "dfa_scan", "convolution"),
 ]
 
 
@@ -204,6 +204,8 @@ def test_other_lengths_and_other_programs_are_refused_in_a_sentence(unchecked):
         posattn.compile(PROGRAMS["prefix-sum"].build(4, 1.0), lengths=True)
     with pytest.raises(UsageError, match=r"^lengths is True; self-attention has 9 machines for 3 inputs, and one length\.$"):
         posattn.compile("self-attention", 3, lengths=True)
+    with pytest.raises(UsageError, match=r"^lengths is True; mixed is not for every length: machines is 1; mixed takes 23 or"):
+        posattn.compile("mixed", 23, lengths=True)
     with pytest.raises(UsageError, match=r"^lengths is True and route 'theorem'; a network for lists of every length is lean"):
         posattn.compile("prefix-sum", 3, lengths=True, route="theorem")
     with pytest.raises(UsageError, match=re.escape("lengths is 3; it must be True or False.")):
