@@ -96,9 +96,10 @@ class CompiledRun(AnyRun):
     def _outputs(self, x: Tensor, member: int = 0) -> Tensor:
         if not self.reads_tokens:
             return self.network(x)
-        if list(x.shape[-1:]) != self.lengths:
-            found = x.shape[-1] if x.ndim else "no"
-            raise UsageError(f"the sequence has {found} tokens; this compiled program takes {self.lengths[0]}.")
+        beside = self.lengths[0] - self.config.n  # tokens that no machine is for: the hop count
+        if not x.ndim or not self._takes(x.shape[-1] - beside):
+            found, up_to = x.shape[-1] if x.ndim else "no", f"{1 + beside} to " * self.config.lengths
+            raise UsageError(f"the sequence has {found} tokens; this compiled program takes {up_to}{self.lengths[0]}.")
         return (letters.answer_letters if self._tokens == "letters" else prompt_programs.answer_prompts)(self.network, x)
 
     def trace(self, x: Tensor) -> Trace:
@@ -174,7 +175,11 @@ def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program |
     if labels is None or row is None:
         return None
     for route in ROUTES[: 1 if config.lengths else None]:
-        built = row.for_lengths(config.n, bound) if config.lengths else fixed_communication(row.build(config.n, bound, route))
+        try:
+            own = row.for_lengths(config.n, bound) if config.lengths else row.build(config.n, bound, route)
+            built = fixed_communication(own)
+        except UsageError:  # a program of that name that cannot be built is another one
+            continue
         of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
         same = built.labels is not None and built.labels.columns == labels.columns
         if same and of_inputs == (config.bounds, config.integers):

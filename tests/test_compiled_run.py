@@ -230,3 +230,18 @@ def test_an_own_program_of_another_range_is_another_program(tmp_path):
     save(compile_program(averaged(100), 2, bound=5.0), tmp_path / "own")
     averaged(50)
     assert posattn.load(tmp_path / "own").row is None
+
+
+def test_a_broken_program_of_the_same_name_does_not_keep_a_network_from_loading(tmp_path):
+    @posattn.program
+    def renamed(me, n, x):
+        return 2 * x
+
+    save(compile_program(renamed, 3), tmp_path / "own")
+
+    @posattn.program
+    def renamed(me, n, x):
+        return x > 0  # a comparison of reals
+
+    run = posattn.load(tmp_path / "own")
+    assert run.row is None and run.predict(torch.tensor([1.0, 2.0, 3.0]))[0].tolist() == [2, 4, 6]

@@ -39,6 +39,8 @@ EXACT = 1e-9  # how far two exact levels may differ, relative to the largest ans
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
 
 _TRIED = 8  # lists of a shorter length that a program for every length is tried on when it is compiled
+_DRAWN = 64  # lists that are drawn for it, of which some may break the program's rules
+_EVERY = 8  # up to so many machines every shorter length is tried
 _ONE_LENGTH = (
     "lengths is True; {} is written round by round for one length; a function (@posattn.program) can be for all."
 )
@@ -64,7 +66,7 @@ class Compilation:
         return layout(self.written) if isinstance(self.written, MPC) else None
 
     def run(self, x: Array) -> Array:
-        """The network's answers (..., N, outputs) to inputs (..., N, c), or (..., N) if c = 1."""
+        """The network's answers (..., N, outputs) to inputs (..., N, c), or (..., N) if c = 1 and lists have one length."""
         answers = self.model(self._words(x)).numpy()
         return answers[..., None] if len(self.program.outputs) == 1 else answers
 
@@ -72,8 +74,10 @@ class Compilation:
         """Such inputs as the network takes them."""
         one, shape = self.model.config.inputs == 1, np.shape(x)
         if self.program.lengths:  # a list may be shorter, and the network checks it
+            if one and (len(shape) < 2 or shape[-1] != 1):  # (2, 1) would be one list of two, or two lists of one
+                raise UsageError(f"x has shape {shape}; with lists of every length it must be (..., length, 1).")
             x = np.asarray(x, dtype=float)
-            return torch.from_numpy(x[..., 0] if one and x.ndim > 1 and x.shape[-1] == 1 else x)
+            return torch.from_numpy(x[..., 0] if one else x)
         if one and shape[-1:] == (self.program.length,) and shape[-2:] != (self.program.length, 1):
             x = np.asarray(x)[..., None]
         x = self.program.given(x)
@@ -288,12 +292,13 @@ def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
     """Raises if a program answers some shorter lists otherwise than the program for exactly so many machines."""
     n, inputs = built.machines, len(built.inputs) - 1
     integers = tuple(place for place in built.integers if place < inputs)
-    for k in sorted({1, 2, n // 2, n - 1} & set(range(1, n))):
-        x = source.sample(np.random.default_rng(k), _TRIED, k, bound)
-        try:
-            truth = source.answers(x)
-        except UsageError:
-            continue  # inputs that are drawn without knowing the program may break its rules
+    lengths = range(1, n) if n <= _EVERY else sorted({1, 2, n // 2, n - 1})
+    tried = 0
+    for k in lengths:
+        x, truth = _legal(source, k, bound)
+        if not len(x):
+            continue
+        tried += 1
         words = torch.from_numpy(x[..., 0] if inputs == 1 else x)
         otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {k} machines"
         instead = "where it computes with n, the parameter length may be meant"
@@ -303,6 +308,29 @@ def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
             raise UsageError(f"{otherwise} ({str(error).removesuffix('.')}); {instead}.") from error
         if not _row("", found[..., :k, :], truth, EXACT * max(1.0, float(np.abs(truth).max())))[-1]:
             raise UsageError(f"{otherwise}; {instead}.")
+    if lengths and not tried:
+        raise UsageError(
+            f"lengths is True; {source.name} cannot be tried on shorter lists, because all {_DRAWN} that were drawn of each "
+            f"length break its rules; say how inputs are drawn (@{source.function.__name__}.samples)."
+        )
+
+
+def _legal(source: Program, k: int, bound: float) -> tuple[Array, Array]:
+    """Lists of ``k`` that keep the program's rules, if any are found, and the answers to them."""
+    drawn = source.sample(np.random.default_rng(k), _TRIED, k, bound)
+    try:
+        return drawn, source.answers(drawn)
+    except UsageError:  # inputs that are drawn without knowing the program may break its rules
+        drawn = source.sample(np.random.default_rng(k), _DRAWN, k, bound)
+    kept: list[tuple[Array, Array]] = []
+    for x in drawn:
+        try:
+            kept.append((x, source.answers(x)))
+        except UsageError:
+            continue
+        if len(kept) == _TRIED:
+            break
+    return np.array([x for x, _ in kept]), np.array([truth for _, truth in kept])
 
 
 def compile(program: str | Program | PCOC | MPC, machines: int | None = None, **options: Any) -> Transformer:

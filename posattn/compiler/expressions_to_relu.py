@@ -13,6 +13,7 @@ A unit belongs to the hidden layer after the last unit that it reads. Layers in 
 the number cannot be negative, else relu(x) and relu(-x).
 """
 
+import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,11 @@ from typing import Any
 import numpy as np
 
 from posattn.compiler import expressions as ex
-from posattn.compiler.analysis import LARGEST_COMPARED, Analysis, gate_bound
+from posattn.compiler.analysis import LARGEST_COMPARED, Analysis, Known, gate_bound
 from posattn.compiler.expressions import Array, Expression, comparators
+
+LARGEST_SUMMED = 2.0**40  # sums of 2^10 such integers, and of halves of them, are exact in float64
+LARGEST_WEIGHT = 2.0**10  # softmax gives integers fractions, whose rounding a larger weight would make matter
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Unit:
     """relu(``reads``) in hidden layer ``level``; an input of the MLP has level 0 and reads nothing."""
 
     level: int
+    largest: float  # a bound of its absolute value
     reads: Affine | None = None
     negative: bool = False  # whether it is an input that can be below 0
 
@@ -62,14 +67,14 @@ class Lowering:
 
     def __init__(self, analysis: Analysis):
         self.analysis = analysis
-        self.units: list[Unit] = [Unit(0, negative=known.lo < 0) for known in analysis.cells]
+        self.units: list[Unit] = [Unit(0, known.size, negative=known.lo < 0) for known in analysis.cells]
         self.me = len(self.units)
-        self.units.append(Unit(0, negative=analysis.first < 0))
+        self.units.append(Unit(0, float(max(analysis.last, -analysis.first)), negative=analysis.first < 0))
         self._same: dict[tuple[object, float], int] = {}
         self._done: dict[Expression | ex.Sort, Any] = {}
 
-    def relu(self, x: Affine) -> Affine:
-        """relu(x) as a unit; equal units are made once."""
+    def relu(self, x: Affine, largest: float = math.inf) -> Affine:
+        """relu(x) as a unit; equal units are made once. ``largest`` bounds it where more is known than of x's units."""
         if not x.terms:
             return Affine({}, max(x.constant, 0.0))
         if x.constant == 0 and len(x.terms) == 1:
@@ -79,26 +84,33 @@ class Lowering:
         key = (frozenset(x.terms.items()), x.constant)
         if key not in self._same:
             self._same[key] = len(self.units)
-            self.units.append(Unit(1 + self.level(x), x))
+            self.units.append(Unit(1 + self.level(x), min(largest, self.passed(x)), x))
         return Affine({self._same[key]: 1.0})
 
-    def held(self, x: Affine, signed: bool) -> Affine:
+    def passed(self, x: Affine) -> float:
+        """The largest number that a sum over the units of ``x`` can pass through, in whatever order it is formed."""
+        return abs(x.constant) + sum(abs(weight) * self.units[unit].largest for unit, weight in x.terms.items())
+
+    def held(self, x: Affine, known: Known) -> Affine:
         """``x`` as at most two units, which are cheap to carry: x = relu(x) - relu(-x)."""
+        signed = known.lo < 0
         if len(x.terms) <= 1 + signed and not (x.terms and x.constant):
             return x
-        return self.relu(x).plus(self.relu(x.times(-1.0)), -1.0) if signed else self.relu(x)
+        above = self.relu(x, known.size)
+        return above.plus(self.relu(x.times(-1.0), known.size), -1.0) if signed else above
 
-    def gate(self, closed: Affine, x: Affine, bound: float, signed: bool) -> Affine:
-        """``x`` where the bit ``closed`` is 0, and 0 where it is 1."""
+    def gate(self, closed: Affine, x: Affine, known: Known) -> Affine:
+        """``x``, of which ``known`` tells, where the bit ``closed`` is 0, and 0 where it is 1."""
         if not closed.terms:
             return Affine({}) if closed.constant else x
         if not x.terms and not x.constant:
             return x
         # The bit in a unit of its own is exactly 0 or 1, so x passes an open gate without rounding.
-        closed = self.relu(closed)
-        x = self.held(x, signed)
-        passed = self.relu(x.plus(closed, -bound))
-        return passed.plus(self.relu(x.times(-1.0).plus(closed, -bound)), -1.0) if signed else passed
+        closed = self.relu(closed, 1.0)
+        x, bound = self.held(x, known), gate_bound(known)
+        above = self.relu(x.plus(closed, -bound), known.size)
+        below = x.times(-1.0).plus(closed, -bound)
+        return above.plus(self.relu(below, known.size), -1.0) if known.lo < 0 else above
 
     def level(self, x: Affine) -> int:
         """The first hidden layer after which ``x`` can be read."""
@@ -122,19 +134,19 @@ class Lowering:
             case ex.Linear(terms, constant):
                 addends = []
                 for term, weight in terms:
-                    addends.append((self._addend(term, (yield term), known(node).integer), weight))
+                    addends.append((self._addend(term, (yield term), known(node).integer, weight), weight))
                 return combined(addends, constant)
             case ex.Relu(x):
                 if known(x).lo >= 0 or known(x).hi <= 0:
                     return (yield x) if known(x).lo >= 0 else Affine({})
-                return self.relu((yield x))
+                return self.relu((yield x), known(x).size)
             case ex.Smaller(a, b):
                 return (yield from self._smaller(a, b))
             case ex.Greater(a, b):
                 return (yield from self._greater(a, b))
             case ex.Select(chosen, a, b):
                 bit = yield chosen
-                bit = self._step(bit) if known(chosen).error else bit
+                bit = self._step(bit, 1.0) if known(chosen).error else bit
                 return self._select(bit, (a, b), ((yield a), (yield b)))
             case ex.ByMachine(values):
                 return self._table(values)
@@ -155,30 +167,33 @@ class Lowering:
         integers = one.integer and other.integer
         mine, theirs = (yield a), (yield b)
         mine, theirs = self._addend(a, mine, integers), self._addend(b, theirs, integers)
-        return mine.plus(self.relu(mine.plus(theirs, -1.0)), -1.0)
+        return mine.plus(self.relu(mine.plus(theirs, -1.0), one.size + other.size), -1.0)
 
-    def _addend(self, node: Expression, affine: Affine, among_integers: bool) -> Affine:
-        """``node`` as a part of a sum. The units of an integer cancel, which would take digits from small real numbers."""
+    def _addend(self, node: Expression, affine: Affine, among_integers: bool, weight: float = 1.0) -> Affine:
+        """``node`` times ``weight`` as a part of a sum.
+
+        The units of an integer cancel, which takes digits from small real numbers, and from integers if the units are large.
+        """
         known = self.analysis.known(node)
-        return self.held(affine, known.lo < 0) if known.integer and not among_integers else affine
+        exact = abs(weight) < LARGEST_WEIGHT and abs(weight) * self.passed(affine) <= LARGEST_SUMMED
+        return self.held(affine, known) if known.integer and not (among_integers and exact) else affine
 
     def _greater(self, a: Expression, b: Expression) -> Generator[Any, Any, Affine]:
         one, other = self.analysis.known(a), self.analysis.known(b)
         if one.lo > other.hi or one.hi <= other.lo:
             return Affine({}, float(one.lo > other.hi))
         mine, theirs = (yield a), (yield b)
-        return self._step(mine.plus(theirs, -1.0))
+        return self._step(mine.plus(theirs, -1.0), one.size + other.size)
 
-    def _step(self, difference: Affine) -> Affine:
-        """The step function: 0 at integers up to 0, and 1 at integers from 1 on."""
-        first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)))
-        return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5))), -1.0)
+    def _step(self, difference: Affine, largest: float) -> Affine:
+        """The step function: 0 at integers up to 0, and 1 at integers from 1 to ``largest``."""
+        first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)), 2 * largest)
+        return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5)), 2 * largest), -1.0)
 
     def _select(self, chosen: Affine, nodes: tuple[Expression, Expression], parts: tuple[Affine, Affine]) -> Affine:
         total = Affine({})
         for closed, node, part in zip((_not(chosen), chosen), nodes, parts, strict=True):
-            known = self.analysis.known(node)
-            total = total.plus(self.gate(closed, part, gate_bound(known), known.lo < 0))
+            total = total.plus(self.gate(closed, part, self.analysis.known(node)))
         return total
 
     def _table(self, values: tuple[float, ...]) -> Affine:
@@ -205,12 +220,12 @@ class Lowering:
             table.append((yield from ex.each(record)))
         fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
         for low, high in comparators(len(table)):
-            swap = self._step(table[low][sort.key].plus(table[high][sort.key], -1.0))
+            difference = table[low][sort.key].plus(table[high][sort.key], -1.0)
+            swap = self._step(difference, 2 * fields[sort.key].size)
             for field, known in enumerate(fields):
-                signed, bound = known.lo < 0, gate_bound(known)
-                a, b = (self.held(table[place][field], signed) for place in (low, high))
+                a, b = (self.held(table[place][field], known) for place in (low, high))
                 table[low][field], table[high][field] = (
-                    self.gate(swap, kept, bound, signed).plus(self.gate(_not(swap), other, bound, signed))
+                    self.gate(swap, kept, known).plus(self.gate(_not(swap), other, known))
                     for kept, other in ((a, b), (b, a))
                 )
         return table
@@ -220,7 +235,7 @@ class Lowering:
         # Every unit reads the arguments, so an argument of many parts is first made one number.
         arguments = []
         for argument in node.arguments:
-            arguments.append(self.held((yield argument), self.analysis.known(argument).lo < 0))
+            arguments.append(self.held((yield argument), self.analysis.known(argument)))
         units = zip(fit.directions.T.tolist(), fit.offsets.tolist(), fit.weights.tolist(), strict=True)
         hidden = [
             (self.relu(combined(zip(arguments, direction, strict=True), offset)), weight)
@@ -270,7 +285,7 @@ def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: 
     depth = max((lowering.level(output) for output in outputs), default=0)
     # An output that is ready early and has many parts is carried as one number.
     outputs = [
-        lowering.held(output, analysis.known(expression).lo < 0) if lowering.level(output) < depth else output
+        lowering.held(output, analysis.known(expression)) if lowering.level(output) < depth else output
         for expression, output in zip(expressions, outputs, strict=True)
     ]
     return _assemble(lowering.units, outputs, columns, width)

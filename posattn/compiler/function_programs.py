@@ -67,7 +67,13 @@ class Program:
         That is MPC if the data directs messages, and PCOC if not.
         """
         theorem = choice("route", route, ROUTES) == "theorem"
-        return _built(self, n, float(bound), theorem and directed_by_data(self.traced(n, bound)))
+        routed = theorem and directed_by_data(self.traced(n, bound))
+        if routed and self.machines(n) != n:
+            raise UsageError(
+                f"route is {route!r}; {self.name} has {self.machines(n)} machines for {n} inputs, and its data directs "
+                f"messages, which this route does for a machine per input."
+            )
+        return _built(self, n, float(bound), routed)
 
     def traced(self, n: int, bound: float) -> Tracing:
         """What the function does, for the machines that ``n`` numbers need."""
@@ -77,6 +83,11 @@ class Program:
         """The program for lists of every length up to ``n``."""
         if (machines := self.machines(n)) != n:
             raise UsageError(f"lengths is True; {self.name} has {machines} machines for {n} inputs, and one length.")
+        for k in range(1, n):
+            try:
+                self.machines(k)
+            except UsageError as error:
+                raise UsageError(f"lengths is True; {self.name} is not for every length: {error}") from error
         return as_pcoc(Tracing(self.name, self.function, self.ranges, n, bound, lengths=True))
 
     def truth(self, answer: Truth) -> Truth:

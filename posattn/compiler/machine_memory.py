@@ -40,6 +40,7 @@ def within_bounds(
         return x
     for place, (low, high) in enumerate(bounds):
         numbers = x if c == 1 else x[..., place]
+        numbers = numbers.double() if numbers.dtype == torch.bool else numbers
         if numbers.numel() and not bool(((numbers >= low) & (numbers <= high)).all()):
             found = f"{numbers.min().item():g} to {numbers.max().item():g}"
             raise UsageError(

@@ -388,3 +388,33 @@ def test_long_computations_compile():
     x = np.array([[[0.0], [1.0]], [[5.0], [9.0]]])
     assert (run(compiled.written.tracing, x) == tried.answers(x)).all()
     assert (compiled.run(x) == tried.answers(x)).all()
+
+
+@pytest.mark.parametrize("most", [10**8, 10**12])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_large_whole_numbers_are_divided_multiplied_and_compared_exactly(most, sparse):
+    """The units of a digit are as large as the number; in a sum they would take the digits below 2^53 from each other."""
+
+    @posattn.program(k=Whole(-most, most), x=Real())
+    def large(me, n, k, x):
+        return k // 7, k % 7, times(k, x), 1000 * (100 * k > 5) + 777 * (100 * k > 99)
+
+    random = np.random.default_rng(0)
+    k, x = random.integers(-most, most + 1, (50, 2)), random.uniform(-10, 10, (50, 2))
+    found = compile_program(large, 2, bound=10.0, sparse=sparse).run(np.stack([k, x], axis=-1))
+    assert (found[..., 0] == k // 7).all() and (found[..., 1] == k % 7).all()
+    np.testing.assert_allclose(found[..., 2], k * x, rtol=0, atol=1e-14 * 10 * most)
+    assert (found[..., 3] == 1000 * (k > 0) + 777 * (k > 0)).all()
+
+
+@pytest.mark.parametrize("most", [10**5, 10**6])
+def test_softmax_moves_products_of_large_whole_numbers_by_no_more_than_it_says(most):
+    @posattn.program(k=Whole(-most, most), x=Real())
+    def product(me, n, k, x):
+        return times(k, x)
+
+    random = np.random.default_rng(0)
+    k, x = random.integers(-most, most + 1, (500, 2)), random.uniform(-10, 10, (500, 2))
+    soft = compile_program(product, 2, bound=10.0, epsilon=1e-3)
+    assert soft.lowered.error <= 1.001e-3
+    np.testing.assert_allclose(soft.run(np.stack([k, x], axis=-1))[..., 0], k * x, rtol=0, atol=soft.lowered.error)

@@ -31,7 +31,7 @@ from posattn.network import missing
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 UNCHANGED = [
     *("prefix_sum", "prefix_min", "max_subarray", "odd_even_sort", "bitonic_sort", "median", "word_count", "khop"),
-    *("sparse_matrix_vector", "run_length_encoding", "stream_compaction", "dfa_scan", "convolution"),
+    *("khop_scan", "sparse_matrix_vector", "run_length_encoding", "stream_compaction", "dfa_scan", "convolution"),
 ]
 
 
@@ -135,6 +135,32 @@ def test_a_program_that_uses_n_as_data_is_found_out():
             compile_program(example(name), 4, lengths=True)
 
 
+def test_samples_that_break_a_rule_hide_no_use_of_n():
+    @program(to=Whole(0, N))
+    def empty(me, n, to):
+        return (yield send(to, me)).get(empty=n)
+
+    with pytest.raises(UsageError, match=r"^lengths is True; empty answers lists of \d otherwise than for exactly"):
+        compile_program(empty, 8, lengths=True)
+
+    @program(k=Whole(0, 10**6))
+    def forbidden(me, n, k):
+        return within(k, 0, 0)
+
+    with pytest.raises(UsageError, match=r"^lengths is True; forbidden cannot be tried .*\(@forbidden\.samples\)\.$"):
+        compile_program(forbidden, 8, lengths=True)
+
+
+def test_lists_of_one_number_are_not_taken_for_one_list():
+    compiled = compile_program(example("prefix_sum"), 4, lengths=True, bound=9.0)
+    assert compiled.run([[[1.0]], [[2.0]]]).tolist() == [[[1]], [[2]]] and compiled.run([[1.0], [2.0]]).tolist() == [[1], [3]]
+    assert compiled.trace([[[1.0]], [[2.0]]])["answer"][2].tolist() == [[1], [2]]
+    for flat in ([1.0], [1.0, 2.0], [[1.0, 2.0]]):
+        for ask in (compiled.run, compiled.trace):
+            with pytest.raises(UsageError, match=r"with lists of every length it must be \(\.\.\., length, 1\)\.$"):
+                ask(flat)
+
+
 @program(to=Whole(0, N - 1), count=Whole(0, 9))
 def counted(me, n, to, count):
     heard = yield send(to, count)
@@ -178,6 +204,8 @@ def test_other_lengths_and_other_programs_are_refused_in_a_sentence(unchecked):
         posattn.compile(PROGRAMS["prefix-sum"].build(4, 1.0), lengths=True)
     with pytest.raises(UsageError, match=r"^lengths is True; self-attention has 9 machines for 3 inputs, and one length\.$"):
         posattn.compile("self-attention", 3, lengths=True)
+    with pytest.raises(UsageError, match=r"^lengths is True; mixed is not for every length: machines is 1; mixed takes 23 or"):
+        posattn.compile("mixed", 23, lengths=True)
     with pytest.raises(UsageError, match=r"^lengths is True and route 'theorem'; a network for lists of every length is lean"):
         posattn.compile("prefix-sum", 3, lengths=True, route="theorem")
     with pytest.raises(UsageError, match=re.escape("lengths is 3; it must be True or False.")):

@@ -179,3 +179,14 @@ def test_samples_of_another_shape_are_refused(rows):
     tried.samples(lambda random, n: None if rows is None else np.zeros((rows, 1)))
     with pytest.raises(UsageError, match=r"^the sample of tried (is None|has shape)"):
         compile_program(tried, 3).check(samples=2)
+
+
+def test_the_theorems_route_refuses_spare_machines_that_the_data_addresses():
+    @posattn.program(to=Whole(0, 5))
+    def spread(me, n, to):
+        return (yield send(to, me)).count()
+
+    spread.machines = lambda n: 2 * n
+    assert compile_program(spread, 3).model.config.n == 3
+    with pytest.raises(UsageError, match=r"^route is 'theorem'; spread has 6 machines for 3 inputs, and its data directs "):
+        compile_program(spread, 3, route="theorem")

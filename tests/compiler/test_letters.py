@@ -38,6 +38,15 @@ def test_a_sequence_of_another_length_is_counted_with_its_hop_count(unchecked):
         run.predict("2abab")
 
 
+def test_a_program_for_every_length_reads_shorter_sequences():
+    run = CompiledRun("khop", posattn.compile("khop", 4, sparse=True, lengths=True))
+    for n in (2, 4, 5):
+        x, y = KHOP.sample(20, n=n, seed=1)
+        assert (run.predict(x)[0].argmax(dim=-1) == y).all()
+    with pytest.raises(UsageError, match=r"^the sequence has 6 tokens; this compiled program takes 2 to 5\.$"):
+        run.predict([2, 5, 6, 5, 6, 5])
+
+
 def test_what_is_no_sequence_is_refused():
     for tokens in ([5, 5, 6], [0, 1, 5], [0, 5, 14]):
         with pytest.raises(UsageError, match="a hop count, 0 to 3, and then letters, a to j"):

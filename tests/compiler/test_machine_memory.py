@@ -45,6 +45,14 @@ def test_integers_are_checked_to_be_integers():
         within_bounds(x, 2, ((0.0, 2.0), (0.0, 2.0)), (0, 1))
 
 
+def test_bits_may_be_booleans(unchecked):
+    @posattn.program(cell=Bit)
+    def flipped(me, n, cell):
+        return ~cell
+
+    assert posattn.compile(flipped, 3)(torch.tensor([True, False, True])).tolist() == [0, 1, 0]
+
+
 def test_a_single_number_is_no_list(unchecked):
     with pytest.raises(UsageError, match=r"shape \(\); it must be \(..., 2\)"):
         within_bounds(torch.tensor(1.0), 2, ((0.0, 1.0),))

@@ -22,8 +22,11 @@ def test_it_computes_what_the_compiled_network_does(sorter):
     assert network.input_dtype == torch.float32 and all(p.requires_grad for p in network.parameters())
     torch.testing.assert_close(network(x), sorter(x).float(), rtol=0, atol=1e-3)
     torch.testing.assert_close(network(x), x.sort().values, rtol=0, atol=2e-3)
-    sorter(x)  # whose weights are untouched
-    assert sorter.input_dtype == torch.float64
+    before = [p.clone() for p in sorter.parameters()]
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(1.0)
+    assert all(map(torch.equal, before, sorter.parameters())) and sorter.input_dtype == torch.float64
 
 
 def test_it_refuses_other_lengths_and_no_numbers(sorter):
