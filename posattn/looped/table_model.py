@@ -161,6 +161,8 @@ class TableNetwork(nn.Module):
         """The row of each letter, and how many rows there are.
 
         On a CPU, which tells, only letters that occur have one. All others are alike to the network; their slot is the last.
+        Only there other words than a hop count and letters are refused. On a GPU that check would wait for the device, so the
+        caller answers for the words: others are an index error of CUDA, or count as a letter from the end of the alphabet.
         """
         every = torch.arange(len(_LETTERS), device=letters.device)
         if letters.device.type != "cpu" or torch.compiler.is_compiling():
