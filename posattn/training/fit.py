@@ -111,6 +111,8 @@ def train(
         if names_program(begin):
             begin = named_program(begin, names[0], network_for(names[0]).n if config is None else config.n)
         if isinstance(begin, CompiledTransformer):
+            if len(set(names)) > 1:
+                raise UsageError(f"the members have the tasks {', '.join(names)}; a program to begin with solves only one.")
             before = run_of_program(begin, names[0], members)
         if config is None:
             config = network_for(names[0]) if before is None else before.spec.model

@@ -157,10 +157,17 @@ def test_a_program_that_is_wrong_by_its_own_truth_is_told(posattn_command, tmp_p
     assert code == 2 and "did you mean wrong?" in error
 
 
-def test_a_saved_program_of_ones_own_is_not_graded_by_the_library(posattn_command, tmp_path):
+def test_a_truth_that_only_small_numbers_contradict_is_told_of_the_program(posattn_command, tmp_path):
+    text = "import posattn\n\n\n@posattn.program\ndef same(me, n, x):\n    return x\n\n\n@same.truth\n"
+    (tmp_path / "my.py").write_text(f"{text}def _(x):\n    return [each if abs(each) > 1e-9 else 0 for each in x]\n")
+    code, _, error = posattn_command("compile", "my.py:same", "--machines", 3, "--check")
+    assert code == 2 and "does not give the answers that its truth states" in error
+
+
+def test_a_saved_program_of_ones_own_is_not_graded_by_the_library(posattn_command, tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text(OWN)
     posattn_command("compile", "my.py:prefix_sum", "--machines", 3, "--save", "own")
-    OWN_PROGRAMS.clear()
+    monkeypatch.delitem(OWN_PROGRAMS, "prefix-sum")  # as in another process
     code, shown, _ = posattn_command("predict", "own", "1,2,3")
     assert code == 0 and "Without the true answers" in shown and "--task-file" in shown
     code, _, error = posattn_command("evaluate", "own")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from posattn.experiments import EXPERIMENTS
+from posattn.experiments import EXPERIMENTS, Grid
 from posattn.experiments.styles import STYLES, dash, style
 
-TRAINED = [each for each in EXPERIMENTS.values() if each.cells("smoke")]
+TRAINED = [each for each in EXPERIMENTS.values() if isinstance(each.source, Grid)]
 
 
 def test_a_variant_has_the_colour_of_what_it_varies_and_another_line():

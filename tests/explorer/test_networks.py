@@ -159,7 +159,7 @@ def test_looped_programs_are_exact_at_every_length(package_page, package, name):
         np.testing.assert_allclose(in_page(package_page, number, x.tolist()), task(name).target(x).numpy(), atol=1e-11)
 
 
-@pytest.mark.parametrize("settings", [{}, {"values": "proved"}, {"epsilon": 1e-3}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"route": "theorem"}, {"epsilon": 1e-3}], ids=str)
 def test_compiled_with_softmax_and_as_proved(visit, settings):
     model = compile("median", machines=5, **settings)
     content = Content()

@@ -214,3 +214,8 @@ def test_the_program_for_a_task_is_found_by_name(tmp_path, monkeypatch):
     refused(r"heads is 2; that of the run to begin with is 1|\w+ is ", "sum", "compiled", config=ModelConfig(n=3))
     (tmp_path / "compiled").mkdir()  # a folder of that name comes first
     refused(r"compiled holds no run: ", "sort", "compiled")
+
+
+def test_members_of_several_tasks_do_not_begin_with_one_program():
+    with pytest.raises(UsageError, match="the tasks sum, min; a program to begin with solves only one"):
+        posattn.train(["sum", "min"], ModelConfig(n=4), members=2, begin="compiled", samples=50, epochs=1)
