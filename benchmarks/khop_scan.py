@@ -1,8 +1,10 @@
-"""What table networks need to learn k-hop (results/khop-scan): the same training with one thing taken away at a time.
+"""Table networks for k-hop (results/khop-scan): what they need to learn it, and how far the stored ones reach.
 
     python benchmarks/khop_scan.py --out results/khop-scan/without.csv
+    python benchmarks/khop_scan.py --reach results/khop-scan/reach.csv
 
-Every network sees the same sequences in the same order, 600 steps of 16, from three seeds. About ten minutes of one CPU core.
+The first trains with one thing taken away at a time: every network sees the same sequences in the same order, 600 steps of 16,
+from three seeds. About ten minutes of one CPU core. The second tests the stored runs on more letters, hops and positions.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import posattn
+from posattn.experiments.hop_study import reach
 from posattn.looped import table_model
 from posattn.looped.families import FAMILIES, Loop
 from posattn.looped.table_model import TableConfig, TableNetwork
@@ -23,24 +26,15 @@ from posattn.training import network_for
 from posattn.training.recipe import recipe
 
 PLAN = replace(recipe("table"), starts=1)
+STORED = sorted(Path(__file__).parents[1].glob("results/khop-scan/seed-*"))
 LOOPS = FAMILIES["dilated"].loops(29)
 
 
 class OwnPosition(TableNetwork):
     """Position i reads its own table, not that of the position before it."""
 
-    def hops(self, letters: Tensor, count: int, others: bool = False) -> Iterator[Tensor]:
-        before, joins = self._attention(len(letters))
-        keys, h = before(letters), nn.functional.pad(letters, (0, int(others)))
-        yield table_model._GIVEN * nn.functional.pad(h, (0, 1), value=0.5)
-        marks, gates = self._marked(keys, joins)
-        for _ in range(count):
-            t = self._written(keys, h)
-            for (attend, _), gate in zip(joins, gates, strict=True):
-                t = torch.lerp(t, attend(t), gate)
-            said = self._read(self._row(t, letters), self._row(marks, letters))
-            h = torch.sigmoid(said[..., :-1] - said[..., -1:])
-            yield said
+    def _heard(self, before: table_model.Attend, t: Tensor) -> Tensor:
+        return t
 
 
 class Untied(TableNetwork):
@@ -149,28 +143,40 @@ class Without(TableConfig):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="table of the networks with something taken away")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=PLAN.epochs, help="of 200 steps")
     parser.add_argument("--only", nargs="*", default=[*VARIANTS, *PAPERS])
+    parser.add_argument("--reach", type=Path, help="table of how far the stored runs reach")
+    parser.add_argument("--runs", nargs="*", type=Path, default=STORED, help="the folders of these")
     given = parser.parse_args()
+    if given.out is None and given.reach is None:
+        parser.error("give --out FILE, --reach FILE or both")
     torch.set_num_threads(1)
-    rows = []
-    for seed in range(given.seeds):
-        for name in given.only:
-            plan = replace(PLAN, epochs=given.epochs)
+    if given.reach is not None:
+        found = [reach(run.model(), run.members[0].seed) for run in map(posattn.load, given.runs)]
+        pd.concat(found).to_csv(given.reach, index=False)
+    if given.out is not None:
+        without(given.out, given.seeds, given.epochs, given.only)
+
+
+def without(out: Path, seeds: int, epochs: int, names: list[str]) -> None:
+    """Trains and tests the networks; the table is written after each."""
+    plan, rows = replace(PLAN, epochs=epochs), []
+    for seed in range(seeds):
+        for name in names:
             if name in VARIANTS:
-                config = Without(30, without=name)
+                config, own = Without(30, without=name), plan
             else:
-                config, plan = network_for("khop", **PAPERS[name]), replace(plan, lr=recipe("tuned").lr)
-            run = posattn.train("khop", config, recipe=plan, seed=seed, device="cpu", progress=False)
+                config, own = network_for("khop", **PAPERS[name]), replace(plan, lr=recipe("tuned").lr)
+            run = posattn.train("khop", config, recipe=own, seed=seed, device="cpu", progress=False)
             table = run.evaluate([1, 2], samples=200)
             loss, seconds = run.result["train_loss"][0], run.result["seconds"]
-            rows.append(table.assign(without=name, epochs=given.epochs, seed=seed, loss=loss, seconds=seconds))
+            rows.append(table.assign(without=name, epochs=epochs, seed=seed, loss=loss, seconds=seconds))
             print(name, seed, loss, seconds, flush=True)
             print(table.pivot(index="scale", columns="hops", values="accuracy").round(4).to_string(), flush=True)
             columns = ["without", "epochs", "seed", "loss", "seconds", "scale", "hops", "accuracy", "accuracy_found"]
-            pd.concat(rows)[columns].to_csv(given.out, index=False)
+            pd.concat(rows)[columns].to_csv(out, index=False)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         choice("task", self.task, [name for name, row in TASKS.items() if isinstance(row, MixedTask)])
-        instance("checkpoint", self.checkpoint, str, "a name or a folder")
+        if not instance("checkpoint", self.checkpoint, str, "a name or a folder").strip():
+            raise UsageError(f"checkpoint is {self.checkpoint!r}; it must be a folder or a name on the Hugging Face hub.")
         for field in ("samples", "epochs", "batch"):
             whole(field, getattr(self, field))
         positive("lr", self.lr)

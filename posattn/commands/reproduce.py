@@ -78,6 +78,9 @@ def _list(scale: str, device: str | None) -> None:
     rest = f"on {where(place)} as fast as {REST[place.type]}"
     print(f"Times are estimates for each experiment alone, {rest}; nothing is timed here.")
     print("Runs that several experiments share are trained once.")
+    for each in EXPERIMENTS.values():
+        if more := each.source.more(scale):
+            print(f"Not in these numbers: {each.name} also takes {more}.")
 
 
 def _print_json(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:

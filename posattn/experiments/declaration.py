@@ -54,6 +54,10 @@ class Source:
         choice("scale", size, SIZES)
         return []
 
+    def more(self, size: str) -> str:
+        """In words, what :meth:`prepare` computes beside the runs, if anything."""
+        return ""
+
     def prepare(
         self, size: str, store: Store, runs: int | None, device: torch.device, announce: Callable[[str], None]
     ) -> None:

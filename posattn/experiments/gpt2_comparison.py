@@ -42,7 +42,8 @@ class FineTunings(Source):
     """Trials of GPT-2 on the tasks of ``beside``, and the networks of that grid, tested at the same scales.
 
     ``checkpoint`` is known by its name alone, so that a folder gpt2-large stands for the one of the hub. Without one it is
-    gpt2-large at paper scale, and below it the small network that needs none.
+    gpt2-large at paper scale, and below it the small network that needs none. A trial's name leaves out the precision: as
+    for runs, rows of any serve, and say which they are of.
     """
 
     beside: Grid
@@ -50,6 +51,9 @@ class FineTunings(Source):
 
     def cells(self, size: str) -> list[Cell]:
         return self._networks(size).cells()
+
+    def more(self, size: str) -> str:
+        return f"{len(self._trials(size))} fine-tunings of GPT-2"
 
     def _networks(self, size: str) -> Grid:
         """The trained networks at a size: of all tasks, unless it is ``smoke``."""
@@ -59,12 +63,14 @@ class FineTunings(Source):
     def _trials(self, size: str) -> dict[str, tuple[gpt2.FineTuning, int]]:
         """Settings and seed of every trial, by the name of its rows in the store."""
         own, networks = _AT[size], self._networks(size)
-        checkpoint = self.checkpoint or (_LARGE if size == "paper" else gpt2.TINY)
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            checkpoint = _LARGE if size == "paper" else gpt2.TINY
         lr = _SMALL_RATE if checkpoint == gpt2.TINY else gpt2.FineTuning.lr
         found: dict[str, tuple[gpt2.FineTuning, int]] = {}
         for task in networks.tasks:
             settings = gpt2.FineTuning(task, checkpoint, own.samples, own.epochs, lr=lr)
-            known = asdict(settings) | {"checkpoint": Path(checkpoint).name, "test_samples": own.test_samples}
+            known = asdict(settings) | {"checkpoint": _name(checkpoint), "test_samples": own.test_samples}
             called = f"gpt2-{size}-{task}-{digest([known, list(networks.measure.key()['factors'])])}"
             found |= {f"{called}-{seed}": (settings, seed) for seed in range(own.seeds)}
         return found
@@ -136,8 +142,14 @@ def with_checkpoint(experiments: Sequence[Experiment], checkpoint: str) -> list[
 
 def label(settings: gpt2.FineTuning) -> str:
     """What a figure calls the network."""
-    name = "tiny, from scratch" if settings.checkpoint == gpt2.TINY else Path(settings.checkpoint).name
+    name = "tiny, from scratch" if settings.checkpoint == gpt2.TINY else _name(settings.checkpoint)
     return f"GPT-2 ({name})"
+
+
+def _name(checkpoint: str) -> str:
+    """That of a folder, or the full one on the hub."""
+    folder = Path(checkpoint)
+    return folder.resolve().name if folder.is_absolute() or folder.is_dir() else checkpoint
 
 
 def _repeat(called: str) -> pd.DataFrame:

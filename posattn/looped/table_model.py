@@ -161,6 +161,8 @@ class TableNetwork(nn.Module):
         """The row of each letter, and how many rows there are.
 
         On a CPU, which tells, only letters that occur have one. All others are alike to the network; their slot is the last.
+        Only there other words than a hop count and letters are refused. On a GPU that check would wait for the device, so the
+        caller answers for the words: others are an index error of CUDA, or count as a letter from the end of the alphabet.
         """
         every = torch.arange(len(_LETTERS), device=letters.device)
         if letters.device.type != "cpu" or torch.compiler.is_compiling():
@@ -184,12 +186,12 @@ class TableNetwork(nn.Module):
         keys, h = before(letters), nn.functional.pad(letters, (0, int(others)))
         yield _GIVEN * nn.functional.pad(h, (0, 1), value=0.5)
         marks, gates = self._marked(keys, joins)
-        mark = self._row(before(marks), letters)
+        mark = self._row(self._heard(before, marks), letters)
         for _ in range(count):
             t = self._written(keys, h)
             for (attend, _), gate in zip(joins, gates, strict=True):
                 t = torch.lerp(t, attend(t), gate)
-            said = self._read(self._row(before(t), letters), mark)
+            said = self._read(self._row(self._heard(before, t), letters), mark)
             h = torch.sigmoid(said[..., :-1] - said[..., -1:])
             yield said
 
@@ -203,7 +205,7 @@ class TableNetwork(nn.Module):
         blank[..., _WORDS.index[BLANK]] = 0
         return torch.cat([blank, logits])
 
-    def weights(self) -> Float[Tensor, "2 C1"]:
+    def weights(self) -> Float[Tensor, "uses C1"]:
         """softmax(S T): what keys and reads, and what joins give to the candidates and, last, to the sink."""
         if not self.config.fixed:
             return (self.config.sharpness * self.logits).softmax(dim=-1)
@@ -228,6 +230,10 @@ class TableNetwork(nn.Module):
             gates.append(m[:, None, None, None] * self.join(torch.cat([marks, earlier], dim=-1)).clamp(0, 1))
             marks = torch.lerp(marks, earlier, gates[-1])
         return marks, gates
+
+    def _heard(self, before: Attend, t: Float[Tensor, "n B A row"]) -> Float[Tensor, "n B A row"]:
+        """The tables that positions read: by the attention that finds keys, so that of the position before."""
+        return before(t)
 
     def _row(self, t: Float[Tensor, "n B A row"], letters: Float[Tensor, "n B A"]) -> Float[Tensor, "n B values w"]:
         """The row under the key of each position's own letter."""

@@ -15,6 +15,7 @@ def test_the_list_says_what_its_times_rest_on_and_times_nothing(posattn_command,
     monkeypatch.setattr(Trainer, "steps", None)  # no step may be taken
     code, shown, _ = posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")
     assert code == 0 and "on one CPU core as fast as those of an AMD EPYC; nothing is timed here." in shown
+    assert "Not in these numbers: gpt2 also takes 30 fine-tunings of GPT-2." in shown
     assert posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")[1] == shown
 
 

@@ -48,6 +48,22 @@ def test_a_checkpoint_is_known_by_its_name():
     assert (settings.checkpoint, label(settings)) == ("/somewhere/gpt2-large", "GPT-2 (gpt2-large)")
 
 
+def test_folders_have_their_own_name_and_checkpoints_of_the_hub_the_full_one(tmp_path, monkeypatch):
+    folder = tmp_path / "own-gpt2"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for given, known in ((".", "own-gpt2"), ("../own-gpt2/", "own-gpt2"), ("someone/gpt2-large", "someone/gpt2-large")):
+        (named,) = with_checkpoint([GPT2], given)
+        settings, _ = next(iter(trials(named.source).values()))
+        assert label(settings) == f"GPT-2 ({known})"
+    assert not trials(named.source).keys() & trials(GPT2.source).keys()
+
+
+def test_stored_trials_are_those_of_quick_scale():
+    stored = Path(__file__).parents[2] / "results" / "store" / "computed"
+    assert trials(GPT2.source, "quick").keys() == {path.stem for path in stored.glob("gpt2-quick-*.csv")}
+
+
 def test_trials_are_kept_and_shown_beside_networks(tmp_path):
     said, store = [], Store(tmp_path / "store")
     engine = Engine(CPU, said.append)
@@ -95,6 +111,7 @@ def test_the_command_takes_a_folder_and_says_what_is_none(posattn_command, tmp_p
     assert Path(tmp_path, "out", "gpt2-smoke", "gpt2.png").stat().st_size > 10_000
     for arguments, sentence in (
         ((*command, "--checkpoint", tmp_path), "the folder must hold a GPT-2 as save_pretrained leaves it"),
+        ((*command, "--checkpoint", ""), "checkpoint is ''; it must be a folder or a name on the Hugging Face hub."),
         (("reproduce", "fix-scale", "--checkpoint", folder), "it is for the experiment gpt2 alone, not for fix-scale."),
     ):
         code, _, said = posattn_command(*arguments)
