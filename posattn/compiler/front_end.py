@@ -163,6 +163,8 @@ class Tracing:
         names = [] if frame is None else [name for v, name in _names(frame.f_locals).items() if v in reading]
         about = f" ({', '.join(names)})" if names and isinstance(error, UsageError) else ""
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}."
+        if isinstance(error, TypeError) and f"'{Inbox.__name__}'" in text:
+            text = "an inbox is used as a number; take one from it, with get(), sum(), count(), min(empty) or max(empty)."
         return UsageError(f"{self.place(len(self.parts) - 1, line or self.here.line)}{about}: {text}")
 
     def _answered(self, found: Any) -> list[Value]:

@@ -290,6 +290,8 @@ def within(x: Expression | float, lo: float, hi: float) -> Expression:
 
 def quotient(x: Expression, divisor: int) -> Expression:
     """x // divisor of a whole number, exactly: a sum of comparisons, or long division where the sum would be long."""
+    if isinstance(divisor, Expression):
+        raise UsageError("the divisor of // or % is a number that machines compute; it must be a constant, such as n.")
     known, divisor = known_of(x), whole("the divisor of // or %", divisor)
     if not known.integer:
         raise UsageError("// and % are of numbers that need not be whole; they are exact for whole numbers only.")

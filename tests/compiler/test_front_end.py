@@ -237,6 +237,15 @@ def divides_by_nothing(me, n, x):
     return me % 0  # here
 
 
+def divides_by_numbers(me, n, x):
+    return me % (me + 1)  # here
+
+
+def adds_an_inbox(me, n, x):
+    heard = yield send(me, x)
+    return heard + 1  # here
+
+
 def states_too_little(me, n, x):
     return within(me, 0, 1)  # here
 
@@ -273,6 +282,8 @@ def is_wrong(me, n, x):
         (multiplies, "round 0 (x, twice): two expressions are multiplied"),
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),
         (divides_by_nothing, "round 0 (me): the divisor of // or % is 0"),
+        (divides_by_numbers, "round 0 (me): the divisor of // or % is a number that machines compute"),
+        (adds_an_inbox, "round 1: an inbox is used as a number; take one from it"),
         (states_too_little, "round 0 (me): machine 2 has 2, stated to be from 0 to 1."),
         (selects_by_half, "round 0 (me, x): 0.5 is used as a bit"),
         (selects_by_minus_one, "round 0 (me, x): -1 is used as a bit"),
