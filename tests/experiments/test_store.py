@@ -27,7 +27,8 @@ STORED = {
     "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 800, "length": 470,
     "variable-length": 45, "compact": 220, "encodings": 500, "ablation": 160, "fine-tune": 90, "gnn": 160,
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
-    "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "khop-scan": 11, "khop-scan, quick": 2, "mixed-scale": 48,
+    "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "khop-scan": 11,
+    "khop-scan, quick": 2, "mixed-scale": 48,
     "compiled-mixed": 48, "mixed-samples": 96, "gpt2": 9, "gpt2, quick": 9,
     "mixed-scale, quick": 3, "compiled-mixed, quick": 3,
 }  # fmt: skip
