@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 import posattn
-from posattn.compiler import PROGRAMS
+from posattn.compiler.library import solving
 from posattn.tasks import FIVE_TASKS
 from posattn.training.begin import named_program, run_of_program
 
@@ -34,7 +34,7 @@ def rows_of(run, seconds: float, **about) -> list[dict]:
 def measure(task: str, epochs: int, seeds: int = SEEDS, samples: int = SAMPLES) -> list[dict]:
     """All rows of a task: ``epochs`` counts those of the longest training."""
     before = run_of_program(named_program("compiled", task, N), task, seeds)
-    about = {"task": task, "program": program_of(task), "parameters": before.parameters.flat.shape[1]}
+    about = {"task": task, "program": solving(task)[0].name, "parameters": before.parameters.flat.shape[1]}
     rows = rows_of(before, 0.0, **about, start="compiled", lr=0.0, steps=0)
     ways = [("compiled", lr, length) for lr in RATES for length in dict.fromkeys((1, epochs))] + [("random", RATES[-1], epochs)]
     for start, lr, length in ways:
@@ -46,10 +46,6 @@ def measure(task: str, epochs: int, seeds: int = SEEDS, samples: int = SAMPLES) 
         steps = length * -(-samples // BATCH)
         rows += rows_of(run, time.process_time() - began, **about, start=start, lr=lr, steps=steps)
     return rows
-
-
-def program_of(task: str) -> str:
-    return next(row.name for row in PROGRAMS.values() if row.task == task)
 
 
 def main() -> None:

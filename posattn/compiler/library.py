@@ -19,9 +19,9 @@ def _in(found: dict[str, Any]) -> list[Program]:
 PROGRAMS: dict[str, Program] = {row.name: row for module in MODULES for row in _in(vars(module))}
 
 
-def solving(task: str) -> Program | None:
-    """The first program of the library that solves a task."""
-    return next((row for row in PROGRAMS.values() if task in row.tasks), None)
+def solving(task: str) -> list[Program]:
+    """The library's programs that solve a task; the first is the one to take."""
+    return [row for row in PROGRAMS.values() if task in row.tasks]
 
 
 def program(name: str) -> Program:

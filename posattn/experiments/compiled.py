@@ -26,6 +26,6 @@ def compiled_run(program: str, n: int) -> CompiledRun:
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
     """Rows per task that a program solves, and length; of several programs for a task the first of the library is taken."""
-    programs = dict.fromkeys(row.name for row in map(solving, tasks) if row is not None)
+    programs = dict.fromkeys(row.name for task in tasks for row in solving(task)[:1])
     rows = pd.concat([measure.rows(compiled_run(name, n)) for n in lengths for name in programs], ignore_index=True)
     return rows[rows["task"].isin(tasks)].assign(series=LABEL)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from posattn.compiler import PROGRAMS, compile_program
 from posattn.compiler.compiled_model import CompiledTransformer
+from posattn.compiler.library import solving
 from posattn.compiler.program_network import trainable
 from posattn.errors import UsageError, choice
 from posattn.looped.families import FAMILIES
@@ -53,13 +54,13 @@ def named_program(begin: str | Path, task: str, n: int) -> CompiledTransformer:
 
     It is compiled for all numbers of the lists that networks are tested on.
     """
-    solving = [row.name for row in PROGRAMS.values() if row.task == task]
-    if not solving or find_task(task).TOKENS != "none":
+    names = [row.name for row in solving(task)]
+    if not names or find_task(task).TOKENS != "none":
         solved = [row.task for row in PROGRAMS.values() if row.task is not None and find_task(row.task).TOKENS == "none"]
         tasks = ", ".join(dict.fromkeys(solved))
         raise UsageError(f"from is {str(begin)!r}; no program of lists solves {task}; there are some for {tasks}.")
-    name = str(begin).partition(":")[2] or solving[0]
-    choice(f"the program for {task}", name, solving)
+    name = str(begin).partition(":")[2] or names[0]
+    choice(f"the program for {task}", name, names)
     bound = 2.0 * max(find_task(task).SCALES)  # the lists of scale c are of numbers up to 2 c
     return compile_program(name, n, epsilon=_EPSILON, bound=bound).model
 
