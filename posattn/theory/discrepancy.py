@@ -70,12 +70,17 @@ class Members:
     W_2: Float[Tensor, "R L 4"]
 
     def __call__(self, x: Float[Tensor, "m n"]) -> Float[Tensor, "R m"]:
-        s = x.expand(len(self.logits), *x.shape)
-        for logits, w_1, w_2 in zip(*(w.unbind(dim=1) for w in (self.logits, self.W_1, self.W_2)), strict=True):
-            mixed = torch.einsum("rhij,rmj->rmih", logits.softmax(dim=-1), s)
-            hidden = torch.relu(torch.cat([mixed, s[..., None]], dim=-1) @ w_1[:, None])
-            s = torch.einsum("rmik,rk->rmi", hidden, w_2)
-        return s[..., -1]
+        R, layers, _, n, _ = self.logits.shape
+        own = torch.eye(n, dtype=self.logits.dtype).expand(R, layers, 1, n, n)
+        A = torch.cat([self.logits.softmax(dim=-1), own], dim=2)
+        # What hidden unit k of position i reads of position j: attention and W_1 in one matrix per layer.
+        reads = torch.einsum("rlck,rlcij->rlkij", self.W_1, A)
+        s = x.T.expand(R, n, len(x))
+        for layer in range(layers):
+            positions = slice(n) if layer < layers - 1 else slice(n - 1, n)  # of the last layer only h(x) is asked for
+            hidden = torch.relu(reads[:, layer, :, positions].flatten(1, 2) @ s)
+            s = (self.W_2[:, layer, None] @ hidden.view(R, 4, -1)).view(R, -1, len(x))
+        return s[:, 0]
 
     def member(self, index: int) -> "Members":
         """The network number ``index``, as a class of one."""
