@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 from posattn import streams
@@ -128,20 +128,15 @@ def uniform(
         keys = torch.tensor([streams.stream(seed_number(own), *purpose) for own in seeds], device=place)
     else:
         raise UsageError(f"seed is {shown(seed)}; it must be a whole number or at least one of them.")
-    require_room_for_lists(whole("count", count), each, keys)
+    per_seed = "" if keys.numel() == 1 else f", for each of {keys.numel()} seeds"
+    what = f"count is {whole('count', count)}; so many lists of {each} numbers{per_seed}"
+    require_room(what, 4 * count * each * keys.numel(), keys.device)
     return streams.uniform(keys, count * each).unflatten(-1, (count, each))
 
 
 def factor(scale: object) -> float:
     """``scale`` if it is a factor c at which float32 holds lists and their bounds."""
     return within("scale", scale, *SCALES)
-
-
-def require_room_for_lists(count: int, numbers: int, keys: Int64[Tensor, "*members"]) -> None:
-    """Raises if ``count`` lists of so many float32 numbers, for every key, do not fit into memory."""
-    each = "" if keys.numel() == 1 else f", for each of {keys.numel()} seeds"
-    what = f"count is {count}; so many lists of {numbers} numbers{each}"
-    require_room(what, 4 * count * numbers * keys.numel(), keys.device)
 
 
 def named_split(split: object) -> str:

@@ -45,7 +45,10 @@ class LayerConstants:
 
 @dataclass(frozen=True)
 class Term:
-    """One matrix's part of the cover: the logarithms of a_i and b_i in Lemma C.5. The readout w has layer 0."""
+    """One matrix's part of the cover: the logarithms of a_i and b_i in Lemma C.5. The readout w has layer 0.
+
+    Of all ε_i with Σ b_i ε_i = ε those of ``log_split`` minimize Σ a_i/ε_i², and the minimum is ν³/ε².
+    """
 
     layer: int
     matrix: str
@@ -54,8 +57,13 @@ class Term:
 
     @property
     def log_nu(self) -> float:
-        """a^(1/3) b^(2/3)."""
+        """a^(1/3) b^(2/3), its part of ν."""
         return (self.log_a + 2 * self.log_b) / 3
+
+    @property
+    def log_split(self) -> float:
+        """(a/b)^(1/3), which is ν ε_i / ε."""
+        return (self.log_a - self.log_b) / 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,8 +162,7 @@ class GeneralizationBound:
         """One row per layer and matrix: its share of ν, its part ε_i/ε of the cover's radius, and its constants."""
         rows = []
         for term in self.terms:
-            # Lemma C.5: b_i ε_i / ε = a_i^(1/3) b_i^(2/3) / ν
-            logs = {"ε_i/ε": (term.log_a - term.log_b) / 3 - self.log_nu, "a": term.log_a, "b": term.log_b}
+            logs = {"ε_i/ε": term.log_split - self.log_nu, "a": term.log_a, "b": term.log_b}
             own = {"layer": term.layer, "matrix": term.matrix, "share": math.exp(term.log_nu - self.log_nu)}
             rows.append(own | {f"log10 {name}": value / math.log(10) for name, value in logs.items()})
         return pd.DataFrame(rows)
@@ -259,12 +266,6 @@ def cover_terms(
         }
         terms += [Term(l, name, a + b_21 + size, b_w + own.alpha + b) for name, (a, b) in parts.items()]
     return tuple(terms)
-
-
-def optimal_split(a: list[float], b: list[float], epsilon: float) -> tuple[list[float], float]:
-    """Lemma C.5: the ε_i with Σ b_i ε_i = ε that minimize Σ a_i/ε_i², and the minimum, ν³/ε²."""
-    nu = sum(a_i ** (1 / 3) * b_i ** (2 / 3) for a_i, b_i in zip(a, b, strict=True))
-    return [epsilon * (a_i / b_i) ** (1 / 3) / nu for a_i, b_i in zip(a, b, strict=True)], nu**3 / epsilon**2
 
 
 def log_sum(logs: Iterable[float]) -> float:

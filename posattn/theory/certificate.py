@@ -106,16 +106,9 @@ def certify(
     worst = worst_list(matrices, target, seconds=seconds / 4)
     search = _Search(matrices, target, worst, ratio, start + seconds)
     search.finish(cells)
-    return Certificate(
-        name,
-        n,
-        max(search.bound, search.error),
-        search.error,
-        tuple((search.worst / search.worst.abs().max()).tolist()),
-        search.cones,
-        time.process_time() - start,
-        search.bound <= ratio * search.error,
-    )
+    bound, complete = max(search.bound, search.error), search.bound <= ratio * search.error
+    at = tuple((search.worst / search.worst.abs().max()).tolist())
+    return Certificate(name, n, bound, search.error, at, search.cones, time.process_time() - start, complete)
 
 
 class _Search:
@@ -149,8 +142,6 @@ class _Search:
 
     def _branch(self, roots: Float[Tensor, "B n n"], known: Float[Tensor, " B"]) -> None:
         """Finishes the ``roots`` and all cones that they are cut into."""
-        if self._late():
-            return self._settle(known)
         stack = [(self._network(roots), known)]
         while stack:
             cones, known = stack.pop()
@@ -266,9 +257,8 @@ def linear_cells(target: Target, forms: Float[Tensor, "forms n"]) -> Float[Tenso
         bent = ~_linear(target, cells)
         cells = torch.cat([cells[~bent], _cut(cells[bent], form)])
         if len(cells) > _MOST_CELLS:
-            raise UsageError(
-                f"n is {cells.shape[1]}; the task has more than {_MOST_CELLS} linear pieces there, too many."
-            )
+            n = cells.shape[1]
+            raise UsageError(f"n is {n}; the task has more than {_MOST_CELLS} linear pieces there, too many.")
     if not bool(_linear(target, cells).all()):
         raise UsageError("the target is not piecewise linear in the way its name says; it cannot be certified.")
     return cells

@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn import streams
-from posattn.errors import UsageError, flag, seed_number, shown, whole
-from posattn.tasks.sampling import named_split, require_room_for_lists
+from posattn.errors import UsageError, flag, shown, whole
+from posattn.tasks.sampling import named_split, uniform
 
 _LONGEST = 1 << 14  # lists: their networks hold n² numbers per layer
 HARD = 1e5  # with logits this far apart softmax is hardmax
@@ -28,10 +27,8 @@ HARD = 1e5  # with logits this far apart softmax is hardmax
 
 def sample_integers(m: int, n: int, largest: int, seed: int = 0, split: str = "train") -> Float[Tensor, "m n"]:
     """``m`` lists of n integers, each uniform on 0..largest."""
-    whole("largest", largest)
-    key = torch.tensor(streams.stream(seed_number(seed), "integers", named_split(split), whole("n", n), largest))
-    require_room_for_lists(whole("m", m), n, key)
-    return torch.floor(streams.uniform(key, m * n).unflatten(-1, (m, n)) * (largest + 1))
+    purpose = "integers", named_split(split), whole("n", n), whole("largest", largest)
+    return torch.floor(uniform(whole("m", m), n, seed, None, *purpose) * (largest + 1))
 
 
 def tree_of_extrema(x: Float[Tensor, "m n"], maxima: tuple[bool, ...]) -> Float[Tensor, " m"]:

@@ -93,17 +93,9 @@ def ood_probability(
     if not isinstance(confidence, float) or confidence not in _Z:
         raise UsageError(f"confidence is {shown(confidence)}; it must be one of {', '.join(map(str, _Z))}.")
     hits = count_inside(whole("n", n), c, whole("samples", samples, most=_MOST_SAMPLES), seed_number(seed))
-    return OODProbability(
-        n,
-        c,
-        exact_probability(n, c),
-        closed_bound(n, c) if n > 1 else math.nan,
-        printed_bound(n, c) if n > 1 else math.nan,
-        hits / samples,
-        wilson_interval(hits, samples, confidence),
-        samples,
-        confidence,
-    )
+    exact, interval = exact_probability(n, c), wilson_interval(hits, samples, confidence)
+    bounds = (closed_bound(n, c), printed_bound(n, c)) if n > 1 else (math.nan, math.nan)
+    return OODProbability(n, c, exact, *bounds, hits / samples, interval, samples, confidence)
 
 
 def exact_probability(n: int, scale: float) -> float:

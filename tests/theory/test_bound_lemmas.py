@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from posattn.theory.bound import ATTENTION, layer_constants, optimal_split
+from posattn.theory.bound import ATTENTION, Term, layer_constants
 from posattn.theory.matrices import (
     ClassNorms,
     LayerWeights,
@@ -72,6 +72,13 @@ def test_the_softmax_constant_one_is_reached():
 
 
 # Lemma C.5
+
+
+def optimal_split(a, b, epsilon):
+    """The ε_i and Σ a_i/ε_i² = ν³/ε² by the terms of the bound."""
+    terms = [Term(1, "V", math.log(a_i), math.log(b_i)) for a_i, b_i in zip(a, b, strict=True)]
+    nu = sum(math.exp(term.log_nu) for term in terms)
+    return [epsilon * math.exp(term.log_split) / nu for term in terms], nu**3 / epsilon**2
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=6), st.floats(0.1, 10))
