@@ -24,7 +24,7 @@ from posattn.model import Transformer
 from posattn.names import ROUTES
 from posattn.network import from_dict
 from posattn.run_folder import RunFolder
-from posattn.runs import AnyRun, register_reader
+from posattn.runs import AnyRun
 from posattn.tasks import Task, task
 from posattn.tasks.mixed import ANY_QUERY
 
@@ -261,6 +261,3 @@ def _answers(run: CompiledRun, described: dict[str, Any]) -> bool:
         return found.shape == truth.shape and bool(((found - truth).abs() <= allowed).all())
     except (UsageError, ValueError, TypeError, IndexError, RuntimeError):  # the inputs of another program
         return False
-
-
-register_reader("compiled", read_program)

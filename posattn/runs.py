@@ -1,11 +1,11 @@
 """Runs: trained ensembles and compiled programs behind one base class, their result rows, and ``load``.
 
-:class:`AnyRun` is what both kinds share. ``training.run.Run`` and ``compiled_run.CompiledRun`` derive from it and register
-how their folders are read, so this module imports neither ``training`` nor ``compiler``.
+:class:`AnyRun` is what both kinds share; ``training.run.Run`` and ``compiled_run.CompiledRun`` derive from it. This module
+imports neither, but ``load`` finds them by name.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,9 @@ class AnyRun(ABC):
     """
 
     def __init__(
-        self,
-        kind: str,
-        config: NetworkConfig,
-        members: Iterable[tuple[str, int]],
-        lengths: Sequence[int],
-        status: Iterable[str],
-        device: torch.device,
-    ):
+        self, kind: str, config: NetworkConfig, members: Iterable[tuple[str, int]], lengths: Sequence[int],
+        status: Iterable[str], device: torch.device,
+    ):  # fmt: skip
         self.kind, self.config, self.lengths, self.device = kind, config, lengths, device
         self.members, self.status = [Tested(*member) for member in members], list(status)
 
@@ -276,15 +271,6 @@ def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     return f"{shown}\nright  {right_ones} of {len(x) - 1} letters"
 
 
-Reader = Callable[[RunFolder, torch.device], AnyRun]
-_READERS: dict[str, Reader] = {}
-
-
-def register_reader(kind: str, read: Reader) -> None:
-    """Lets ``load`` read folders of a kind that :class:`RunFolder` tells: ``trained`` or ``compiled``."""
-    _READERS[kind] = read
-
-
 def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
     """The trained run, or the compiled program, in a folder. A run that is not finished answers from its last checkpoint."""
     folder, place = RunFolder(path), pick_device(device)
@@ -296,6 +282,6 @@ def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:
         raise UsageError(f"there is no folder {folder}; give that of a run{hint}.")
     if folder.kind is None:
         raise UsageError(f"{folder} holds no run: it has no run.json.")
-    if folder.kind not in _READERS:
-        posattn.import_all()
-    return _READERS[folder.kind](folder, place)
+    if folder.kind == "compiled":
+        return posattn.compiled_run.read_program(folder, place)
+    return posattn.training.run.read_run(folder, place)

@@ -18,7 +18,7 @@ from posattn.metrics import Predict
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can
 from posattn.run_folder import RunFolder
-from posattn.runs import AnyRun, load, register_reader
+from posattn.runs import AnyRun, load
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
 from posattn.training.spec import RunSpec
@@ -204,9 +204,6 @@ def _unfinished(folder: RunFolder, spec: RunSpec, device: torch.device) -> Run:
     warnings.warn(f"the run in {folder} is unfinished: its last checkpoint, at {place}, answers.", stacklevel=2)
     parameters = Parameters(spec.model, state["parameters"][rows].to(device))
     return Run(spec, parameters, result, history_table(history[:, :, rows]))
-
-
-register_reader("trained", read_run)
 
 
 def trained(run: object, field: str = "run") -> Run:
