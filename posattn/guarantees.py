@@ -98,15 +98,14 @@ def _layer_weights(layer: Layer, reading: Tensor, heads: int, self_attention: bo
         _stacked(linear).unflatten(-1, (heads, -1)).movedim(1, 0) for linear in (attention.W_Q, attention.W_K)
     )
     m = queries @ keys.mT / math.sqrt(queries.shape[-1])
-    by_head = w_o @ w_1[:d]  # W_O absorbed: (H d_V, k)
-    own, bias = w_1[d:], layer.W_1.bias is not None
+    rows, bias = [w_o @ w_1[:d], w_1[d:]], layer.W_1.bias is not None  # of heads, W_O absorbed, and of x
     if bias:
-        constant = attention.W_O.bias.double().cpu() @ w_1[:d] + layer.W_1.bias.double().cpu()
-        by_head, own = pad(by_head, (0, 1)), torch.cat([own, constant[None]])
+        rows.append((attention.W_O.bias.double().cpu() @ w_1[:d] + layer.W_1.bias.double().cpu())[None])
+    by_head, own = _augmented(torch.cat(rows), bias).tensor_split([len(w_o)])
     return LayerWeights(
         W_V=reading @ w_v.unflatten(-1, (heads, -1)).movedim(1, 0),
         M=reading @ m @ reading.mT if self_attention else m,
-        W_1=torch.cat([by_head, reading @ _augmented(own, bias)]),
+        W_1=torch.cat([by_head, reading @ own]),
         W_2=_augmented(_stacked(layer.W_2), bias),
     )
 
@@ -185,8 +184,8 @@ def extremum_model(n: int, maximum: bool = False) -> Transformer:
     return class_model(extremum(n, maximum))
 
 
-def class_model(members: Members, index: int = 0) -> Transformer:
-    """One of ``members``, networks of Appendix G's class, as a model with the same answers; W_V = W_O = I.
+def class_model(members: Members) -> Transformer:
+    """The first of ``members``, networks of Appendix G's class, as a model with the same answers; W_V = W_O = I.
 
     The state holds the number twice, once per head. The appendix has no scratchpad, so no position attends to it.
     """
@@ -195,7 +194,7 @@ def class_model(members: Members, index: int = 0) -> Transformer:
     with torch.no_grad():
         model.encoder.weight.fill_(1.0)
         model.decoder.weight.copy_(torch.tensor([[1.0, 0.0]]))
-        own = (w[index] for w in (members.logits, members.W_1, members.W_2))
+        own = (w[0] for w in (members.logits, members.W_1, members.W_2))
         for layer, logits, w_1, w_2 in zip(model.layers, *own, strict=True):
             assert isinstance(layer, Layer)
             with_scratchpad = torch.full((2, n + 1, n + 1), -HARD)  # (head, query, key)

@@ -17,10 +17,9 @@ import posattn
 from posattn.devices import require_room
 from posattn.errors import UsageError, choice, function, instance, shown, whole
 
-_NUMBER = 4  # bytes: weights are built in float32
 OBJECTS = 10_000  # bytes that the Python objects of a layer take at least
 KINDS: "dict[str, type[NetworkConfig]]" = {}  # the classes of configurations by their kind
-KINDS_BY_ARCH: "dict[str, Callable[..., NetworkConfig]]" = {}  # by architectures that are asked of a ModelConfig too
+KINDS_BY_ARCH: "dict[str, Callable[..., NetworkConfig]]" = {}  # other kinds that ModelConfig(n, arch) makes
 
 
 class NetworkConfig:
@@ -31,7 +30,7 @@ class NetworkConfig:
     """
 
     kind: ClassVar[str]  # what a run's folder calls it
-    later: ClassVar[tuple[str, ...] | None] = None  # of kinds that older runs do not name: the fields that these lack
+    later: ClassVar[tuple[str, ...] | None] = None  # fields newer than stored runs: to_dict omits their defaults, and the kind
     architectures: ClassVar[dict[str, Any]] = {}  # those that it can have, of kinds that have several
     any_length: ClassVar[bool] = False  # whether it takes lists longer than n
     trainable: ClassVar[bool] = True  # False where a compiler makes the weights
@@ -88,7 +87,7 @@ class NetworkConfig:
 
     def require_room(self) -> None:
         """Raises if a network does not fit into memory; to be called before any of it is built."""
-        need = _NUMBER * self.least_numbers + self.least_beside
+        need = 4 * self.least_numbers + self.least_beside  # weights are built in float32
         require_room(f"the weights of a network for {shown(self)}", need, torch.get_default_device())
 
     def to_dict(self) -> dict[str, object]:

@@ -69,6 +69,7 @@ class AnyRun(ABC):
 
     def task_of(self, member: int) -> Task:
         """The task of a member, which says what is right; raises where it is somebody's own and not registered here."""
+        self.check_member(member)
         name = self.members[member].task
         if name not in TASKS and not is_data(name):
             raise UsageError(
@@ -79,7 +80,6 @@ class AnyRun(ABC):
 
     def reader(self, member: int = 0) -> Task:
         """What reads texts for a member, and says what is right for them."""
-        self.check_member(member)
         return self.task_of(member)
 
     @property
@@ -102,7 +102,6 @@ class AnyRun(ABC):
 
     def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
         """The right answers to the task of a member."""
-        self.check_member(member)
         return self.task_of(member).target(x)
 
     def examples(self, length: int | None = None) -> Tensor | None:

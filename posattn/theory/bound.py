@@ -34,6 +34,7 @@ class LayerConstants:
 
     B: float  # B_l: the factor by which rows of F_l exceed those of X
     radius: float  # R_l: the largest norm of a row of F_{l-1}
+    attending_radius: float  # that of what attends: B_P, or R_l again
     mlp_radius: float  # that of g, which W_1 reads
     hidden_radius: float  # that of σ(g W_1), which W_2 reads
     lipschitz: float  # Λ_l
@@ -108,7 +109,7 @@ class GeneralizationBound:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        return cover_terms(self.norms, self.layers, self.samples, self.attention, self.layer_norm)
+        return cover_terms(self.norms, self.layers, self.samples, self.layer_norm)
 
     def __repr__(self) -> str:
         """The class and the gap; ``table`` and ``constants`` give the rest."""
@@ -207,19 +208,19 @@ def layer_constants(norms: ClassNorms, attention: str, layer_norm: bool) -> tupl
     lipschitz = [_lipschitz(norms, radius, attention) for radius in radii[:-1]]
     found = []
     for l, (radius, above) in enumerate(pairwise(radii)):
-        # γ = 2 L_σ B_2² · √H B_2 · R · (norm of the features that attend: B_P, or R again)
-        features = math.log(norms.B_P) if attention == "positional" else radius
+        attending = math.log(norms.B_P) if attention == "positional" else radius
         found.append(
             LayerConstants(
                 B=0.0 if layer_norm else above - math.log(norms.B_X),
                 radius=radius,
+                attending_radius=attending,
                 # Unnormalised, the proof bounds g and σ(g W_1) by B_l B_X; normalised, ‖g‖ <= 1, hence ‖σ(g W_1)‖ <= L_σ B_2.
                 mlp_radius=above,
                 hidden_radius=log_s + log_2 if layer_norm else above,
                 lipschitz=lipschitz[l],
                 alpha=sum(lipschitz[l + 1 :]),  # Λ of every later layer, not of every earlier one
                 beta=log_s + log_2,
-                gamma=math.log(2) + log_s + 3 * log_2 + log_h / 2 + radius + features,
+                gamma=math.log(2) + log_s + 3 * log_2 + log_h / 2 + radius + attending,  # 2 L_σ B_2² · √H B_2 · R · ...
                 eta=log_h / 2 + log_s + 2 * log_2,
             )
         )
@@ -227,12 +228,8 @@ def layer_constants(norms: ClassNorms, attention: str, layer_norm: bool) -> tupl
 
 
 def _radius(norms: ClassNorms, l: int, layer_norm: bool) -> float:
-    """log of the largest norm of a row of F_l: B_l B_X with B_l = (L_σ B_2² sqrt(1 + H B_2²))^l; 1 if F_l is normalised."""
-    if layer_norm and l:
-        return 0.0
-    return math.log(norms.B_X) + l * (
-        math.log(norms.L_sigma) + 2 * math.log(norms.B_2) + math.log(1 + norms.H * norms.B_2**2) / 2
-    )
+    """log of the largest norm of a row of F_l: B_l B_X with B_l = Λ^l of positional attention; 1 if F_l is normalised."""
+    return 0.0 if layer_norm and l else math.log(norms.B_X) + l * _lipschitz(norms, 0.0, "positional")
 
 
 def _lipschitz(norms: ClassNorms, radius: float, attention: str) -> float:
@@ -249,7 +246,7 @@ def _lipschitz(norms: ClassNorms, radius: float, attention: str) -> float:
 
 
 def cover_terms(
-    norms: ClassNorms, layers: tuple[LayerConstants, ...], samples: float, attention: str, layer_norm: bool
+    norms: ClassNorms, layers: tuple[LayerConstants, ...], samples: float, layer_norm: bool
 ) -> tuple[Term, ...]:
     """a_i and b_i of Eq. 18 and 19 for every matrix; a = heads · (radius of what it reads · B_{2,1})² · log(...)."""
     # No dimension of a matrix exceeds (H+1)(d + d_P); the covers hold on m samples of n rows.
@@ -257,10 +254,9 @@ def cover_terms(
     b_w, b_21, log_h = _log(norms.B_w), 2 * math.log(norms.B_21), math.log(norms.H)
     terms = [Term(0, "w", 2 * (_radius(norms, norms.L, layer_norm) + b_w) + math.log(math.log(samples)), 0.0)]
     for l, own in enumerate(layers, start=1):
-        attends = math.log(norms.B_P) if attention == "positional" else own.radius
         parts = {
             "V": (log_h + 2 * own.radius, own.eta),
-            "QK": (log_h + 2 * attends, own.gamma),
+            "QK": (log_h + 2 * own.attending_radius, own.gamma),
             "W_1": (2 * own.mlp_radius, own.beta),
             "W_2": (2 * own.hidden_radius, 0.0),
         }

@@ -64,7 +64,7 @@ def test_members_are_real_models_of_the_class(n):
     """The model gives the member's answers, and has what the appendix asks for: W_V = W_O = I, width 4, log2 n layers."""
     members, x = random_members(n), torch.randn(50, n)
     for index, answers in enumerate(members(x)):
-        model = class_model(members, index)
+        model = class_model(members.member(index))
         torch.testing.assert_close(model(x)[:, -1], answers, rtol=1e-4, atol=1e-4)
         for layer in model.layers:
             assert torch.equal(layer.attention.W_V.weight, torch.eye(2))
