@@ -71,9 +71,8 @@ def _orders(n: int) -> Float[Tensor, "forms n"]:
 
 
 def _segments(n: int) -> Float[Tensor, "forms n"]:
-    sums = [torch.zeros(n, dtype=torch.float64) for _ in range(n * (n + 1) // 2)]
-    for segment, (i, j) in zip(sums, itertools.combinations(range(n + 1), 2), strict=True):
-        segment[i:j] = 1.0
+    place = torch.arange(n)
+    sums = [((i <= place) & (place < j)).double() for i, j in itertools.combinations(range(n + 1), 2)]
     forms = torch.stack([a - b for a, b in itertools.combinations(sums, 2)] + sums)
     return torch.unique(torch.where(forms.sum(1, keepdim=True) < 0, -forms, forms), dim=0)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from posattn.errors import UsageError, positive, seed_number, shown, whole
+from posattn.errors import UsageError, positive, seed_number, whole
 from posattn.tasks.sampling import sample_lists
 
 Numbers = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ _HALVINGS = 80  # panels of the quadrature, each half as long as the next: the i
 _LARGEST = 1e30
 _MOST_SAMPLES = 10**9  # minutes of simulation
 _AT_ONCE = 2_000_000  # numbers sampled at once
-_Z = {0.95: 1.959964, 0.99: 2.575829, 0.999: 3.290527}  # two-sided quantiles of the normal distribution
+_CONFIDENCE, _Z = 0.99, 2.575829  # of intervals, and its two-sided quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class OODProbability:
     simulated: float
     interval: tuple[float, float]
     samples: int
-    confidence: float
+    confidence: float = _CONFIDENCE
 
     def chernoff(self, lists: int, epsilon: float) -> "Chernoff":
         """Eq. 29: how many of N = ``lists`` test lists lie inside, except with a probability of at most exp(-2 N ε²)."""
@@ -85,17 +85,13 @@ class Chernoff:
         return -math.expm1(-2 * self.lists * self.epsilon**2)
 
 
-def ood_probability(
-    n: int, scale: float, samples: int = 100_000, seed: int = 0, confidence: float = 0.99
-) -> OODProbability:
+def ood_probability(n: int, scale: float, samples: int = 100_000, seed: int = 0) -> OODProbability:
     """The probability that a test list of ``n`` numbers at ``scale`` c > 1 lies inside the training domain."""
     c = above_one("scale", scale)
-    if not isinstance(confidence, float) or confidence not in _Z:
-        raise UsageError(f"confidence is {shown(confidence)}; it must be one of {', '.join(map(str, _Z))}.")
     hits = count_inside(whole("n", n), c, whole("samples", samples, most=_MOST_SAMPLES), seed_number(seed))
-    exact, interval = exact_probability(n, c), wilson_interval(hits, samples, confidence)
     bounds = (closed_bound(n, c), printed_bound(n, c)) if n > 1 else (math.nan, math.nan)
-    return OODProbability(n, c, exact, *bounds, hits / samples, interval, samples, confidence)
+    interval = wilson_interval(hits, samples)
+    return OODProbability(n, c, exact_probability(n, c), *bounds, hits / samples, interval, samples)
 
 
 def exact_probability(n: int, scale: float) -> float:
@@ -160,10 +156,9 @@ def count_inside(n: int, scale: float, samples: int, seed: int = 0) -> int:
     return inside
 
 
-def wilson_interval(hits: int, samples: int, confidence: float = 0.99) -> tuple[float, float]:
+def wilson_interval(hits: int, samples: int) -> tuple[float, float]:
     """Wilson's interval for a probability, which stays sensible at zero hits."""
-    z2 = _Z[confidence] ** 2
-    share = hits / samples
+    z2, share = _Z**2, hits / samples
     centre = (share + z2 / (2 * samples)) / (1 + z2 / samples)
     reach = math.sqrt(z2 * (share * (1 - share) / samples + z2 / (4 * samples**2))) / (1 + z2 / samples)
     # At no hits and at all of them the ends are exactly 0 and 1, but for rounding.
