@@ -72,7 +72,7 @@ class Unlooped(TableNetwork):
     def _attention(self, n: int):  # type: ignore[no-untyped-def]
         keys, *joins = self.weights().unbind()
         both = zip(joins, FAMILIES["dilated"].loops(n), strict=False)
-        return table_model._attend(keys, n, Loop(1))[0], [table_model._attend(own, n, loop) for own, loop in both]
+        return table_model.attend(keys, n, Loop(1))[0], [table_model.attend(own, n, loop) for own, loop in both]
 
     def _marked(self, keys: Tensor, joins: table_model.Joins) -> tuple[Tensor, list[Tensor]]:
         marks, gates = self._written(keys, torch.ones_like(keys[..., :1])), []

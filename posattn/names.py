@@ -14,7 +14,7 @@ ARCHITECTURES = (
 ENCODINGS = ("one-hot", "binary", "sinusoidal")
 LAYOUTS = ("elements", "elements-shared", "characters")
 FAMILIES = ("dilated", "butterfly", "selector")
-RECIPES = ("paper", "tuned", "looped", "table", "sorter", "selector")
+RECIPES = ("paper", "tuned", "looped", "table", "prompt-table", "sorter", "selector")
 PRECISIONS = ("fp32", "tf32", "fp16")
 
 BOUND = 1e6  # the largest absolute value of a number that a compiled program takes

@@ -19,9 +19,9 @@ from posattn.experiments.discrepancy_study import discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.gap_study import GapPanels, Gaps
 from posattn.experiments.gpt2_comparison import METRICS, FineTunings
-from posattn.experiments.hop_study import BesideTables
 from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
 from posattn.experiments.ood_study import Contours, ood_probability_rows
+from posattn.looped import PromptTableConfig
 from posattn.pretrained import COMPARED
 from posattn.tasks import FIVE_TASKS, task
 from posattn.theory.bound import ATTENTION
@@ -92,16 +92,15 @@ def _khop(
     layers: tuple[int, ...] = (8,),
     samples: tuple[int, ...] = (50_000,),
     lines: tuple[Series, ...] = LETTERS,
-    kind: type[Grid] = Grid,
     **own: Any,
 ) -> Grid:
     """Networks of letters. A sequence of 30 costs as much as ten lists of 8, so the smaller sizes have fewer."""
     fewer = (5000, 20, 100, 2), (60, 2, 30, 1)
-    return kind(("khop",), lines, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
+    return Grid(("khop",), lines, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
 
-def _mixed(samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
-    return Grid(FOUR_MIXED, PROMPTS, (23,), samples, recipe=recipe("paper", batch=1024), **own)
+def _mixed(samples: tuple[int, ...] = (50_000,), lines: tuple[Series, ...] = PROMPTS, **own: Any) -> Grid:
+    return Grid(FOUR_MIXED, lines, (23,), samples, recipe=recipe("paper", batch=1024), **own)
 
 
 def _any_length(label: str, arch: str) -> tuple[Series, ...]:
@@ -272,17 +271,25 @@ _LIST = (
     ),
     Experiment(
         "khop-scan", "Figures 3, 5, beyond the paper", "k-hop induction heads by scans",
-        _khop(lines=LETTERS[:2], kind=BesideTables, measure=Scales((1, 2))),
+        _khop(lines=(*LETTERS[:2], Series("table", {"arch": "table"}, recipe=recipe("table"))), measure=Scales((1, 2))),
         Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(
         "mixed-scale", "Figure 6", "mixed-type prompts against the scale of the values",
-        _mixed(),
+        _mixed(yardsticks=True),
         Lines(views=(View(""), View("", metric="mape"))),
     ),
     Experiment(
         "compiled-mixed", "Figure 6, beyond the paper", "mixed-type prompts, with the compiled program",
         _mixed(programs=True),
+        Lines(views=(View(""), View("", metric="closeness"))),
+    ),
+    Experiment(
+        "mixed-scan", "Figure 6, beyond the paper", "mixed-type prompts by scans",
+        _mixed(
+            lines=(*PROMPTS[:2], Series("table", kind=PromptTableConfig, recipe=recipe("prompt-table"))), programs=True,
+            yardsticks=True,
+        ),
         Lines(views=(View(""), View("", metric="closeness"))),
     ),
     Experiment(

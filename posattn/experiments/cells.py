@@ -13,11 +13,15 @@ from posattn.training import Member, Recipe, RunSpec
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a figure: a network for every list length, and what the figure calls it."""
+    """One line of a figure: a network for every list length, and what the figure calls it.
+
+    A ``recipe`` of its own replaces that of the grid, with its number of training lists, at every size but ``smoke``.
+    """
 
     label: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
     kind: Callable[..., NetworkConfig] = configuration
+    recipe: Recipe | None = None
 
     def config(self, n: int, layers: int | None = None) -> NetworkConfig:
         """The network for lists of n; ``layers``, if given, replaces its own number of layers."""

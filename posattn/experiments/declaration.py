@@ -19,6 +19,7 @@ from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
 from posattn.experiments.store import Store, Stored, digest
+from posattn.experiments.yardsticks import yardstick_rows
 from posattn.runs import ROW_COLUMNS
 from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
@@ -71,7 +72,8 @@ class Source:
 class Grid(Source):
     """Every task with every series, list length, number of layers, number of training lists and seed, and what is measured.
 
-    ``programs`` says whether compiled programs are measured and drawn beside the trained networks.
+    ``programs`` says whether compiled programs are measured and drawn beside the trained networks, ``yardsticks`` whether the
+    errors of answers that do not read the whole prompt are (``posattn/experiments/yardsticks.py``).
     """
 
     tasks: tuple[str, ...]
@@ -86,6 +88,7 @@ class Grid(Source):
     smoke: tuple[int, int, int, int] = (200, 3, 100, 2)
     measure: Measure = field(default_factory=Scales)
     programs: bool = False
+    yardsticks: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what would otherwise fail only after training."""
@@ -129,8 +132,14 @@ class Grid(Source):
         )
 
     def cells(self, size: str = "paper") -> list[Cell]:
+        return [cell for line in self.series for cell in self._cells_of(line, size)]
+
+    def _cells_of(self, line: Series, size: str) -> list[Cell]:
         own = self.at(size)
-        points = product(own.series, own.n, own.layers or (None,), own.samples, own.tasks, range(own.seeds))
+        if line.recipe is not None:
+            whole: dict[str, Any] = {"samples": (line.recipe.samples,), "recipe": line.recipe, "layers": ()}
+            own = replace(self, **whole).at(size) if size == "smoke" else replace(own, **whole)
+        points = product(own.n, own.layers or (None,), own.samples, own.tasks, range(own.seeds))
         return [
             Cell(
                 line.label,
@@ -140,7 +149,7 @@ class Grid(Source):
                 own.variable_length,
                 own.measure,
             )
-            for line, n, layers, samples, name, seed in points
+            for n, layers, samples, name, seed in points
         ]
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
@@ -160,6 +169,8 @@ class Grid(Source):
                     called, lambda: compiled_rows(own.tasks, own.n, own.measure).assign(experiment=name), keep
                 )
                 rows = pd.concat([rows, compiled], ignore_index=True)
+            if found and self.yardsticks:
+                rows = pd.concat([rows, yardstick_rows(own.tasks, own.n, own.measure)], ignore_index=True)
             return rows.assign(experiment=name), ensembles
 
         return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)

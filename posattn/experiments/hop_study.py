@@ -6,7 +6,6 @@ Letters: n letters per sequence, B sequences, A letters of the alphabet.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -14,14 +13,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from posattn.experiments.cells import Cell, Series
-from posattn.experiments.declaration import Grid
 from posattn.looped.table_model import TableNetwork
 from posattn.streams import stream
-from posattn.training import Recipe
-from posattn.training.recipe import RECIPES
 
-TABLES = Series("table", {"arch": "table"})
 MOST = 6  # hops
 _AT_ONCE = 10_000  # letters of all sequences that a network answers together
 
@@ -43,18 +37,6 @@ TESTS = {
     "26 letters": Sequences(letters=26, alphabet=26, length=200, sequences=200),
     "1,000 letters long": Sequences(letters=10, length=1000, sequences=10),
 }
-
-
-@dataclass(frozen=True)
-class BesideTables(Grid):
-    """A grid, and table networks with a recipe of their own, which is whole at every size but ``smoke``."""
-
-    tables: Recipe = RECIPES["table"]
-
-    def cells(self, size: str = "paper") -> list[Cell]:
-        whole: dict[str, Any] = {"samples": (self.tables.samples,), "recipe": self.tables}
-        own = replace(self, series=(TABLES,), layers=(), seeds=5, **whole).at(size)
-        return [*super().cells(size), *Grid.cells(own if size == "smoke" else replace(own, **whole))]
 
 
 def reach(network: TableNetwork, seed: int, tests: Iterable[str] = TESTS) -> pd.DataFrame:

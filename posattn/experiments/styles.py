@@ -7,6 +7,7 @@ from posattn.tasks import TASKS
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; markers say the same again.
 STYLES = {"standard": ("#D55E00", "s"), "positional": ("#0072B2", "o"), "scale-exact": ("#009E73", "^")}
+YARDSTICKS = {"ignoring the query": ("#555555", ""), "a constant": ("#BBBBBB", "")}  # lines without markers
 _COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C00")  # of other series, taken in turn
 _MARKERS = ("d", "v", "P", "X", "*", "<", ">")  # one more than colours: series without variants differ up to the 42nd
 _DASHES = ("-", "--", "-.")
@@ -64,6 +65,9 @@ def titled(column: str, value: object) -> str:
 
 def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
     """Colour and marker of a series, the same in every panel of a view that shows ``labels``."""
+    if label in YARDSTICKS:
+        return YARDSTICKS[label]
+    labels = [name for name in labels if name not in YARDSTICKS]
     plain = {name: name.split(",")[0] for name in labels}
     own = {name for name in labels if plain[name] in STYLES and list(plain.values()).count(plain[name]) == 1}
     if label in own or label in STYLES:

@@ -132,9 +132,9 @@ class TableNetwork(nn.Module):
         self.config = config
         w, hidden = config.words, config.width
         self.logits = nn.Parameter(torch.zeros(2, len(_FAMILY.candidates) + 1))  # for keys and reads, and for joins
-        self.write = _two_layers(2, hidden, w)
+        self.write = two_layers(2, hidden, w)
         self.join = _gate(w, hidden)
-        self.read = _two_layers(2 * w, hidden, 1)
+        self.read = two_layers(2 * w, hidden, 1)
         self.decoder = nn.Parameter(torch.tensor([5.0, 0.5]))  # a factor on all logits, and the logit of none
 
     @property
@@ -189,8 +189,8 @@ class TableNetwork(nn.Module):
         mark = self._row(self._heard(before, marks), letters)
         for _ in range(count):
             t = self._written(keys, h)
-            for (attend, _), gate in zip(joins, gates, strict=True):
-                t = torch.lerp(t, attend(t), gate)
+            for (hear, _), gate in zip(joins, gates, strict=True):
+                t = torch.lerp(t, hear(t), gate)
             said = self._read(self._row(self._heard(before, t), letters), mark)
             h = torch.sigmoid(said[..., :-1] - said[..., -1:])
             yield said
@@ -215,7 +215,7 @@ class TableNetwork(nn.Module):
     def _attention(self, n: int) -> tuple[Attend, Joins]:
         """What keys and reads go through and, per loop of a scan, what joins do and the share that stays in the sequence."""
         keys, joins = self.weights().unbind()
-        return _attend(keys, n, Loop(1))[0], [_attend(joins, n, loop) for loop in _FAMILY.loops(n)]
+        return attend(keys, n, Loop(1))[0], [attend(joins, n, loop) for loop in _FAMILY.loops(n)]
 
     def _written(self, keys: Float[Tensor, "n B A"], h: Float[Tensor, "n B values"]) -> Float[Tensor, "n B A row"]:
         """Tables of one row: the values ``h`` under the key."""
@@ -225,8 +225,8 @@ class TableNetwork(nn.Module):
     def _marked(self, keys: Float[Tensor, "n B A"], joins: Joins) -> tuple[Float[Tensor, "n B A w"], list[Tensor]]:
         """The marks of all prefixes, and the gates of every join, which are the same for all hops."""
         marks, gates = self._written(keys, torch.ones_like(keys[..., :1])), []
-        for attend, m in joins:
-            earlier = attend(marks)
+        for hear, m in joins:
+            earlier = hear(marks)
             gates.append(m[:, None, None, None] * self.join(torch.cat([marks, earlier], dim=-1)).clamp(0, 1))
             marks = torch.lerp(marks, earlier, gates[-1])
         return marks, gates
@@ -254,7 +254,7 @@ class TableNetwork(nn.Module):
             check_fits(x.numel() // n, n, self.config.numbers_per_position(n, gradients), 4, x.device, gradients)
 
 
-def _attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Float[Tensor, " n"]]:
+def attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Float[Tensor, " n"]]:
     """The function from x to Σ_r A_r x(i + r s), and the share of attention that stays in the sequence."""
     a, m = split_weights(given.expand(1, n, -1), _inside(n, loop, given.device))
     if n <= _SHORT:
@@ -272,7 +272,7 @@ def _attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Fl
     return by_shifts, m
 
 
-def _two_layers(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
+def two_layers(d_in: int, hidden: int, d_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(d_in, hidden), nn.ReLU(), nn.Linear(hidden, d_out))
 
 

@@ -103,6 +103,10 @@ RECIPES: dict[str, Recipe] = {
         name="table", schedule="cosine", lr=1e-2, epochs=3, batch=16, samples=3200, warmup=0.02, clip=1.0,
         sharpen_from=0.3, sharpen_to=0.8, starts=4,
     ),
+    "prompt-table": Recipe(
+        name="prompt-table", schedule="cosine", lr=1e-2, epochs=12, batch=64, samples=10_000, warmup=0.02, clip=1.0,
+        beta_2=0.99, sharpen_from=0.2, sharpen_to=0.6, starts=3,
+    ),
     "sorter": Recipe(
         name="sorter", schedule="cosine", lr=3e-2, epochs=25, batch=50, samples=4000, warmup=0.02, clip=0.1,
         sharpen_to=0.8, starts=8,

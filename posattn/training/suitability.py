@@ -8,6 +8,8 @@ from typing import Any
 from posattn.errors import UsageError, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
+from posattn.looped.prompt_table import PromptTableConfig
+from posattn.looped.table_model import TableConfig
 from posattn.model import ModelConfig
 from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict
 from posattn.tasks import MixedTask, task
@@ -27,7 +29,10 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
         if not isinstance(own, MixedTask):
             raise UsageError(f"layout is {layout!r}; {name} has no prompts to lay out.")
         chosen = layout_named(layout)
-        settings = {"tokens": chosen.tokens, "n": chosen.positions} | settings
+        if arch != "table":
+            settings = {"tokens": chosen.tokens, "n": chosen.positions} | settings
+        elif chosen.tokens != PromptTableConfig.tokens:
+            raise UsageError(f"layout is {layout!r}; table networks read prompts in the layout 'elements' alone.")
     if begin is not None:
         return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
     if own.TOKENS != "none" and arch == "looped":
@@ -64,6 +69,8 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
         raise UsageError(f"config is a {type(config).__name__}; a compiled program has its weights, and is not trained.")
     if isinstance(config, LoopedConfig):
         config = config.for_task(name)
+    elif isinstance(config, TableConfig) and PromptTableConfig.reads == own.TOKENS:
+        config = PromptTableConfig(config.n, width=config.width, sharpness=config.sharpness)
     elif own.TOKENS != "none" and isinstance(config, ModelConfig) and config.kind == ModelConfig.kind:
         needed = {field: value for field, value in own.NETWORK.items() if field in ("tokens", "causal")}
         if isinstance(own, MixedTask) and (layout := layout_of(config.n)) is not None:
@@ -82,7 +89,7 @@ def check_reads(config: NetworkConfig, name: str) -> None:
         sequences = f"sequences, for a TokenConfig with tokens={own.TOKENS!r}{causal}"
         wanted = "lists of numbers" if own.TOKENS == "none" else sequences
         raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
-    if isinstance(config, TokenConfig) and config.reads == "prompts":
+    if isinstance(config, (TokenConfig, PromptTableConfig)) and config.reads == "prompts":
         positions = next(layout.positions for layout in LAYOUTS.values() if layout.tokens == config.tokens)
         if config.n != positions:
             raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {positions} positions.")

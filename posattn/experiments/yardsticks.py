@@ -1,0 +1,50 @@
+"""Yardsticks of figures on mixed-type prompts: what answers score that read only a part of the prompt, or none of it."""
+
+from collections.abc import Sequence
+from itertools import combinations, product
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from posattn.experiments.measures import Measure, Scales
+from posattn.metrics import ROW_NAMES, Evaluation, row_metrics, scores_of
+from posattn.runs import result_rows
+from posattn.tasks import task
+from posattn.tasks.layouts import elements_of
+from posattn.tasks.prompts import CATEGORIES, ELEMENTS, QUERIED, WORDS
+from posattn.tokens.vocabulary import TYPES, word_index
+
+_CHOICES = list(combinations(range(CATEGORIES), QUERIED))
+
+
+def ignoring_query(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
+    """The best answers, by squared error, without reading which four categories are asked for: the mean over all choices."""
+    x = elements_of(x)
+    values = x[x >= 0].view(*x.shape[:-1], CATEGORIES)[..., _CHOICES]
+    kind = word_index(x[..., ELEMENTS, None]) - WORDS.index[TYPES[0].ljust(6)]
+    found = torch.stack([values.amin(dim=-1), values.amax(dim=-1), values.sum(dim=-1)], dim=-1).mean(dim=-2)
+    return found.gather(-1, kind)
+
+
+def constant(x: Float[Tensor, "members batch n"]) -> Float[Tensor, "members batch 1"]:
+    """The best answer, by squared error, that is the same for all prompts: the mean of the right ones."""
+    right = task("mixed-min").target(x)  # of whatever the query asks for
+    return right.mean(dim=1, keepdim=True).expand_as(right)
+
+
+YARDSTICKS = {"ignoring the query": ignoring_query, "a constant": constant}
+
+
+def yardstick_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
+    """Result rows of every yardstick on the test prompts of seed 0, a series each."""
+    assert isinstance(measure, Scales)
+    parts = []
+    for name, n, (series, answers) in product(tasks, lengths, YARDSTICKS.items()):
+        test = Evaluation(answers, [(name, 0)], measure.samples)
+        table = scores_of(name).evaluate(test, (n,), measure.factors).rename(columns=ROW_NAMES)
+        values = table.melt(["member", "scale"], row_metrics(name), "metric", "value")
+        about = {"task": name, "arch": "none", "n": n, "seed": 0, "split": "test", "status": "ok", "series": series}
+        parts.append(result_rows(values, about))
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,144 @@
+"""The table network for prompts: exact weights exist, words of a kind are alike to it, it scales with the numbers, it trains."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import posattn
+from posattn.errors import UsageError
+from posattn.experiments.yardsticks import ignoring_query
+from posattn.looped import PromptTableConfig, TableConfig
+from posattn.tokens.vocabulary import IDENTIFIERS, word_code, word_index
+from posattn.training import network_for
+
+TASKS = ("mixed-min", "mixed-max", "mixed-sum", "mixed-multitask")
+STORED = sorted(path.parent for path in Path(posattn.__file__).parents[1].glob("results/mixed-scan/*/run.json"))
+
+
+def exact():
+    """Weights that answer every prompt: attention to i - s, gates by kind, the later mark stays, and min, max and sum."""
+    model = PromptTableConfig(23, width=3).build()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+        model.logits[1] = 10  # of the offset -1
+        model.gates.copy_(
+            torch.tensor(
+                [
+                    [-9, 9, -9, -9, -9, -9],  # plain categories are carried
+                    [-9, -9, -9, 9, 9, 9],  # so are operations
+                    [9, -9, -9, -9, -9, -9],  # numbers write
+                    [-9, 9, -9, -9, -9, -9],  # plain categories read
+                ]
+            )
+        )
+        model.join[0].weight[0, 0], model.join[2].weight[0, 0], model.join[2].bias[0] = 1, -18, 9  # takes if not marked
+        model.pair.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]))  # f, f', relu(f - f')
+        model.operation.copy_(torch.tensor([[1.0, 0, -1], [0, 1, 1], [1, 1, 0]]))
+    return model
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(("scale", "domain"), [(1, "id"), (1, "ood"), (10, "ood"), (1e5, "id")])
+def test_some_weights_are_exact(name, scale, domain):
+    x, y = posattn.task(name).sample(50, scale=scale, domain=domain)
+    torch.testing.assert_close(exact()(x), y)
+
+
+def test_any_order_of_categories_and_of_the_query():
+    prompt = (
+        "['Cat14', 3.45, 'Cat5', 'Cat+14', 1.23, 'Cat7', 0.65, 'Cat8', 2.23, 'Cat11', 'Cat-8', 4.10, 'Cat13', 1.10, "
+        "'Cat2', 0.10, 'Cat20', 2.75, 'Find sum of Cat20, Cat2, Cat14 and Cat5']"
+    )
+    x = posattn.task("mixed-sum").encode(prompt)
+    torch.testing.assert_close(exact()(x), torch.tensor([2.75 + 0.10 + 3.45 + 1.23]))
+
+
+def random_network():
+    torch.manual_seed(3)
+    model = PromptTableConfig(23).build().double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight) / 10)
+    return model
+
+
+def test_identifiers_and_signs_are_alike_to_it():
+    """Whatever the weights are: other names for the eight categories and other signs change no answer."""
+    model, x = random_network(), posattn.task("mixed-sum").sample(20)[0].double()
+    word = word_index(x)
+    sign, identifier = word // len(IDENTIFIERS), word % len(IDENTIFIERS)
+    category = (x < 0) & (sign < 5)
+    other = torch.randperm(40, generator=torch.Generator().manual_seed(1))[identifier]
+    renamed = torch.where(category, word_code(sign.where(sign == 0, 5 - sign) * 40 + other).double(), x)
+    assert not torch.equal(renamed, x) and torch.equal(model(renamed), model(x))
+    plain = torch.where(category & (sign > 0), word_code(identifier).double(), x)  # without signs it is another prompt
+    assert not torch.allclose(model(plain), model(x))
+
+
+def test_answers_scale_with_the_numbers():
+    model, x = random_network(), posattn.task("mixed-max").sample(20)[0].double()
+    torch.testing.assert_close(model(torch.where(x < 0, x, 1e4 * x)), 1e4 * model(x))
+
+
+def test_members_computed_together_answer_as_alone(monkeypatch):
+    model, x = PromptTableConfig(23).build(), posattn.task("mixed-min").sample(6)[0]
+    alone, weights = model(x), {name: torch.stack([own, own]).detach() for name, own in model.named_parameters()}
+    monkeypatch.setattr(type(model), "_check_rows", lambda self, row: None)  # as on a GPU
+    found = torch.func.vmap(lambda own: torch.func.functional_call(model, own, (x,)))(weights)
+    torch.testing.assert_close(found, alone.expand(2, *alone.shape))
+
+
+def test_no_prompts_have_no_answers():
+    assert PromptTableConfig(23).build()(posattn.task("mixed-min").sample(1)[0][:0]).shape == (0, 1)
+
+
+def test_it_trains_saves_and_loads(tmp_path):
+    settings = {"samples": 40, "epochs": 2, "batch": 20, "members": 2, "device": "cpu"}
+    run = posattn.train("mixed-min", posattn.ModelConfig(n=23, arch="table", width=4), **settings, out=tmp_path / "run")
+    again = posattn.load(tmp_path / "run")
+    x = posattn.task("mixed-min").sample(3)[0]
+    assert run.config == PromptTableConfig(23, width=4) and run.spec.recipe.name == "prompt-table"
+    assert torch.equal(run.predict(x), again.predict(x)) and again.predict(x).shape == (2, 3, 1)
+    with pytest.raises(UsageError, match="the table network is no Transformer of posattn"):
+        posattn.network.require(run.config, "graph")
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda folder: folder.name)
+def test_stored_networks_read_the_query(folder):
+    """With identifiers and signs of training and with others, at scales 1 and 10."""
+    run = posattn.load(folder)
+    for scale, domain in ((1, "id"), (1, "ood"), (10, "ood")):
+        x, y = run.task.sample(500, scale=scale, domain=domain, seed=77)
+        error, ignoring = ((said - y).square().mean() for said in (run.predict(x)[0], ignoring_query(x)))
+        assert error < ignoring / 100
+
+
+def test_commands_and_python_make_the_same_network():
+    made = network_for("mixed-sum", arch="table")
+    assert made == PromptTableConfig(23) == network_for("mixed-sum", arch="table", layout="elements")
+    assert network_for("khop", arch="table") == TableConfig(30)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: PromptTableConfig(0), "n is 0; it must be a whole number of at least 1."),
+        (lambda: PromptTableConfig(23, rows=0), "rows is 0; it must be a whole number of at least 1."),
+        (lambda: PromptTableConfig(23, words=2), "words is 2, a field of TableConfig"),
+        (lambda: PromptTableConfig(23, arch="looped"), "arch is 'looped'"),
+        (lambda: PromptTableConfig(23, width=10**14).build(), "the weights of a network for PromptTableConfig"),
+        (lambda: network_for("mixed-min", arch="table", n=20), "n is 20; prompts whose tokens are 'prompts' have 23 positions."),
+        (lambda: network_for("mixed-min", arch="table", layout="characters"), "layout is 'characters'; table networks read"),
+        (lambda: PromptTableConfig(23).build()(torch.tensor([[1, 2]])), "the input is of torch.int64"),
+        (
+            lambda: PromptTableConfig(23, rows=7).build()(posattn.task("mixed-min").sample(2)[0]),
+            "a prompt has 8 different identifiers; this network takes 7.",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(unchecked, make, sentence):
+    with pytest.raises(UsageError) as error:
+        make()
+    assert str(error.value).startswith(sentence)
