@@ -7,7 +7,9 @@ for machines, and layers or loops for rounds.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -25,14 +27,24 @@ _ACROSS, _DOWN, _RADIUS, _MARGIN, _HEAD = 110, 46, 15, 40, 16
 _LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the width of a letter
 _OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
 
-Arrow = tuple[int, int, int]
-Edge = tuple[int, int, int, int, float]  # round, head, sender, receiver, weight
+Arrow = tuple[int, int, int]  # round, sender, receiver
 _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
+
+
+class Edge(NamedTuple):
+    """In a round, counted from 0, the receiver hears the sender; of a network, by which head, and with which effect."""
+
+    round: int
+    sender: int
+    receiver: int
+    weight: float = 1.0
+    head: int | None = None  # from 1 on
+    effect: float | None = None
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Arrows (r, j, i): in round r machine i receives from machine j. ``orange`` are those drawn in that colour.
+    """Who hears whom. ``orange`` are the arrows drawn in that colour.
 
     ``step`` is what a round is called, and ``least`` says which edges of a trained network are arrows.
     """
@@ -40,10 +52,15 @@ class Graph:
     title: str
     names: tuple[str, ...]
     rounds: int
-    arrows: frozenset[Arrow]
+    edges: tuple[Edge, ...]
     orange: frozenset[Arrow] = frozenset()
     step: str = "round"
     least: str = ""
+
+    @cached_property
+    def arrows(self) -> frozenset[Arrow]:
+        """The edges of all heads."""
+        return frozenset(edge[:3] for edge in self.edges)
 
 
 def graph_of(name: str, machines: int) -> Graph:
@@ -70,17 +87,17 @@ def leading_to(graph: Graph, machine: int) -> frozenset[Arrow]:
 
 def program_graph(built: PCOC) -> Graph:
     """The graph of a program: an arrow wherever any memory position is sent."""
-    arrows = {
-        (r, int(j), i)
+    edges = [
+        Edge(r, int(j), i)
         for r, table in enumerate(built.sources)
         for i, row in enumerate(table)
         for j in np.unique(row[row != IDLE])
-    }
-    return Graph(built.name, numbered(built.machines), len(built.rounds), frozenset(arrows))
+    ]
+    return Graph(built.name, numbered(built.machines), len(built.rounds), tuple(sorted(edges)))
 
 
-def network_edges(model: Transformer) -> list[Edge]:
-    """The edges of a compiled network, in which a head attends to one position per machine.
+def network_graph(model: Transformer, title: str) -> Graph:
+    """The graph of the program that a network was compiled from, read from its attention: a head attends to one position.
 
     The first layer, which does not communicate, and the sink are left out.
     """
@@ -91,25 +108,31 @@ def network_edges(model: Transformer) -> list[Edge]:
         strongest = layer.attention.weights(model.P).max(dim=-1)
         for (h, i), j in np.ndenumerate(strongest.indices.cpu().numpy()):
             if sink not in (i, j):
-                edges.append((r, h, int(j), i, float(strongest.values[h, i])))
-    return edges
+                edges.append(Edge(r, int(j), i, float(strongest.values[h, i]), h + 1))
+    return Graph(title, numbered(sink), len(model.layers) - 1, tuple(edges))
 
 
-def network_graph(model: Transformer, title: str) -> Graph:
-    """The graph of the program that a network was compiled from, read from its attention."""
-    arrows = frozenset((r, j, i) for r, _, j, i, _ in network_edges(model))
-    return Graph(title, numbered(model.config.positions - 1), len(model.layers) - 1, arrows)
+def attention_graph(
+    weights: Float[Tensor, "L H N N"],
+    title: str,
+    least: float,
+    by: str = "attention",
+    effect: Float[Tensor, "L H N N"] | None = None,
+) -> Graph:
+    """The graph of a trained positional network: edges with an attention of at least ``least``.
 
-
-def attention_graph(strength: Float[Tensor, "L H N N"], title: str, least: float, by: str = "attention") -> Graph:
-    """The graph of a trained positional network: an arrow where the strength of any head is at least ``least``.
-
-    Layers take the place of rounds, and the scratchpad is the last machine.
+    ``by`` effect, ``least`` is a share of the largest effect. Layers take the place of rounds, and the scratchpad is the last
+    machine.
     """
-    strong = (strength >= least).any(dim=1)
-    arrows = frozenset((r, j, i) for r, i, j in strong.nonzero().tolist())
-    names = (*numbered(strength.shape[-1] - 1), "s")
-    return Graph(title, names, len(strength), arrows, step="layer", least=least_strength(least, by))
+    strength = weights
+    if by == "effect" and effect is not None:
+        strength = effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
+    edges = tuple(
+        Edge(r, j, i, float(weights[r, h, i, j]), h + 1, None if effect is None else float(effect[r, h, i, j]))
+        for r, h, i, j in (strength >= least).nonzero().tolist()
+    )
+    names = (*numbered(weights.shape[-1] - 1), "s")
+    return Graph(title, names, len(weights), edges, step="layer", least=least_strength(least, by))
 
 
 def least_strength(least: float, by: str = "attention") -> str:
@@ -120,9 +143,9 @@ def least_strength(least: float, by: str = "attention") -> str:
 def benes_graph(machines: int) -> Graph:
     """Figure 8: the Beneš network on the next power of two."""
     network = size_for(machines)
-    arrows = {(step - 1, i, j) for step, i, j in network.edges()}
+    edges = sorted(Edge(step - 1, i, j) for step, i, j in network.edges())
     names = tuple(str(i) for i in range(network.machines))
-    return Graph("Beneš network", names, len(network.steps), frozenset(arrows))
+    return Graph("Beneš network", names, len(network.steps), tuple(edges))
 
 
 def numbered(machines: int) -> tuple[str, ...]:
