@@ -17,6 +17,7 @@ import hashlib
 import json
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -29,7 +30,6 @@ from posattn import files
 from posattn.errors import UsageError
 from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
-from posattn.experiments.rows import as_csv, read_rows
 from posattn.names import PRECISIONS
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
@@ -265,9 +265,21 @@ def _check_description(path: Path, described: Any) -> dict[str, Any]:
     return dict(described)
 
 
+def as_csv(rows: pd.DataFrame) -> bytes:
+    return rows.to_csv(index=False, na_rep="nan").encode()
+
+
 def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
-    """The rows at ``path``, if they are those that were described."""
-    return read_rows(path, files.read_checked(path, described.get("sha256")))
+    """The rows at ``path``, which ends in .csv or, of runs, in .csv.gz, if they are those that were described."""
+    content, of_runs = files.read_checked(path, described.get("sha256")), path.suffix == ".gz"
+    try:
+        # A run's identity may look like a number.
+        rows = pd.read_csv(BytesIO(content), compression="gzip" if of_runs else None, dtype={"run": str} if of_runs else None)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise files.Damaged(f"{path} is damaged: it is not a table.") from error
+    if of_runs and not {"run", "metric", "value"} <= set(rows):
+        raise files.Damaged(f"{path} is damaged: it is not a table of results.")
+    return rows
 
 
 def _runs(spec: RunSpec) -> dict[str, str]:

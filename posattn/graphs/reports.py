@@ -41,7 +41,7 @@ class Report:
         found = []
         for edge in self.graph.edges:
             sender, receiver = self.graph.names[edge.sender], self.graph.names[edge.receiver]
-            own = {"layer": edge.round + 1, "head": edge.head, "effect": edge.effect}
+            own: dict[str, Any] = {"layer": edge.round + 1, "head": edge.head, "effect": edge.effect}
             own |= {"from": sender, "to": receiver, "weight": edge.weight}
             found.append({name: value for name, value in own.items() if value is not None})
         return found
