@@ -46,16 +46,12 @@ _EXACT = "The scale-exact Transformer is the positional one without biases."
 
 
 @cache
-def _read_published() -> pd.DataFrame:
+def published(experiment: str) -> pd.DataFrame:
+    """The published medians of an experiment, with percentiles where it is drawn as lines; empty if unknown."""
     data, names = resources("posattn").joinpath("data"), ("published.csv", "published-tables.csv")
     lines, tables = (pd.read_csv(BytesIO(data.joinpath(name).read_bytes())) for name in names)
-    return pd.concat([lines.assign(series=lines["arch"], metric="mse"), tables], ignore_index=True)
-
-
-def published(name: str) -> pd.DataFrame:
-    """The published medians of the experiment of that name, with percentiles where it is drawn as lines; empty if unknown."""
-    known = _read_published()
-    return known[known["experiment"] == name]
+    known = pd.concat([lines.assign(series=lines["arch"], metric="mse"), tables], ignore_index=True)
+    return known[known["experiment"] == experiment]
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,6 @@ class View:
     more: bool = False
 
     def of(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows that the view shows."""
         return _where({**self.where, "metric": self.metric}, rows)
 
     def of_medians(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -204,8 +199,13 @@ class Lines:
                 axes.set_title(self._title(view, key), fontsize="medium")
                 axes.set_xlabel(axis(self.x, _task_of(rows).INPUTS))
                 axes.set_yscale("log" if metric(view.metric).axis == "log" else "linear")
-                if not self.BARS:
-                    self._set_ends_and_marks(axes, view, ours)
+                if metric(view.metric).axis == "share" and not self.BARS:
+                    axes.set_ylim(-0.03, 1.03)
+                if self._x_is_log:
+                    axes.set_xscale("log")
+                    _mark(axes, sorted(set(ours[self.x])))
+                elif self.x == "layers":
+                    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
         _add_legend(figure, panels.flat)
@@ -250,15 +250,6 @@ class Lines:
         long = len(names) + len(view.title) > _TITLE * self._WIDTH / Lines._WIDTH
         return names + (":\n" if long else ": ") + view.title if view.title else names
 
-    def _set_ends_and_marks(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
-        if metric(view.metric).axis == "share":
-            axes.set_ylim(-0.03, 1.03)
-        if self._x_is_log:
-            axes.set_xscale("log")
-            _mark(axes, sorted(set(ours[self.x])))
-        elif self.x == "layers":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
     @property
     def _x_is_log(self) -> bool:
         return self.x not in ("scale", "layers") and not self.BARS
@@ -288,11 +279,12 @@ class Lines:
             columns = list(self.columns)
             keys = [frame[columns].drop_duplicates() for frame in (ours, theirs) if set(columns) <= set(frame)]
             for key in dict.fromkeys(key for frame in keys for key in frame.itertuples(index=False, name=None)):
-                here, there = self._at(ours, key), self._at(theirs, key)
-                lines = [
-                    self._page_series(str(label), here, there, labels)
-                    for label in dict.fromkeys([*here["series"], *there["series"]])
-                ]
+                here, there, lines = self._at(ours, key), self._at(theirs, key), []
+                for label in dict.fromkeys([*here["series"], *there["series"]]):
+                    colour, marker = style(label, labels)
+                    look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels)}
+                    points, known = (_points(frame[frame["series"] == label], self.x) for frame in (here, there))
+                    lines.append(look | {"points": points, "published": known})
                 title, scaled = metric(view.metric)
                 name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
                 about = {"title": self._title(view, key).replace("\n", " "), "view": name, "ylabel": title}
@@ -300,12 +292,6 @@ class Lines:
                 panels.append({**about, "ylog": scaled == "log", "yends": ends, "series": lines})
         xlabel = axis(self.x, _task_of(rows).INPUTS)
         return {"bars": self.BARS, "xlabel": xlabel, "xlog": self._x_is_log, "panels": panels}
-
-    def _page_series(self, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> dict[str, Any]:
-        colour, marker = style(label, labels)
-        look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels)}
-        points, known = (_points(frame[frame["series"] == label], self.x) for frame in (ours, theirs))
-        return look | {"points": points, "published": known}
 
 
 @dataclass(frozen=True)
