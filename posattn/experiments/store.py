@@ -35,6 +35,7 @@ from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
 from posattn.training.run import read_spec
 
+STORES = (Path("out/store"), Path("results/store"))  # one's own, then those of a checkout
 _PRECISION = "fp32"  # of what is trained, unless another is asked for
 _AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
@@ -305,6 +306,6 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def first_store(places: Iterable[Path]) -> Path | None:
-    """The first of the folders that holds results."""
-    return next((path for path in places if (path / "rows").is_dir()), None)
+def first_store() -> Path | None:
+    """The first of the usual folders that holds results."""
+    return next((path for path in STORES if (path / "rows").is_dir()), None)

@@ -177,16 +177,23 @@ def of_package() -> Content:
     return content.complete()
 
 
-def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
+def is_program(run: str | Path | AnyRun) -> bool:
+    """Whether this is a program of one's own, ``my.py:bfs``."""
+    return not isinstance(run, AnyRun) and ".py:" in str(run)
+
+
+def of_runs(
+    runs: Iterable[str | Path | AnyRun], members: int | None = None, machines: int | None = None
+) -> Content:
     """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones.
 
-    ``my.py:bfs`` is a program of one's own, for as many machines as commands have by default.
+    ``my.py:bfs`` is a program of one's own, for ``machines``, which are 8 by default.
     """
     content = Content()
     most = None if members is None else whole("members", members)
     for each in runs:
-        if not isinstance(each, AnyRun) and ".py:" in str(each):
-            content.program(str(each), MACHINES)
+        if is_program(each):
+            content.program(str(each), MACHINES if machines is None else machines)
             continue
         run, label = (each, each.kind) if isinstance(each, AnyRun) else (load(each), str(each))
         if isinstance(run, CompiledRun):

@@ -9,7 +9,7 @@ position i hear position j. A large weight matters little if its value is small,
 Letters: L layers, H heads, n numbers in a list, N = n + 1 positions with the scratchpad, B lists, d width, x lists, y answers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -61,27 +61,23 @@ class Trace:
     heard: list[Float[Tensor, "B N d"]]
 
 
-def trace(model: Transformer, x: Float[Tensor, "B n"], weights: Weights) -> Trace:
-    """The forward pass over ``x`` with the attention ``weights``."""
+def trace(
+    model: Transformer,
+    x: Float[Tensor, "B n"],
+    weights: Weights,
+    beside: Sequence[Float[Tensor, "*B H N d_V"]] | None = None,
+) -> Trace:
+    """The forward pass over ``x`` with the attention ``weights``; each layer's heads also hear what is in ``beside``."""
     values: list[Tensor] = []
     heard: list[Tensor] = []
-
-    def mix(index: int, z: Tensor) -> Tensor:
-        attention = _layer(model, index).attention
-        values.append(split_heads(attention.W_V(z), attention.heads))
-        heard.append(attention.W_O(merge_heads(weights[index] @ values[-1])))
-        return heard[-1]
-
-    answers = rewired(model, x, mix)
-    return Trace(answers, values, heard)
-
-
-def rewired(model: Transformer, x: Float[Tensor, "B n"], mix: Callable[[int, Tensor], Tensor]) -> Float[Tensor, "B n"]:
-    """The answers if layer ℓ heard ``mix(ℓ, X)`` in place of its own (⊕_h A_h X W_V,h) W_O."""
     z, _, _ = model.encode(x)
-    for index in range(len(model.layers)):
-        z = _layer(model, index).update(mix(index, z), z)
-    return model.decode(z)
+    for index, layer in enumerate(model.layers):
+        assert isinstance(layer, Layer)
+        values.append(split_heads(layer.attention.W_V(z), layer.attention.heads))
+        own = weights[index] @ values[-1]
+        heard.append(layer.attention.W_O(merge_heads(own if beside is None else own + beside[index])))
+        z = layer.update(heard[-1], z)
+    return Trace(model.decode(z), values, heard)
 
 
 def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
@@ -95,8 +91,9 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
     for answer in passed.answers.unbind(dim=-1):
         # Lists do not interact, so the gradient of the sum over lists holds each list's own gradient.
         slopes = torch.autograd.grad(answer.sum(), passed.heard, retain_graph=True)
-        for index, (slope, own) in enumerate(zip(slopes, spoken, strict=True)):
-            heads = split_heads(_layer(model, index).attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
+        for index, (layer, slope, own) in enumerate(zip(model.layers, slopes, spoken, strict=True)):
+            assert isinstance(layer, Layer)
+            heads = split_heads(layer.attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
             # (B, H, N, N): how far this answer moves per unit of weight that i gives to j in head h.
             squared[index] += ((slope[:, None] @ heads) @ own.mT).square().mean(dim=0)
     return weights * squared.sqrt()
@@ -107,12 +104,6 @@ def _beyond_the_mean(values: Float[Tensor, "B H N d_V"]) -> Float[Tensor, "B H N
     mean = values.mean(dim=0)
     own = values - mean
     return own * (own.abs() > 16 * torch.finfo(own.dtype).eps * mean.abs())
-
-
-def _layer(model: Transformer, index: int) -> Layer:
-    layer = model.layers[index]
-    assert isinstance(layer, Layer)
-    return layer
 
 
 # --- cutting -------------------------------------------------------------------------------------------------------------
@@ -135,15 +126,9 @@ def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L 
     _check_batch(x)
     if not isinstance(kept, Tensor) or kept.dtype != torch.bool or kept.shape != weights.shape:
         raise UsageError(f"kept is {shown(kept)}; it must be torch.bool of shape {tuple(weights.shape)}.")
-    means = [value.mean(dim=0) for value in trace(model, x, weights).values]
-
-    def mix(index: int, z: Tensor) -> Tensor:
-        attention = _layer(model, index).attention
-        spoken = split_heads(attention.W_V(z), attention.heads)
-        own, lost = weights[index] * kept[index], weights[index] * ~kept[index]
-        return attention.W_O(merge_heads(own @ spoken + lost @ means[index]))
-
-    return rewired(model, x, mix)
+    lost, values = weights * ~kept, trace(model, x, weights).values
+    means = [lost[index] @ value.mean(dim=0) for index, value in enumerate(values)]
+    return trace(model, x, weights * kept, means).answers
 
 
 def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:

@@ -5,7 +5,6 @@ machine's answer needs; they are all the arrows of the program that is not cumul
 for machines, and layers or loops for rounds.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -128,7 +127,7 @@ def attention_graph(
     if by == "effect" and effect is not None:
         strength = effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
     edges = tuple(
-        Edge(r, j, i, float(weights[r, h, i, j]), h + 1, None if effect is None else float(effect[r, h, i, j]))
+        Edge(r, j, i, weights[r, h, i, j].item(), h + 1, None if effect is None else effect[r, h, i, j].item())
         for r, h, i, j in (strength >= least).nonzero().tolist()
     )
     names = (*numbered(weights.shape[-1] - 1), "s")
@@ -149,7 +148,6 @@ def benes_graph(machines: int) -> Graph:
 
 
 def numbered(machines: int) -> tuple[str, ...]:
-    """Names from 1 on, as in the paper's Figure 7."""
     return tuple(str(i + 1) for i in range(machines))
 
 
@@ -174,14 +172,19 @@ def svg(graph: Graph) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11" text-anchor="middle">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
-        'markerUnits="userSpaceOnUse" orient="auto">'
-        '<path d="M0 0 8 4 0 8z"/></marker></defs>',
+        # A line goes from the middle of a circle to the middle of another, and its tip lies a radius before that.
+        f'<defs><marker id="tip" viewBox="0 0 8 8" refX="{7 + _RADIUS}" refY="4" markerWidth="8" markerHeight="8" '
+        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>',
         f"<title>{escape(title)}</title>",
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_RADIUS}" y="{_LINE}" font-size="13" font-weight="bold" text-anchor="start">{escape(title)}</text>',
         *(_arrow(*arrow, arrow in graph.orange) for arrow in sorted(graph.arrows)),
-        *_machines(graph),
+        *(
+            f'<circle cx="{_x(r)}" cy="{_y(i)}" r="{_RADIUS}" fill="white" stroke="black"/>'
+            f'<text x="{_x(r)}" y="{_y(i) + 4}">{escape(name)}</text>'
+            for r in range(graph.rounds + 1)
+            for i, name in enumerate(graph.names)
+        ),
         *(f'<text x="{_x(r)}" y="{below - 5}" fill="#555">{name}</text>' for r, name in enumerate(steps)),
         *(_explained(mark, said, below + _LINE * row) for row, (mark, said) in enumerate(legend, start=1)),
         "</svg>",
@@ -210,13 +213,6 @@ def _explained(mark: str, said: str, y: int) -> str:
     return f'<path d="M{_RADIUS} {y - 4}h{_RADIUS + 8}" stroke="{mark}" stroke-width="{width}"/>{words}'
 
 
-def _machines(graph: Graph) -> Iterable[str]:
-    for r in range(graph.rounds + 1):
-        for i, name in enumerate(graph.names):
-            yield f'<circle cx="{_x(r)}" cy="{_y(i)}" r="{_RADIUS}" fill="white" stroke="black"/>'
-            yield f'<text x="{_x(r)}" y="{_y(i) + 4}">{escape(name)}</text>'
-
-
 def _x(r: int) -> int:
     return _MARGIN + _ACROSS * r
 
@@ -226,12 +222,7 @@ def _y(i: int) -> int:
 
 
 def _arrow(r: int, sender: int, receiver: int, orange: bool) -> str:
-    across, down = _x(r + 1) - _x(r), _y(receiver) - _y(sender)
-    length = (across**2 + down**2) ** 0.5
-    dx, dy = _RADIUS * across / length, _RADIUS * down / length
     colour = _ORANGE if orange else _OWN if sender == receiver else _OTHER
     look = f'stroke="{colour}" stroke-width="{1 if sender == receiver else 1.8}"'
-    return (
-        f'<line x1="{_x(r) + dx:.1f}" y1="{_y(sender) + dy:.1f}" x2="{_x(r + 1) - dx:.1f}" '
-        f'y2="{_y(receiver) - dy:.1f}" {look} marker-end="url(#tip)"/>'
-    )
+    ends = f'x1="{_x(r)}" y1="{_y(sender)}" x2="{_x(r + 1)}" y2="{_y(receiver)}"'
+    return f'<line {ends} {look} marker-end="url(#tip)"/>'
