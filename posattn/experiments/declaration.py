@@ -5,7 +5,7 @@ The first two follow from the third by :meth:`Grid.at`: fewer tasks, runs, epoch
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -17,10 +17,10 @@ from posattn.compiled_run import CompiledRun
 from posattn.compiler import compile
 from posattn.compiler.library import solving
 from posattn.errors import UsageError, choice, whole
-from posattn.experiments.cells import Cell, Series
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
-from posattn.experiments.store import Store, Stored, digest
+from posattn.experiments.store import Cell, Store, Stored, digest
+from posattn.network import NetworkConfig, configuration
 from posattn.runs import ROW_COLUMNS, result_rows
 from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
@@ -28,6 +28,28 @@ from posattn.training.recipe import recipe
 from posattn.training.suitability import suited
 
 SIZES = ("smoke", "quick", "paper")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a figure: a network for every list length, and what the figure calls it."""
+
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
+    kind: Callable[..., NetworkConfig] = configuration
+
+    def config(self, n: int, layers: int | None = None) -> NetworkConfig:
+        """The network for lists of n; ``layers``, if given, replaces its own number of layers."""
+        try:
+            return self.kind(n=n, **(dict(self.settings) if layers is None else {**self.settings, "layers": layers}))
+        except (TypeError, UsageError) as error:
+            told = f"the series {self.label!r} has settings that its network does not take"
+            raise UsageError(f"{told}: {str(error).removesuffix('.')}.") from error
+
+
+def series(*archs: str, **settings: Any) -> tuple[Series, ...]:
+    """Architectures by name, with the same further settings."""
+    return tuple(Series(arch, {"arch": arch, **settings}) for arch in archs)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,9 @@ from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import SIZES, Experiment
 from posattn.experiments.measures import Measure
-from posattn.experiments.store import AnyEngine, Store
+from posattn.experiments.store import AnyEngine, Cell, Store
 from posattn.names import PRECISIONS
 from posattn.tasks import task
 from posattn.training import RunSpec, train_spec

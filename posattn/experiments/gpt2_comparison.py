@@ -14,9 +14,8 @@ import torch
 
 from posattn.baselines import gpt2
 from posattn.errors import UsageError
-from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment, Grid, Held, Source
-from posattn.experiments.store import Store, digest
+from posattn.experiments.store import Cell, Store, digest
 from posattn.runs import result_rows
 from posattn.tasks.prompts import POSITIONS
 

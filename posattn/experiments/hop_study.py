@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from posattn.experiments.cells import Cell, Series
-from posattn.experiments.declaration import Grid
+from posattn.experiments.declaration import Grid, Series
+from posattn.experiments.store import Cell
 from posattn.looped.table_model import TableNetwork
 from posattn.streams import stream
 from posattn.training import Recipe

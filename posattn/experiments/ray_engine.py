@@ -24,11 +24,10 @@ import torch
 from posattn import files
 from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, positive, whole
-from posattn.experiments.cells import Cell
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.ray_task import Group, load_ray, task_function
-from posattn.experiments.store import AnyEngine, Store
+from posattn.experiments.store import AnyEngine, Cell, Store
 from posattn.run_folder import RunFolder
 from posattn.training import RunSpec
 from posattn.training.run import trained

@@ -14,10 +14,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from posattn import files
-from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
-from posattn.experiments.store import as_csv
+from posattn.experiments.store import Cell, as_csv
 from posattn.page_policy import policy
 from posattn.tasks import task
 

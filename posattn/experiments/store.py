@@ -20,6 +20,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,17 +29,43 @@ import pandas as pd
 
 from posattn import files
 from posattn.errors import UsageError
-from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
 from posattn.names import PRECISIONS
+from posattn.network import NetworkConfig
 from posattn.run_folder import RunFolder
-from posattn.training import RunSpec
+from posattn.training import Member, Recipe, RunSpec
 from posattn.training.run import read_spec
 
 STORES = (Path("out/store"), Path("results/store"))  # one's own, then those of a checkout
 _PRECISION = "fp32"  # of what is trained, unless another is asked for
 _AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid, and what is measured of it."""
+
+    label: str
+    model: NetworkConfig
+    recipe: Recipe
+    member: Member
+    variable_length: bool | tuple[int, ...]
+    measure: Measure
+
+    def spec(self, precision: str = "fp32") -> RunSpec:
+        """This run as an ensemble of one."""
+        return RunSpec(self.model, self.recipe, (self.member,), self.variable_length, precision)
+
+    @cached_property
+    def key(self) -> str:
+        """The identity of the run, whatever precision it is computed in."""
+        return self.spec().identity(0, precision=False)
+
+    @cached_property
+    def point(self) -> str:
+        """The identity that runs share if only their seeds differ: a point of the figure."""
+        return replace(self, member=replace(self.member, seed=0)).key
 
 
 class AnyEngine(Protocol):
