@@ -28,7 +28,6 @@ _SLOPE = 0.2  # of LeakyReLU below 0, as in the GAT paper
 
 
 def complete(nodes: int) -> Bool[Tensor, "{nodes} {nodes}"]:
-    """Every node reads every node."""
     return torch.ones(nodes, nodes, dtype=torch.bool)
 
 

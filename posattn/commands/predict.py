@@ -75,7 +75,6 @@ def command(
 
 
 def _write_trace(run: "AnyRun", x: "Tensor", path: Path | None) -> None:
-    """Writes the trace of a compiled program, if it is asked for."""
     if path is not None:
         from posattn.compiled_run import CompiledRun
 

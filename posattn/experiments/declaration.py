@@ -261,9 +261,7 @@ class Experiment:
         self.source.check(self.figure)
 
     def cells(self, size: str) -> list[Cell]:
-        """Its runs at one of the sizes."""
         return self.source.cells(size)
 
     def held(self, size: str, store: Store, precision: str | None = None) -> Held:
-        """What the store holds of its rows."""
         return self.source.held(self.name, size, store, precision)

@@ -165,7 +165,6 @@ class Lines:
         return both
 
     def explained(self, rows: pd.DataFrame, size: str) -> str:
-        """What a page says of the figure."""
         if self.prose:
             return self.prose
         medians, percentiles, known = self._MARKS
@@ -212,7 +211,6 @@ class Lines:
         return figure
 
     def _panels(self, columns: int) -> tuple[Figure, Any]:
-        """The figure, and its axes by view and column."""
         side_by_side, down, across = self._side_by_side(columns), len(self.views), columns
         if side_by_side:
             down, across = across, down
@@ -241,11 +239,9 @@ class Lines:
             yield view, ours, theirs[theirs["series"].isin([*labels, *STYLES])], labels
 
     def _at(self, table: pd.DataFrame, key: tuple[Any, ...]) -> pd.DataFrame:
-        """The part of a table in one column of panels."""
         return _where(dict(zip(self.columns, key, strict=True)), table)
 
     def _title(self, view: View, key: tuple[Any, ...]) -> str:
-        """The title of a panel, on two lines if it is long."""
         names = ", ".join(titled(name, value) for name, value in zip(self.columns, key, strict=True))
         long = len(names) + len(view.title) > _TITLE * self._WIDTH / Lines._WIDTH
         return names + (":\n" if long else ": ") + view.title if view.title else names

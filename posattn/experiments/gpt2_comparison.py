@@ -86,7 +86,6 @@ class FineTunings(Source):
             store.computed(name, partial(self._rows, size, settings, seed, device))
 
     def _rows(self, size: str, settings: gpt2.FineTuning, seed: int, device: torch.device) -> pd.DataFrame:
-        """Fine-tunes and tests GPT-2."""
         network, tokenizer = gpt2.checkpoint(settings, seed)
         gpt2.fine_tune(settings, network, tokenizer, seed, device)
         scales = self._networks(size).measure.key()["factors"]

@@ -114,7 +114,6 @@ def section(
 
 
 def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> Text:
-    """How the runs were trained, and how many there are."""
     recipes, inputs = list(dict.fromkeys(cell.recipe for cell in cells)), task(cells[0].member.task).INPUTS
     first, shorter = recipes[0], " and shorter" if cells[0].variable_length else ""
     there = {key for about in ensembles for key in about["runs"]}
@@ -167,7 +166,6 @@ def _published(shown: Shown) -> Text | None:
 
 
 def _cells(table: pd.DataFrame) -> Text:
-    """Header and rows as text."""
     rows = [
         [x if isinstance(x, str) else f"{x:g}", *(value if isinstance(value, str) else f"{value:.2e}" for value in own)]
         for x, own in zip(table.index, table.to_numpy(), strict=True)

@@ -137,13 +137,11 @@ class Store:
         self._write(path, gzip.compress(as_csv(rows), mtime=0), described)
 
     def _write(self, path: Path, content: bytes, described: dict[str, Any]) -> None:
-        """Writes rows, and then the JSON that describes them."""
         with self._alone():
             files.write(path, content)
             files.write_sealed(_beside(path), described | {"sha256": files.sha256(content)})
 
     def _remove(self, path: Path) -> None:
-        """Removes rows and the JSON that describes them."""
         with self._alone():
             for each in (_beside(path), path):
                 with contextlib.suppress(OSError):  # what stays is named when new rows are written
@@ -204,7 +202,6 @@ class Store:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
 
     def has_computed(self, name: str) -> bool:
-        """Whether the rows of that name were computed before."""
         return _beside(self._computed(name)).exists()
 
     def _computed(self, name: str) -> Path:

@@ -11,6 +11,7 @@ Letters: L layers, H heads, n numbers in a list, N = n + 1 positions with the sc
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +27,6 @@ from posattn.network import require
 Weights = Float[Tensor, "L H N N"]
 
 STEPS = 32  # points of the curve of errors, between which cutting searches more finely
-ALLOWED = {"the error doubles": 2.0, "1% of the answers' variance": 0.01}  # factors of the error and of the variance
 
 
 def graph_weights(model: nn.Module) -> Weights:
@@ -140,37 +140,34 @@ def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor,
 def cuts(model: Transformer, x: Float[Tensor, "B n"], y: Float[Tensor, "B n"], strength: Weights) -> list[Cut]:
     """Both ways of cutting, weakest edge first: *silenced* ordered by ``strength``, *renormalised* by attention."""
     weights = graph_weights(model)
-    ways = ((silenced, strength), (renormalised, weights))
-    with torch.no_grad():
-        variance = float((y - y.mean(dim=0)).square().mean())
-        return [_cut(way, model, x, y, order, variance) for way, order in ways]
+    every, edges = torch.ones_like(weights, dtype=torch.bool), edges_between(weights).nonzero()
+    found = []
+    for way, order in ((silenced, strength), (renormalised, weights)):
+        weakest = edges[order[tuple(edges.T)].argsort(stable=True)]
+        found.append(_cut(way.__name__, partial(way, model, x), y, every, weakest))
+    return found
 
 
 def _cut(
-    way: Callable[[Transformer, Tensor, Tensor], Tensor],
-    model: Transformer,
-    x: Float[Tensor, "B n"],
+    how: str,
+    answers: Callable[[Tensor], Tensor],  # of the network, with the edges that are kept
     y: Float[Tensor, "B n"],
-    strength: Weights,
-    variance: float,
+    every: Bool[Tensor, "L H N N"],
+    edges: Int64[Tensor, "edges four"],
 ) -> Cut:
-    edges = edges_between(graph_weights(model)).nonzero()
-    edges = edges[strength[tuple(edges.T)].argsort(stable=True)]
-    known: dict[int, float] = {}
-
+    @cache
+    @torch.no_grad()
     def error(count: int) -> float:
-        if count not in known:
-            kept = torch.ones_like(strength, dtype=torch.bool)
-            kept[tuple(edges[:count].T)] = False
-            known[count] = float((way(model, x, kept) - y).square().mean())
-        return known[count]
+        kept = every.clone()
+        kept[tuple(edges[:count].T)] = False
+        return float((answers(kept) - y).square().mean())
 
     step = -(-len(edges) // STEPS)
     steps = [*range(0, len(edges), step), len(edges)]
-    limits = (ALLOWED["the error doubles"] * error(0), ALLOWED["1% of the answers' variance"] * variance)
-    allowed = {name: _most(error, steps, limit) for name, limit in zip(ALLOWED, limits, strict=True)}
-    curve = tuple((count, error(count)) for count in steps)
-    return Cut(way.__name__, len(edges), error(0), allowed, curve)
+    variance = float((y - y.mean(dim=0)).square().mean())
+    limits = {"the error doubles": 2 * error(0), "1% of the answers' variance": 0.01 * variance}
+    allowed = {name: _most(error, steps, limit) for name, limit in limits.items()}
+    return Cut(how, len(edges), error(0), allowed, tuple((count, error(count)) for count in steps))
 
 
 def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:

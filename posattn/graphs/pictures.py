@@ -63,7 +63,6 @@ class Graph:
 
 
 def graph_of(name: str, machines: int) -> Graph:
-    """The graph of a program by name, or of ``benes``."""
     if name == "benes":
         return benes_graph(whole("machines", machines))
     built = program(name).build(whole("machines", machines), 1.0)
@@ -152,7 +151,6 @@ def numbered(machines: int) -> tuple[str, ...]:
 
 
 def check_size(machines: int) -> None:
-    """Raises if a picture has no room for so many machines."""
     if machines > _LARGEST:
         raise UsageError(f"machines is {machines}; a picture has room for {_LARGEST}.")
 
