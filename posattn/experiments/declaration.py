@@ -216,7 +216,7 @@ class Computation(Source):
 
 
 def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
-    """Rows of compiled programs, for each task that one solves and each length; of several, of the library's first."""
+    """Rows of compiled programs: for each length and each task that programs solve, of the first one in the library."""
     programs = {row.name: row for task in tasks for row in solving(task)[:1]}
     tables = []
     for n, (name, program) in product(lengths, programs.items()):

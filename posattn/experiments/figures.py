@@ -91,20 +91,13 @@ class Lines:
     """Panels of lines, median and band over runs: one row of panels per view, columns by ``columns``.
 
     Where that is wider than a page, a single view goes on in further rows, and two or three views stand side by side.
-
-    Args:
-        x: the column of the rows that is on the x axis.
-        views: the rows of panels.
-        columns: columns of the rows; each combination of their values is a column of panels.
-        published: the experiment whose published medians are drawn beside ours; "" for none.
-        prose: what pages say of the figure; by default a text that fits every figure of its class.
     """
 
-    x: str = "scale"
+    x: str = "scale"  # the column of the result rows that is on the x axis
     views: tuple[View, ...] = (View(""),)
-    columns: tuple[str, ...] = ("task",)
-    published: str = ""
-    prose: str = ""
+    columns: tuple[str, ...] = ("task",)  # of the result rows; each combination of their values is a column of panels
+    published: str = ""  # the experiment whose published medians are drawn beside ours
+    prose: str = ""  # what pages say of the figure; by default a text that fits every figure of its class
 
     BARS: ClassVar[bool] = False  # whether x is a name
     _WIDTH: ClassVar[float] = 3.8  # of a panel, in inches

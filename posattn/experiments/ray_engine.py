@@ -49,24 +49,17 @@ TABLES: tuple[dict[str, Any], ...] = (TASKS, SHIFTS, ENCODINGS, ARCHITECTURES, n
 class RayEngine:
     """A Ray cluster: ensembles side by side, as tasks.
 
-    Args:
-        address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine alone.
-            A process that is part of a cluster already stays in that one.
-        gpus: how many GPUs a task takes; 0.25 lets four tasks share one, 0 trains on the CPU.
-        cpus: how many cores a task takes; it computes with as many threads.
-        announce: called with a line when something happens, and for each ensemble's progress.
-        retries: how often an ensemble whose worker was lost is given to another.
-        every: seconds between lines on progress.
-        save_every: seconds between checkpoints.
+    ``address`` is ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine
+    alone. A process that is part of a cluster already stays in that one.
     """
 
     address: str | None = None
-    gpus: float = 0
-    cpus: float = 1
-    announce: Callable[[str], None] = lambda message: None
-    retries: int = 3
-    every: float = 5.0
-    save_every: float = 60.0
+    gpus: float = 0  # per task: 0.25 lets four share one, 0 trains on the CPU
+    cpus: float = 1  # cores per task, and threads
+    announce: Callable[[str], None] = lambda message: None  # called with lines on what happens and how far ensembles are
+    retries: int = 3  # of an ensemble whose worker was lost
+    every: float = 5.0  # seconds between lines on progress
+    save_every: float = 60.0  # seconds between checkpoints
     _waited_for: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
