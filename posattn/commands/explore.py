@@ -18,7 +18,9 @@ def command(
     arch: str | None = console.PRETRAINED_ARCH,
     task_file: Path | None = console.TASK_FILE,
     members: int | None = Option(None, help="How many networks of each run (default: as many as the page holds)."),
-    machines: int | None = Option(None, help=f"Machines of a program of your own, FILE.py:NAME (default {MACHINES})."),
+    machines: int | None = Option(
+        None, help=f"Machines of FILE.py:NAME, one for each number of a list (default {MACHINES})."
+    ),
 ) -> None:
     """Write one self-contained page on which networks answer, attend and step through programs, with the stored results.
 
