@@ -7,9 +7,10 @@ for machines, and layers or loops for rounds.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
+from importlib.resources import files as resources
 from typing import NamedTuple
 
+import jinja2
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
@@ -22,9 +23,7 @@ from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
 
 _LARGEST = 64  # the most machines that a picture can show
-_ACROSS, _DOWN, _RADIUS, _MARGIN, _HEAD = 110, 46, 15, 40, 16
-_LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the width of a letter
-_OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
+_COLOURS = {"own": "#999", "other": "#0072B2", "orange": "#D55E00"}
 
 Arrow = tuple[int, int, int]  # round, sender, receiver
 _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
@@ -157,70 +156,22 @@ def check_size(machines: int) -> None:
 
 def svg(graph: Graph) -> str:
     """The picture of a graph as SVG, with its title above and a legend below."""
-    count = len(graph.names)
-    check_size(count)
+    check_size(len(graph.names))
     places = "machines" if graph.step == "round" else "positions"
-    title = f"{graph.title}: {count} {places}, {graph.rounds} {graph.step}{'s' * (graph.rounds != 1)}"
-    legend = _legend(graph)
-    letters = max(len(title), *(len(said) + 6 for _, said in legend))  # with the mark before the words
-    width = max(2 * _MARGIN + _ACROSS * graph.rounds, 2 * _RADIUS + _LETTER * letters)
-    below = _y(count - 1) + _MARGIN
-    height = below + _LINE * (len(legend) + 1)
-    steps = (f"{graph.step} {r}" if r else "input" for r in range(graph.rounds + 1))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="11" text-anchor="middle">',
-        # A line goes from the middle of a circle to the middle of another, and its tip lies a radius before that.
-        f'<defs><marker id="tip" viewBox="0 0 8 8" refX="{7 + _RADIUS}" refY="4" markerWidth="8" markerHeight="8" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>',
-        f"<title>{escape(title)}</title>",
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_RADIUS}" y="{_LINE}" font-size="13" font-weight="bold" text-anchor="start">{escape(title)}</text>',
-        *(_arrow(*arrow, arrow in graph.orange) for arrow in sorted(graph.arrows)),
-        *(
-            f'<circle cx="{_x(r)}" cy="{_y(i)}" r="{_RADIUS}" fill="white" stroke="black"/>'
-            f'<text x="{_x(r)}" y="{_y(i) + 4}">{escape(name)}</text>'
-            for r in range(graph.rounds + 1)
-            for i, name in enumerate(graph.names)
-        ),
-        *(f'<text x="{_x(r)}" y="{below - 5}" fill="#555">{name}</text>' for r, name in enumerate(steps)),
-        *(_explained(mark, said, below + _LINE * row) for row, (mark, said) in enumerate(legend, start=1)),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    title = f"{graph.title}: {len(graph.names)} {places}, {graph.rounds} {graph.step}{'s' * (graph.rounds != 1)}"
+    text = resources("posattn").joinpath("graphs/graph.svg").read_text(encoding="utf-8")
+    template = jinja2.Template(text, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return template.render(graph=graph, title=title, legend=_legend(graph), colours=_COLOURS) + "\n"
 
 
 def _legend(graph: Graph) -> list[tuple[str, str]]:
     """Lines of the legend: the colour of an arrow, or a letter, and what it stands for."""
     place, hears = ("machine", "receives from") if graph.step == "round" else ("position", "hears")
-    lines = [(_OTHER, f"{hears} another {place}" + (f" ({graph.least})" if graph.least else ""))]
+    lines = [(_COLOURS["other"], f"{hears} another {place}" + (f" ({graph.least})" if graph.least else ""))]
     if any(j == i for _, j, i in graph.arrows):
-        lines.append((_OWN, "keeps its own" if graph.step == "round" else "hears itself"))
+        lines.append((_COLOURS["own"], "keeps its own" if graph.step == "round" else "hears itself"))
     if graph.orange:
-        lines.append((_ORANGE, "needed for the answer of the last machine"))
+        lines.append((_COLOURS["orange"], "needed for the answer of the last machine"))
     if "s" in graph.names:
         lines.append(("s", "the scratchpad"))
     return lines
-
-
-def _explained(mark: str, said: str, y: int) -> str:
-    words = f'<text x="{3 * _RADIUS}" y="{y}" text-anchor="start">{escape(said)}</text>'
-    if not mark.startswith("#"):
-        return f'<text x="{2 * _RADIUS}" y="{y}">{escape(mark)}</text>{words}'
-    width = 1 if mark == _OWN else 1.8
-    return f'<path d="M{_RADIUS} {y - 4}h{_RADIUS + 8}" stroke="{mark}" stroke-width="{width}"/>{words}'
-
-
-def _x(r: int) -> int:
-    return _MARGIN + _ACROSS * r
-
-
-def _y(i: int) -> int:
-    return _HEAD + _MARGIN + _DOWN * i
-
-
-def _arrow(r: int, sender: int, receiver: int, orange: bool) -> str:
-    colour = _ORANGE if orange else _OWN if sender == receiver else _OTHER
-    look = f'stroke="{colour}" stroke-width="{1 if sender == receiver else 1.8}"'
-    ends = f'x1="{_x(r)}" y1="{_y(sender)}" x2="{_x(r + 1)}" y2="{_y(receiver)}"'
-    return f'<line {ends} {look} marker-end="url(#tip)"/>'
