@@ -18,7 +18,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
-from posattn.errors import UsageError, instance, shown, whole
+from posattn.errors import UsageError, instance, several, shown, whole
 from posattn.metrics import OF_SHIFTS, Tested
 from posattn.model import Transformer
 from posattn.names import ROUTES
@@ -127,6 +127,18 @@ class CompiledRun(AnyRun):
         out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
         found = {name: measure(out, y).item() for name, measure in OF_SHIFTS.items()}
         return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
+
+    def evaluate_lengths(
+        self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
+    ) -> pd.DataFrame:
+        """As for any run; a program compiled for one length is tested on lists of that length alone."""
+        test, given = self._test(samples, split, numbers="lengths"), several("lengths", lengths)
+        for n in given:
+            if not self._takes(whole("lengths", n)):
+                others = "" if self.config.lengths else "; one that is compiled with --lengths takes shorter ones too"
+                up_to = "up to " * self.config.lengths
+                raise UsageError(f"lengths has {n}; this compiled program takes lists of {up_to}{self.config.n}{others}.")
+        return self._named(test.by_length(given, several("scales", scales)))
 
     def _tested(self, split: str) -> list[Tested]:
         if not self._tasks:

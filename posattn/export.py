@@ -103,7 +103,6 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
 
 
 def _shape(config: NetworkConfig, length: int) -> tuple[int, ...]:
-    """The shape of a list, or of a list of vectors, as the network takes it."""
     return (length, config.inputs) if isinstance(config, CompiledConfig) and config.inputs > 1 else (length,)
 
 

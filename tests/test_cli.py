@@ -41,7 +41,7 @@ def test_options_that_count_the_numbers_of_a_list_say_so_in_one_phrase_of_their_
         for option in command.params
         if set(option.opts) & {"--n", "--length", "--lengths", "--machines"} and not option.is_flag
     }
-    commands = {"train": 2, "evaluate": 1, "export": 1, "compile": 1, "graph": 1, "ood-probability": 1}
+    commands = {"train": 2, "evaluate": 1, "export": 1, "explore": 1, "compile": 1, "graph": 1, "ood-probability": 1}
     assert {name: [each for each, _ in said].count(name) for name, _ in said} == commands
     assert [place for place, text in said.items() if not re.search("[Nn]umbers? (in|of) (a|the) .*list", text)] == []
     assert len(set(said.values())) == len(said)

@@ -245,3 +245,14 @@ def test_a_broken_program_of_the_same_name_does_not_keep_a_network_from_loading(
 
     run = posattn.load(tmp_path / "own")
     assert run.row is None and run.predict(torch.tensor([1.0, 2.0, 3.0]))[0].tolist() == [2, 4, 6]
+
+
+def test_a_program_for_every_length_is_tested_on_those_that_it_takes():
+    shorter, one = (CompiledRun("max-subarray", posattn.compile("max-subarray", 5, lengths=every)) for every in (True, False))
+    table = shorter.evaluate_lengths([1, 3, 5], scales=[1], samples=20)
+    assert table["n"].tolist() == [1, 3, 5] and table["mse"].max() == 0
+    assert one.evaluate_lengths([5], scales=[1], samples=20)["mse"].tolist() == [0]
+    with pytest.raises(UsageError, match=r"^lengths has 6; this compiled program takes lists of up to 5\.$"):
+        shorter.evaluate_lengths([6])
+    with pytest.raises(UsageError, match=r"^lengths has 3; this compiled program takes lists of 5; one that is compiled with"):
+        one.evaluate_lengths([3])

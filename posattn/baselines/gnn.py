@@ -27,11 +27,6 @@ from posattn.network import OBJECTS, NetworkConfig, check_input
 _SLOPE = 0.2  # of LeakyReLU below 0, as in the GAT paper
 
 
-def complete(nodes: int) -> Bool[Tensor, "{nodes} {nodes}"]:
-    """Every node reads every node."""
-    return torch.ones(nodes, nodes, dtype=torch.bool)
-
-
 def star(nodes: int) -> Bool[Tensor, "{nodes} {nodes}"]:
     """The last node, which is the scratchpad, reads all nodes and is read by all; each also reads itself."""
     node = torch.arange(nodes)
@@ -39,7 +34,10 @@ def star(nodes: int) -> Bool[Tensor, "{nodes} {nodes}"]:
     return (node == node[:, None]) | hub | hub[:, None]
 
 
-GRAPHS: dict[str, Callable[[int], Tensor]] = {"complete": complete, "star": star}
+GRAPHS: dict[str, Callable[[int], Tensor]] = {
+    "complete": lambda nodes: torch.ones(nodes, nodes, dtype=torch.bool),
+    "star": star,
+}
 
 
 class GraphConvolution(nn.Module):

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from posattn.devices import require_room
 from posattn.errors import UsageError, choice, instance, positive, whole
@@ -43,20 +44,14 @@ class NotHere(UsageError):
 
 @dataclass(frozen=True)
 class FineTuning:
-    """What determines a fine-tuned GPT-2. The paper gives samples and epochs; the rest is transformers' usual.
-
-    Args:
-        task: one of the mixed tasks.
-        checkpoint: a name on the Hugging Face hub, a folder, or ``tiny``.
-        lr: of AdamW, falling linearly to zero.
-    """
+    """What determines a fine-tuned GPT-2. The paper gives samples and epochs; the rest is transformers' usual."""
 
     task: str
-    checkpoint: str = "gpt2-large"
+    checkpoint: str = "gpt2-large"  # a name on the Hugging Face hub, a folder, or ``tiny``
     samples: int = 50_000
     epochs: int = 3
     batch: int = 16
-    lr: float = 5e-5
+    lr: float = 5e-5  # of AdamW, falling linearly to zero
 
     def __post_init__(self) -> None:
         choice("task", self.task, [name for name, row in TASKS.items() if isinstance(row, MixedTask)])
@@ -163,13 +158,11 @@ def _batch(
     chosen: Sequence[tuple[list[int], int]], padding: int, device: torch.device
 ) -> dict[str, Int64[Tensor, "b t"]]:
     """Tokens, which of them are real, and what the loss compares with: the answers alone. Padding is on the right."""
-    longest = max(len(tokens) for tokens, _ in chosen)
-    tokens = torch.full((len(chosen), longest), padding)
-    labels, real = torch.full_like(tokens, _IGNORED), torch.zeros_like(tokens)
-    for row, (own, asked) in enumerate(chosen):
-        tokens[row, : len(own)], real[row, : len(own)] = torch.tensor(own), 1
-        labels[row, asked : len(own)] = torch.tensor(own[asked:])
-    return {"input_ids": tokens.to(device), "attention_mask": real.to(device), "labels": labels.to(device)}
+    tokens = [torch.tensor(own) for own, _ in chosen]
+    real = [torch.ones_like(own) for own in tokens]
+    labels = [torch.tensor([_IGNORED] * asked + own[asked:]) for own, asked in chosen]
+    parts = {"input_ids": (tokens, padding), "attention_mask": (real, 0), "labels": (labels, _IGNORED)}
+    return {name: pad_sequence(own, True, value).to(device) for name, (own, value) in parts.items()}
 
 
 def _step(network: Any, optimiser: torch.optim.Optimizer, batch: dict[str, Tensor]) -> float:

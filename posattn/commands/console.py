@@ -66,7 +66,6 @@ def parse_scales(text: str) -> list[float]:
 
 
 def parse_lengths(text: str) -> list[int]:
-    """Whole numbers above 0 with commas between them."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if not (part.isascii() and part.isdigit() and len(part) < 20 and int(part)):

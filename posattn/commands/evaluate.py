@@ -13,7 +13,7 @@ def command(
         None,
         help="Scale factors: 1:10 (default; 1,2 for khop; 1,10 with --lengths), or 1,2,5; 1 is the training range.",
     ),
-    lengths: str | None = Option(None, help="Numbers in the test lists, 16,1024: for networks that take any (looped)."),
+    lengths: str | None = Option(None, help="Numbers in the test lists, 16,1024: for looped and compiled networks."),
     samples: int = Option(1000, help="Test lists of each scale factor, and of each length."),
     each: bool = Option(False, "--each", help="A row for every network instead of the median over them."),
     csv: Path | None = Option(None, help="Also write every network's numbers to this CSV file."),

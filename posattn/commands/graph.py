@@ -28,13 +28,15 @@ def command(
     a trained one's edges can be cut."""
     from posattn import files
     from posattn.graphs.pictures import svg
-    from posattn.graphs.reports import pretrained_report, report_of
+    from posattn.graphs.reports import report_of, trained_report
 
     if out.suffix != ".svg":
         raise UsageError(f"out is {str(out)!r}; it must end in .svg.")
     console.check_one(what, pretrained, arch, "a program, benes or a folder")
     if pretrained is not None:
-        report = pretrained_report(pretrained, arch or "positional", least, by, samples, machines)
+        found, origin = console.networks(None, pretrained, arch, "cpu")
+        title = f"{pretrained}, {origin}"
+        report = trained_report(found.model(member), pretrained, title, least, by, samples, machines)
     else:
         report = report_of(str(what), member, least, by, samples, machines)
     asked, drawn = report.settings.get("machines"), len(report.graph.names)

@@ -44,10 +44,13 @@ def command(
     trained, where = console.networks(run, pretrained, arch, device)
     text = " ".join(given)
     member = 0 if member is None else member
+    trained.check_member(member)
+    which = f"network {member} of " if len(trained) > 1 and trained.config.trainable else ""
+    title = f"{trained.members[member].task} by {which}{where}"
     if trained.reads_tokens:
         from posattn.runs import answer_tokens, tokens_of
 
-        print(answer_tokens(trained, member, text))
+        print((f"{title}\n" if which else "") + answer_tokens(trained, member, text))
         return _write_trace(trained, tokens_of(trained, member, text)[1], trace)
     x = trained.as_input(console.parse_list(text)).cpu()
     if not shorter and (reason := trained.too_short(len(x))):
@@ -64,7 +67,6 @@ def command(
         [" ".join(f"{number:{form}}" for number in value.flatten().tolist()) for value in own]  # vectors, if compiled
         for own, form in shown
     )
-    title = f"{trained.members[member].task} by {where}"
     names = ("position", "input", "model", "true", "error")[: len(shown) + 1]
     console.print_table(title, names, zip(range(1, len(x) + 1), *columns, strict=True))
     if unknown is not None:
@@ -73,7 +75,6 @@ def command(
 
 
 def _write_trace(run: "AnyRun", x: "Tensor", path: Path | None) -> None:
-    """Writes the trace of a compiled program, if it is asked for."""
     if path is not None:
         from posattn.compiled_run import CompiledRun
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from typer import Option
 
-STORES = ("out/store", "results/store")  # where results are looked for, in this order
-
 
 def command(
     store: Path | None = Option(
@@ -15,9 +13,9 @@ def command(
 ) -> None:
     """One self-contained page of the listed experiments that a store holds: figures, numbers, settings, hardware."""
     from posattn.experiments import Store, report_on
-    from posattn.experiments.store import first_store
+    from posattn.experiments.store import STORES, first_store
 
-    held = store or first_store(map(Path, STORES)) or Path(STORES[0])
+    held = store or first_store() or STORES[0]
     shown, others = report_on(Store(held), out)
     print("\n".join(shown))
     if others:

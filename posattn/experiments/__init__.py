@@ -1,8 +1,7 @@
 """The paper's figures and tables: declared (``catalog``), run (``engine``), kept (``store``), drawn from rows (``figures``)."""
 
 from posattn.experiments.catalog import EXPERIMENTS, experiments_named
-from posattn.experiments.cells import Series, series
-from posattn.experiments.declaration import SIZES, Computation, Experiment, Grid
+from posattn.experiments.declaration import SIZES, Computation, Experiment, Grid, Series, series
 from posattn.experiments.engine import Engine, NothingStored, Outcome, having, report_on, reproduce
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.measures import FineTuned, Lengths, Measure, Scales, Shifts

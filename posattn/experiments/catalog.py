@@ -12,8 +12,7 @@ from posattn import files
 from posattn.baselines import GraphConfig
 from posattn.errors import UsageError, choice, path_of
 from posattn.experiments.attention_study import AttentionMaps, AttentionStudy
-from posattn.experiments.cells import Series, series
-from posattn.experiments.declaration import Computation, Experiment, Grid
+from posattn.experiments.declaration import Computation, Experiment, Grid, Series, series
 from posattn.experiments.diagrams import Diagrams, diagram_rows
 from posattn.experiments.discrepancy_study import discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View

@@ -5,7 +5,7 @@ The first two follow from the third by :meth:`Grid.at`: fewer tasks, runs, epoch
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -13,20 +13,48 @@ from typing import Any
 import pandas as pd
 import torch
 
+from posattn.compiled_run import CompiledRun
+from posattn.compiler import compile
+from posattn.compiler.library import solving
 from posattn.errors import UsageError, choice, whole
-from posattn.experiments.cells import Cell, Series
-from posattn.experiments.compiled import compiled_rows
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
-from posattn.experiments.store import Store, Stored, digest
+from posattn.experiments.store import Cell, Store, Stored, digest
 from posattn.experiments.yardsticks import yardstick_rows
-from posattn.runs import ROW_COLUMNS
+from posattn.network import NetworkConfig, configuration
+from posattn.runs import ROW_COLUMNS, result_rows
 from posattn.tasks import TASKS
 from posattn.training import Member, Recipe
 from posattn.training.recipe import recipe
 from posattn.training.suitability import suited
 
 SIZES = ("smoke", "quick", "paper")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a figure: a network for every list length, and what the figure calls it.
+
+    A ``recipe`` of its own replaces that of the grid, with its number of training lists, at every size but ``smoke``.
+    """
+
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
+    kind: Callable[..., NetworkConfig] = configuration
+    recipe: Recipe | None = None
+
+    def config(self, n: int, layers: int | None = None) -> NetworkConfig:
+        """The network for lists of n; ``layers``, if given, replaces its own number of layers."""
+        try:
+            return self.kind(n=n, **(dict(self.settings) if layers is None else {**self.settings, "layers": layers}))
+        except (TypeError, UsageError) as error:
+            told = f"the series {self.label!r} has settings that its network does not take"
+            raise UsageError(f"{told}: {str(error).removesuffix('.')}.") from error
+
+
+def series(*archs: str, **settings: Any) -> tuple[Series, ...]:
+    """Architectures by name, with the same further settings."""
+    return tuple(Series(arch, {"arch": arch, **settings}) for arch in archs)
 
 
 @dataclass(frozen=True)
@@ -183,17 +211,34 @@ class Grid(Source):
 
 @dataclass(frozen=True)
 class Computation(Source):
-    """A source without runs: a function from the size to rows."""
+    """A source without runs: a function from the size to rows, each with at least a metric and a value.
+
+    Columns of other results that it leaves out are empty, but split is test, domain ood and status ok.
+    """
 
     rows: Callable[[str], pd.DataFrame]
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         there = store.has_computed(f"{name}-{size}")
 
-        def read(keep: bool = False) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-            return store.computed(f"{name}-{size}", lambda: self.rows(size).assign(experiment=name), keep), []
+        def compute() -> pd.DataFrame:
+            defaults = {"task": "", "arch": "", "split": "test", "domain": "ood", "status": "ok"}
+            return result_rows(self.rows(size), defaults).assign(experiment=name)
 
-        return Held(there, there, "computed", read)
+        return Held(
+            there, there, "computed", lambda keep=False: (store.computed(f"{name}-{size}", compute, keep), [])
+        )
+
+
+def compiled_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
+    """Rows of compiled programs: for each length and each task that programs solve, of the first one in the library."""
+    programs = {row.name: row for task in tasks for row in solving(task)[:1]}
+    tables = []
+    for n, (name, program) in product(lengths, programs.items()):
+        machines = n - 1 if program.task == "khop" else n  # a sequence is the hop count, and a letter per machine
+        tables.append(measure.rows(CompiledRun(name, compile(name, machines=machines))))
+    rows = pd.concat(tables, ignore_index=True)
+    return rows[rows["task"].isin(tasks)].assign(series="compiled")
 
 
 def _labelled(rows: pd.DataFrame, cells: Iterable[Cell], found: dict[str, Stored]) -> pd.DataFrame:
@@ -231,9 +276,7 @@ class Experiment:
         self.source.check(self.figure)
 
     def cells(self, size: str) -> list[Cell]:
-        """Its runs at one of the sizes."""
         return self.source.cells(size)
 
     def held(self, size: str, store: Store, precision: str | None = None) -> Held:
-        """What the store holds of its rows."""
         return self.source.held(self.name, size, store, precision)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from posattn.experiments.attention_study import LISTS, entries, show_weights
 from posattn.experiments.figures import Lines, View
-from posattn.experiments.rows import result_rows
 from posattn.graphs.pictures import Graph, graph_of
 from posattn.model import Layer, ModelConfig, Transformer, input_features
 from posattn.pretrained import pretrained
@@ -43,7 +42,7 @@ def diagram_rows(size: str) -> pd.DataFrame:
     for number, panels in GRAPHS.items():
         for title, name, machines in panels:
             rows += _of_graph(number, title, graph_of(name, machines))
-    return result_rows(rows)
+    return pd.DataFrame(rows)
 
 
 # --- Figure 1 ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from posattn import streams
 from posattn.errors import choice
-from posattn.experiments.rows import result_rows
 from posattn.guarantees import class_model
 from posattn.model import Transformer
 from posattn.theory.discrepancy import Members, empirical_discrepancy, sample_integers, tree_depth
@@ -62,7 +61,7 @@ def discrepancy_rows(size: str) -> pd.DataFrame:
                 own = {"samples": m, "seed": seed, "z": z}
                 rows += [own | {"series": name, "value": value} for name, value in values.items()]
     network = {"task": "min", "arch": "scale-exact", "n": setting.n, "layers": tree_depth(setting.n), "width": 4}
-    return result_rows(rows, **network, scale=1.0, metric="risk")
+    return pd.DataFrame(rows).assign(**network, scale=1.0, metric="risk")
 
 
 def learn_minimum(

@@ -21,10 +21,9 @@ from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import SIZES, Experiment
 from posattn.experiments.measures import Measure
-from posattn.experiments.store import AnyEngine, Store
+from posattn.experiments.store import AnyEngine, Cell, Store
 from posattn.names import PRECISIONS
 from posattn.tasks import task
 from posattn.training import RunSpec, train_spec
@@ -55,12 +54,10 @@ class Engine:
     _waited_for: set[str] = field(default_factory=set)
 
     def check(self, cells: Iterable[Cell], precision: str) -> None:
-        """Raises if a cell cannot train in ``precision`` here."""
         for model in dict.fromkeys(cell.model for cell in cells):
             check_precision(model, precision, self.device)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
-        """Trains and measures the ensembles; returns those that another process is training."""
         elsewhere = []
         for spec in specs:
             if new := spec.digest not in self._waited_for:

@@ -46,16 +46,12 @@ _EXACT = "The scale-exact Transformer is the positional one without biases."
 
 
 @cache
-def _read_published() -> pd.DataFrame:
+def published(experiment: str) -> pd.DataFrame:
+    """The published medians of an experiment, with percentiles where it is drawn as lines; empty if unknown."""
     data, names = resources("posattn").joinpath("data"), ("published.csv", "published-tables.csv")
     lines, tables = (pd.read_csv(BytesIO(data.joinpath(name).read_bytes())) for name in names)
-    return pd.concat([lines.assign(series=lines["arch"], metric="mse"), tables], ignore_index=True)
-
-
-def published(name: str) -> pd.DataFrame:
-    """The published medians of the experiment of that name, with percentiles where it is drawn as lines; empty if unknown."""
-    known = _read_published()
-    return known[known["experiment"] == name]
+    known = pd.concat([lines.assign(series=lines["arch"], metric="mse"), tables], ignore_index=True)
+    return known[known["experiment"] == experiment]
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,6 @@ class View:
     more: bool = False
 
     def of(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows that the view shows."""
         return _where({**self.where, "metric": self.metric}, rows)
 
     def of_medians(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -96,20 +91,13 @@ class Lines:
     """Panels of lines, median and band over runs: one row of panels per view, columns by ``columns``.
 
     Where that is wider than a page, a single view goes on in further rows, and two or three views stand side by side.
-
-    Args:
-        x: the column of the rows that is on the x axis.
-        views: the rows of panels.
-        columns: columns of the rows; each combination of their values is a column of panels.
-        published: the experiment whose published medians are drawn beside ours; "" for none.
-        prose: what pages say of the figure; by default a text that fits every figure of its class.
     """
 
-    x: str = "scale"
+    x: str = "scale"  # the column of the result rows that is on the x axis
     views: tuple[View, ...] = (View(""),)
-    columns: tuple[str, ...] = ("task",)
-    published: str = ""
-    prose: str = ""
+    columns: tuple[str, ...] = ("task",)  # of the result rows; each combination of their values is a column of panels
+    published: str = ""  # the experiment whose published medians are drawn beside ours
+    prose: str = ""  # what pages say of the figure; by default a text that fits every figure of its class
 
     BARS: ClassVar[bool] = False  # whether x is a name
     _WIDTH: ClassVar[float] = 3.8  # of a panel, in inches
@@ -170,7 +158,6 @@ class Lines:
         return both
 
     def explained(self, rows: pd.DataFrame, size: str) -> str:
-        """What a page says of the figure."""
         if self.prose:
             return self.prose
         medians, percentiles, known = self._MARKS
@@ -204,15 +191,19 @@ class Lines:
                 axes.set_title(self._title(view, key), fontsize="medium")
                 axes.set_xlabel(axis(self.x, _task_of(rows).INPUTS))
                 axes.set_yscale("log" if metric(view.metric).axis == "log" else "linear")
-                if not self.BARS:
-                    self._set_ends_and_marks(axes, view, ours)
+                if metric(view.metric).axis == "share" and not self.BARS:
+                    axes.set_ylim(-0.03, 1.03)
+                if self._x_is_log:
+                    axes.set_xscale("log")
+                    _mark(axes, sorted(set(ours[self.x])))
+                elif self.x == "layers":
+                    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
         _add_legend(figure, panels.flat)
         return figure
 
     def _panels(self, columns: int) -> tuple[Figure, Any]:
-        """The figure, and its axes by view and column."""
         side_by_side, down, across = self._side_by_side(columns), len(self.views), columns
         if side_by_side:
             down, across = across, down
@@ -241,23 +232,12 @@ class Lines:
             yield view, ours, theirs[theirs["series"].isin([*labels, *STYLES])], labels
 
     def _at(self, table: pd.DataFrame, key: tuple[Any, ...]) -> pd.DataFrame:
-        """The part of a table in one column of panels."""
         return _where(dict(zip(self.columns, key, strict=True)), table)
 
     def _title(self, view: View, key: tuple[Any, ...]) -> str:
-        """The title of a panel, on two lines if it is long."""
         names = ", ".join(titled(name, value) for name, value in zip(self.columns, key, strict=True))
         long = len(names) + len(view.title) > _TITLE * self._WIDTH / Lines._WIDTH
         return names + (":\n" if long else ": ") + view.title if view.title else names
-
-    def _set_ends_and_marks(self, axes: Axes, view: View, ours: pd.DataFrame) -> None:
-        if metric(view.metric).axis == "share":
-            axes.set_ylim(-0.03, 1.03)
-        if self._x_is_log:
-            axes.set_xscale("log")
-            _mark(axes, sorted(set(ours[self.x])))
-        elif self.x == "layers":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     @property
     def _x_is_log(self) -> bool:
@@ -288,11 +268,12 @@ class Lines:
             columns = list(self.columns)
             keys = [frame[columns].drop_duplicates() for frame in (ours, theirs) if set(columns) <= set(frame)]
             for key in dict.fromkeys(key for frame in keys for key in frame.itertuples(index=False, name=None)):
-                here, there = self._at(ours, key), self._at(theirs, key)
-                lines = [
-                    self._page_series(str(label), here, there, labels)
-                    for label in dict.fromkeys([*here["series"], *there["series"]])
-                ]
+                here, there, lines = self._at(ours, key), self._at(theirs, key), []
+                for label in dict.fromkeys([*here["series"], *there["series"]]):
+                    colour, marker = style(label, labels)
+                    look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels)}
+                    points, known = (_points(frame[frame["series"] == label], self.x) for frame in (here, there))
+                    lines.append(look | {"points": points, "published": known})
                 title, scaled = metric(view.metric)
                 name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
                 about = {"title": self._title(view, key).replace("\n", " "), "view": name, "ylabel": title}
@@ -300,12 +281,6 @@ class Lines:
                 panels.append({**about, "ylog": scaled == "log", "yends": ends, "series": lines})
         xlabel = axis(self.x, _task_of(rows).INPUTS)
         return {"bars": self.BARS, "xlabel": xlabel, "xlog": self._x_is_log, "panels": panels}
-
-    def _page_series(self, label: str, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> dict[str, Any]:
-        colour, marker = style(label, labels)
-        look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels)}
-        points, known = (_points(frame[frame["series"] == label], self.x) for frame in (ours, theirs))
-        return look | {"points": points, "published": known}
 
 
 @dataclass(frozen=True)

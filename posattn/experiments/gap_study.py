@@ -40,24 +40,17 @@ class Gaps(Measure):
     def rows(self, run: AnyRun) -> pd.DataFrame:
         found, m = [], trained(run).spec.recipe.samples
         for index, member in enumerate(trained(run).best_starts):
-            model = run.model(index)
-            there, here = self._risks(model, member.task, member.seed, m, run.config.n)
-            own = {"gap": abs(there - here), "capped risk": there}
+            risks = []  # on fresh lists, and on the training lists
+            for count, split in ((self.fresh, "test"), (m, "train")):
+                x, y = task(member.task).sample(count, n=run.config.n, seed=member.seed, split=split)
+                out = torch.cat([run.answer(part, index).cpu() for part in x.split(5000)])
+                risks.append(float((out - y).double().square().clamp(max=self.cap).mean()))
+            own = {"gap": abs(risks[0] - risks[1]), "capped risk": risks[0]}
+            network = network_of(run.model(index))
             for kind in ATTENTION:
-                own |= {f"{kind} {name}": value for name, value in self._bound(network_of(model), kind, m).items()}
+                own |= {f"{kind} {name}": value for name, value in self._bound(network, kind, m).items()}
             found += [{"member": index, "scale": 1.0, "metric": name, "value": value} for name, value in own.items()]
         return run.described(pd.DataFrame(found), split="test")
-
-    def _risks(self, model: torch.nn.Module, name: str, seed: int, m: int, n: int) -> list[float]:
-        """The capped risk of a network on fresh lists, and on its training lists."""
-        risks = []
-        for count, split in ((self.fresh, "test"), (m, "train")):
-            x, y = task(name).sample(count, n=n, seed=seed, split=split)
-            place = next(model.parameters()).device
-            with torch.no_grad():
-                out = torch.cat([model(part.to(place)).cpu() for part in x.split(5000)])
-            risks.append(float((out - y).double().square().clamp(max=self.cap).mean()))
-        return risks
 
     def _bound(self, network: Network, kind: str, m: int) -> dict[str, float]:
         """The bound, and the power of t by which it grows: M = W_Q W_Kᵀ grows by t²."""

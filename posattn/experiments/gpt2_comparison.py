@@ -14,10 +14,9 @@ import torch
 
 from posattn.baselines import gpt2
 from posattn.errors import UsageError
-from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment, Grid, Held, Source
-from posattn.experiments.rows import result_rows
-from posattn.experiments.store import Store, digest
+from posattn.experiments.store import Cell, Store, digest
+from posattn.runs import result_rows
 from posattn.tasks.prompts import POSITIONS
 
 METRICS = ("mse", "mape", "unparsed")
@@ -87,27 +86,26 @@ class FineTunings(Source):
             store.computed(name, partial(self._rows, size, settings, seed, device))
 
     def _rows(self, size: str, settings: gpt2.FineTuning, seed: int, device: torch.device) -> pd.DataFrame:
-        """Fine-tunes and tests GPT-2."""
         network, tokenizer = gpt2.checkpoint(settings, seed)
         gpt2.fine_tune(settings, network, tokenizer, seed, device)
         scales = self._networks(size).measure.key()["factors"]
         table = gpt2.evaluate(settings, network, tokenizer, seed, scales, _AT[size].test_samples)
-        values = table.melt("scale", METRICS, "metric", "value")
-        own = {column: value for column, value in asdict(settings).items() if column != "checkpoint"}
-        return result_rows(
-            values.assign(domain=["ood" if scale > 1 else "id" for scale in values["scale"]]),
-            run=f"gpt2-{settings.task}-{seed}",
-            arch=label(settings),
-            n=POSITIONS,
-            layers=network.config.n_layer,
-            width=network.config.n_embd,
-            encoding="learned",
-            recipe="fine-tuning",
-            precision="fp32" if device.type == "cpu" else "bf16",
-            seed=seed,
-            series=label(settings),
-            **own,
-        )
+        about = {
+            "run": f"gpt2-{settings.task}-{seed}",
+            "arch": label(settings),
+            "n": POSITIONS,
+            "layers": network.config.n_layer,
+            "width": network.config.n_embd,
+            "encoding": "learned",
+            "recipe": "fine-tuning",
+            "precision": "fp32" if device.type == "cpu" else "bf16",
+            "seed": seed,
+            "split": "test",
+            "status": "ok",
+            "series": label(settings),
+            **{column: value for column, value in asdict(settings).items() if column != "checkpoint"},
+        }
+        return result_rows(table.melt("scale", METRICS, "metric", "value"), about)
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         """Enough for a figure is a trial of every task."""

@@ -155,7 +155,6 @@ class Lengths(Measure):
         return replace(self, lengths=self.lengths[:8]) if size == "quick" else self
 
     def count(self, n: int) -> int:
-        """How many lists of n numbers are tested."""
         return max(min(self.least, self.samples), self.samples * self._SHORT // max(n, self._SHORT))
 
     def rows(self, run: AnyRun) -> pd.DataFrame:

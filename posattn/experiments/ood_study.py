@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from posattn.errors import choice
 from posattn.experiments.figures import Lines
-from posattn.experiments.rows import result_rows
 from posattn.experiments.styles import axis
 from posattn.theory.ood import ood_probability
 
@@ -30,7 +29,7 @@ def ood_probability_rows(size: str) -> pd.DataFrame:
             own = {"n": n, "series": f"n = {n}", "scale": c, "samples": samples, "seed": 0}
             for metric in ("bound", "printed", "exact", "simulated"):
                 rows.append(own | {"metric": metric, "value": getattr(found, metric)})
-    return result_rows(rows)
+    return pd.DataFrame(rows)
 
 
 @dataclass(frozen=True)

@@ -1,61 +1,65 @@
 """A Ray cluster as an engine: every ensemble is a task, and its runs and rows are those that the local engine gives.
 
-The driver is the process that asks. It holds the ensembles' folders, hands out the tasks (posattn.experiments.ray_task),
-announces how far each is and writes what comes back; no worker sees the store. The driver also keeps the workers' checkpoints
-in the store: an ensemble whose worker is lost goes on from its last checkpoint on another, and so does a command that was
-stopped, with either engine.
+The driver is the process that asks. It holds the ensembles' folders, hands out the tasks, announces how far each is and writes
+what comes back. A worker needs this package as the driver has it, and sees no store: it reports epochs and checkpoints through
+a queue, and returns the run and its rows. The driver keeps the checkpoints in the store. So an ensemble whose worker is lost
+goes on from its last checkpoint on another, and so does a command that was stopped, with either engine.
 """
 
 import contextlib
+import hashlib
 import os
+import platform
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pandas as pd
 import torch
 
-from posattn import files
+import posattn
+from posattn import files, network
 from posattn.devices import pick_device
+from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, positive, whole
-from posattn.experiments.cells import Cell
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
-from posattn.experiments.ray_task import Group, load_ray, task_function
-from posattn.experiments.store import AnyEngine, Store
+from posattn.experiments.store import AnyEngine, Cell, Store
+from posattn.model import ARCHITECTURES
 from posattn.run_folder import RunFolder
-from posattn.training import RunSpec
+from posattn.tasks import SHIFTS, TASKS
+from posattn.training import RunSpec, train_spec
 from posattn.training.run import trained
+
+_SILENT = "where no Ray cluster answers; start one with ray start."
+# A program may have added rows of its own, which a worker is to know too.
+TABLES: tuple[dict[str, Any], ...] = (TASKS, SHIFTS, ENCODINGS, ARCHITECTURES, network.KINDS, network.MAKERS)
 
 
 @dataclass(frozen=True)
 class RayEngine:
     """A Ray cluster: ensembles side by side, as tasks.
 
-    Args:
-        address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine alone.
-            A process that is part of a cluster already stays in that one.
-        gpus: how many GPUs a task takes; 0.25 lets four tasks share one, 0 trains on the CPU.
-        cpus: how many cores a task takes; it computes with as many threads.
-        announce: called with a line when something happens, and for each ensemble's progress.
-        retries: how often an ensemble whose worker was lost is given to another.
-        every: seconds between lines on progress.
-        save_every: seconds between checkpoints.
+    ``address`` is ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts Ray on this machine
+    alone. A process that is part of a cluster already stays in that one.
     """
 
     address: str | None = None
-    gpus: float = 0
-    cpus: float = 1
-    announce: Callable[[str], None] = lambda message: None
-    retries: int = 3
-    every: float = 5.0
-    save_every: float = 60.0
+    gpus: float = 0  # per task: 0.25 lets four share one, 0 trains on the CPU
+    cpus: float = 1  # cores per task, and threads
+    announce: Callable[[str], None] = lambda message: None  # called with lines on what happens and how far ensembles are
+    retries: int = 3  # of an ensemble whose worker was lost
+    every: float = 5.0  # seconds between lines on progress
+    save_every: float = 60.0  # seconds between checkpoints
     _waited_for: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -72,12 +76,7 @@ class RayEngine:
             Engine(torch.device("cpu")).check(cells, precision)
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
-        """Trains and measures the ensembles; returns those that another process is training.
-
-        If one ensemble fails, its error is raised when the others are done.
-        """
-        load_ray()
-        _check_reachable(self.address)
+        """If one ensemble fails, its error is raised when the others are done."""
         own: list[Ensemble] = []
         elsewhere: list[RunSpec] = []
         with contextlib.ExitStack() as held:
@@ -88,14 +87,13 @@ class RayEngine:
                     own.append(Ensemble(spec, folder))
                 except files.InUse:
                     elsewhere.append(spec)
+                    if spec.digest not in self._waited_for:
+                        self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
+                        self._waited_for.add(spec.digest)
             for number, ensemble in enumerate(own, start=1):
                 place = f"{number}/{len(own)}"  # because several may be called the same
                 ensemble.name = f"{place} {called(ensemble.spec)}"
                 self.announce(f"{place} {plan(ensemble.spec)}")
-            for spec in elsewhere:
-                if spec.digest not in self._waited_for:
-                    self.announce(f"{plan(spec)}: another process is training these; waiting for it.")
-                    self._waited_for.add(spec.digest)
             if own:
                 with _joined(self.address), _ended_by_sigterm():
                     self._check_resources()
@@ -133,6 +131,21 @@ def engine_named(
         if value != default:
             raise UsageError(f"{option} is {value!r}; only engine ray takes one.")
     return Engine(pick_device(device), announce)
+
+
+def load_ray() -> Any:
+    try:
+        import ray
+        import ray.util.queue
+        import ray.util.scheduling_strategies
+    except ImportError as error:
+        raise UsageError(
+            "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
+        ) from error
+    return ray
+
+
+# --- the driver ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -303,9 +316,6 @@ def _ended_by_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-_SILENT = "where no Ray cluster answers; start one with ray start."
-
-
 def _check_reachable(address: str | None) -> None:
     """Raises if nothing answers at the address within ten seconds; Ray itself would try for longer."""
     if address in (None, "auto"):
@@ -317,3 +327,116 @@ def _check_reachable(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise UsageError(f"address is {address!r}, {_SILENT}") from error
+
+
+# --- a worker -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """One task: trains an ensemble, or goes on from ``begun``, and measures it.
+
+    ``begun`` holds files of its folder by name: those of a finished run, those of a checkpoint, or none.
+    """
+
+    spec: RunSpec
+    measure: Measure
+    begun: dict[str, bytes]
+    threads: int
+    cuda: bool
+    every: float
+    save_every: float
+
+    def packed(self) -> bytes:
+        """The group as bytes, with the tables in which its names are looked up."""
+        return load_ray().cloudpickle.dumps(([dict(table) for table in TABLES], self))
+
+    @staticmethod
+    def unpacked(content: bytes) -> "Group":
+        tables, group = load_ray().cloudpickle.loads(content)
+        for table, rows in zip(TABLES, tables, strict=True):
+            table.update(rows)
+        return group
+
+    def work(self, reports: Any) -> tuple[dict[str, bytes], pd.DataFrame]:
+        """Trains and measures; returns the files of the finished run, and its rows."""
+        torch.set_num_threads(self.threads)
+        device = torch.device("cuda" if self.cuda else "cpu")
+        if self.cuda and not torch.cuda.is_available():
+            raise UsageError(f"the task has a GPU of {platform.node()}, where PyTorch finds none; give it 0 GPUs.")
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = RunFolder(temporary)
+            folder.describe(self.spec)
+            folder.unpack(self.begun)
+            report = Reporter(reports, self.spec.digest, device, folder, self.every)
+            try:
+                run = train_spec(self.spec, device, folder.path, self.save_every, progress=False, report=report)
+            except SystemExit as stopped:  # asked to, after a checkpoint
+                with contextlib.suppress(load_ray().exceptions.RayError):
+                    load_ray().get(report.send(), timeout=5)
+                if stopped.code == 128 + signal.SIGINT:
+                    raise KeyboardInterrupt from None  # by the driver, and the worker may live on
+                raise
+            return folder.pack(), self.measure.rows(run)
+
+
+class Reporter:
+    """Tells the driver every few seconds how many epochs a task has done, and hands it each new checkpoint."""
+
+    def __init__(self, reports: Any, digest: str, device: torch.device, folder: RunFolder, every: float):
+        self.reports, self.digest, self.folder, self.every = reports, digest, folder, every
+        node = load_ray().get_runtime_context().get_node_id()[:6]
+        self.place = f"{platform.node()} ({node}, {device.type})"
+        self.epoch, self.sent = 0, -float("inf")
+        self.known = next(iter(folder.pack_checkpoint()), "")  # the driver's newest checkpoint
+
+    def __call__(self, epoch: int) -> None:
+        self.epoch = epoch
+        if time.monotonic() - self.sent >= self.every:
+            # Nothing waits for the answer: Ray would lend a waiting task's cores to another.
+            self.send()
+
+    def send(self) -> Any:
+        """Sends a report, with the newest checkpoint if the driver lacks it; returns a reference that is ready on arrival.
+
+        The report is a plain tuple, so that the queue's process imports nothing.
+        """
+        checkpoint = self.folder.pack_checkpoint(after=self.known)
+        self.sent, self.known = time.monotonic(), next(iter(checkpoint), self.known)
+        return self.reports.put_nowait.remote((self.digest, self.epoch, self.place, checkpoint))
+
+
+def code() -> str:
+    """Which posattn this process has: its version, and a checksum of its source."""
+    root = Path(posattn.__file__).parent
+    content = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return f"{posattn.__version__} ({content.hexdigest()[:8]})"
+
+
+def task_function() -> Callable[[bytes, Any], Any]:
+    """The function that a worker runs. It travels as code, not as a name, so that it can say what the node lacks."""
+    wanted = code()
+
+    def work(packed: bytes, reports: Any) -> Any:
+        import platform
+
+        node, need = platform.node(), f"every node needs the driver's posattn, which is {wanted}"
+        try:
+            from posattn.experiments import ray_engine
+
+            found = ray_engine.code()
+        except ImportError as error:
+            raise ImportError(f"{node} cannot import what a task needs ({error}); {need}.") from error
+        if found != wanted:
+            raise ImportError(f"{node} has posattn {found}; {need}.")
+        try:
+            group = ray_engine.Group.unpacked(packed)
+        except (ImportError, AttributeError) as error:
+            raise ImportError(
+                f"{node} cannot import what a task needs ({error}); networks and measures of your own must be in modules there."
+            ) from error
+        return group.work(reports)
+
+    return work

@@ -14,14 +14,12 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from posattn import files
-from posattn.experiments.cells import Cell
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
-from posattn.experiments.rows import as_csv
+from posattn.experiments.store import Cell, as_csv
 from posattn.page_policy import policy
 from posattn.tasks import task
 
-_PAGE, _STYLE = "report.html", "report.css"
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("posattn.experiments"),
     autoescape=True,
@@ -82,10 +80,10 @@ class Shown:
 
 def page(title: str, sections: Sequence[dict[str, Any]], contents: bool = False, others: Iterable[str] = ()) -> bytes:
     """One HTML page of sections; with ``contents`` it begins with a list of them, and of ``others``, which have no section."""
-    style = _TEMPLATES.get_template(_STYLE).render()
+    style = _TEMPLATES.get_template("report.css").render()
     given = {"title": title, "sections": sections, "contents": contents, "others": list(others)}
     given |= {"style": style, "policy": policy(style, images=True)}
-    return _TEMPLATES.get_template(_PAGE).render(given).encode()
+    return _TEMPLATES.get_template("report.html").render(given).encode()
 
 
 def section(
@@ -116,7 +114,6 @@ def section(
 
 
 def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> Text:
-    """How the runs were trained, and how many there are."""
     recipes, inputs = list(dict.fromkeys(cell.recipe for cell in cells)), task(cells[0].member.task).INPUTS
     first, shorter = recipes[0], " and shorter" if cells[0].variable_length else ""
     there = {key for about in ensembles for key in about["runs"]}
@@ -139,22 +136,18 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def _hardware(ensembles: list[dict[str, Any]]) -> Text:
+    fields = {"layers": "{} layers", "encoding": "{} encodings", "width": "width {}"}
     rows = [["ensemble", "hardware", "precision", "seconds of training", "runs ended"]]
     for about in ensembles:
-        result, ended = about["result"], Counter(about["result"]["status"])
+        spec, result, ended = about["spec"], about["result"], Counter(about["result"]["status"])
+        model, inputs = spec["model"], task(spec["members"][0]["task"]).INPUTS
+        sizes = [said.format(model[name]) for name, said in fields.items() if name in model]
+        extra = [name for name in ("tied", "relative") if model.get(name)]
+        trained = f"{spec['recipe']['samples']} {inputs}"
+        network = ", ".join([model.get("arch", "?"), f"n = {model['n']}", *sizes, *extra, trained])
         how = ", ".join(f"{ended[status]} {status}" for status in sorted(ended))
-        rows.append([_network(about), result["hardware"], about["spec"]["precision"], f"{result['seconds']:.0f}", how])
+        rows.append([network, result["hardware"], spec["precision"], f"{result['seconds']:.0f}", how])
     return rows
-
-
-def _network(ensemble: dict[str, Any]) -> str:
-    """The network of an ensemble, in words."""
-    model, samples = ensemble["spec"]["model"], ensemble["spec"]["recipe"]["samples"]
-    fields = {"layers": "{} layers", "encoding": "{} encodings", "width": "width {}"}
-    sizes = [said.format(model[name]) for name, said in fields.items() if name in model]
-    extra = [name for name in ("tied", "relative") if model.get(name)]
-    trained = f"{samples} {task(ensemble['spec']['members'][0]['task']).INPUTS}"
-    return ", ".join([model.get("arch", "?"), f"n = {model['n']}", *sizes, *extra, trained])
 
 
 def _published(shown: Shown) -> Text | None:
@@ -173,7 +166,6 @@ def _published(shown: Shown) -> Text | None:
 
 
 def _cells(table: pd.DataFrame) -> Text:
-    """Header and rows as text."""
     rows = [
         [x if isinstance(x, str) else f"{x:g}", *(value if isinstance(value, str) else f"{value:.2e}" for value in own)]
         for x, own in zip(table.index, table.to_numpy(), strict=True)
@@ -193,18 +185,9 @@ def _in_markdown(text: str) -> str:
 
 
 def _latex(title: str, rows: Text) -> str:
-    head, *body = (" & ".join(map(_in_latex, row)) + r" \\" for row in rows)
-    begin = rf"\begin{{tabular}}{{{'r' * len(rows[0])}}}"
-    lines = [f"% {_one_line(title)}", begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(lines) + "\n\n"
-
-
-_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"}
-_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
-def _in_latex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in _one_line(text))
+    head, *body = ([_one_line(cell) for cell in row] for row in rows)
+    table = pd.DataFrame(body, columns=head).to_latex(index=False, escape=True, column_format="r" * len(head))
+    return f"% {_one_line(title)}\n{table}\n"
 
 
 def _one_line(text: str) -> str:

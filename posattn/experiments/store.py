@@ -17,8 +17,10 @@ import hashlib
 import json
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,17 +29,43 @@ import pandas as pd
 
 from posattn import files
 from posattn.errors import UsageError
-from posattn.experiments.cells import Cell
 from posattn.experiments.measures import Measure
-from posattn.experiments.rows import as_csv, read_rows
 from posattn.names import PRECISIONS
+from posattn.network import NetworkConfig
 from posattn.run_folder import RunFolder
-from posattn.training import RunSpec
+from posattn.training import Member, Recipe, RunSpec
 from posattn.training.run import read_spec
 
+STORES = (Path("out/store"), Path("results/store"))  # one's own, then those of a checkout
 _PRECISION = "fp32"  # of what is trained, unless another is asked for
 _AT_ONCE = 50  # runs in one ensemble at most
 _WAIT = 2.0  # seconds between looks at what another process is training
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid, and what is measured of it."""
+
+    label: str
+    model: NetworkConfig
+    recipe: Recipe
+    member: Member
+    variable_length: bool | tuple[int, ...]
+    measure: Measure
+
+    def spec(self, precision: str = "fp32") -> RunSpec:
+        """This run as an ensemble of one."""
+        return RunSpec(self.model, self.recipe, (self.member,), self.variable_length, precision)
+
+    @cached_property
+    def key(self) -> str:
+        """The identity of the run, whatever precision it is computed in."""
+        return self.spec().identity(0, precision=False)
+
+    @cached_property
+    def point(self) -> str:
+        """The identity that runs share if only their seeds differ: a point of the figure."""
+        return replace(self, member=replace(self.member, seed=0)).key
 
 
 class AnyEngine(Protocol):
@@ -109,13 +137,11 @@ class Store:
         self._write(path, gzip.compress(as_csv(rows), mtime=0), described)
 
     def _write(self, path: Path, content: bytes, described: dict[str, Any]) -> None:
-        """Writes rows, and then the JSON that describes them."""
         with self._alone():
             files.write(path, content)
             files.write_sealed(_beside(path), described | {"sha256": files.sha256(content)})
 
     def _remove(self, path: Path) -> None:
-        """Removes rows and the JSON that describes them."""
         with self._alone():
             for each in (_beside(path), path):
                 with contextlib.suppress(OSError):  # what stays is named when new rows are written
@@ -176,7 +202,6 @@ class Store:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), described
 
     def has_computed(self, name: str) -> bool:
-        """Whether the rows of that name were computed before."""
         return _beside(self._computed(name)).exists()
 
     def _computed(self, name: str) -> Path:
@@ -265,9 +290,21 @@ def _check_description(path: Path, described: Any) -> dict[str, Any]:
     return dict(described)
 
 
+def as_csv(rows: pd.DataFrame) -> bytes:
+    return rows.to_csv(index=False, na_rep="nan").encode()
+
+
 def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
-    """The rows at ``path``, if they are those that were described."""
-    return read_rows(path, files.read_checked(path, described.get("sha256")))
+    """The rows at ``path``, which ends in .csv or, of runs, in .csv.gz, if they are those that were described."""
+    content, of_runs = files.read_checked(path, described.get("sha256")), path.suffix == ".gz"
+    try:
+        # A run's identity may look like a number.
+        rows = pd.read_csv(BytesIO(content), compression="gzip" if of_runs else None, dtype={"run": str} if of_runs else None)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise files.Damaged(f"{path} is damaged: it is not a table.") from error
+    if of_runs and not {"run", "metric", "value"} <= set(rows):
+        raise files.Damaged(f"{path} is damaged: it is not a table of results.")
+    return rows
 
 
 def _runs(spec: RunSpec) -> dict[str, str]:
@@ -293,6 +330,6 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def first_store(places: Iterable[Path]) -> Path | None:
-    """The first of the folders that holds results."""
-    return next((path for path in places if (path / "rows").is_dir()), None)
+def first_store() -> Path | None:
+    """The first of the usual folders that holds results."""
+    return next((path for path in STORES if (path / "rows").is_dir()), None)

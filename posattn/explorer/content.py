@@ -14,9 +14,10 @@ import numpy as np
 from torch import nn
 
 from posattn.compiled_run import CompiledRun
-from posattn.compiler import PROGRAMS, Program, compile_program
+from posattn.compiler import Program, compile_program
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.compiler.expressions import Array
+from posattn.compiler.library import solving
 from posattn.compiler.looped_programs import LOOPED_PROGRAMS, looped_program
 from posattn.errors import UsageError, whole
 from posattn.explorer.networks import Packed, pack
@@ -44,8 +45,6 @@ _ABOUT = {
     "input": "Attention compares the numbers.",
     "both": "Attention compares the numbers and their positions.",
 }
-# The program that solves a task: the first of several in the library.
-_SOLVING = {task: row.name for row in reversed(PROGRAMS.values()) for task in row.tasks}
 
 
 @dataclass
@@ -143,10 +142,9 @@ class Content:
         """
         for subject in self.subjects:
             task, lengths = subject["task"], subject["lengths"]
-            if task in _SOLVING and len(lengths) == 1:
-                name = _SOLVING[task]
-                choices = [(self.program(name, lengths[0]), name)]
-                self.compare(task, lengths, "compiled", "compiled", f"{name}, not trained", choices)
+            for row in solving(task)[:1] if len(lengths) == 1 else ():
+                choices = [(self.program(row.name, lengths[0]), row.name)]
+                self.compare(task, lengths, "compiled", "compiled", f"{row.name}, not trained", choices)
         for task, models in self.every_length.items():
             trained = [self.networks[model["choices"][0]["network"]].described["n"] for model in models]
             if task in LOOPED_PROGRAMS:
@@ -177,16 +175,23 @@ def of_package() -> Content:
     return content.complete()
 
 
-def of_runs(runs: Iterable[str | Path | AnyRun], members: int | None = None) -> Content:
+def is_program(run: str | Path | AnyRun) -> bool:
+    """Whether this is a program of one's own, ``my.py:bfs``."""
+    return not isinstance(run, AnyRun) and ".py:" in str(run)
+
+
+def of_runs(
+    runs: Iterable[str | Path | AnyRun], members: int | None = None, machines: int | None = None
+) -> Content:
     """Runs, or the folders of some: trained ones with their first ``members`` networks (all by default), and compiled ones.
 
-    ``my.py:bfs`` is a program of one's own, for as many machines as commands have by default.
+    ``my.py:bfs`` is a program of one's own, for ``machines``, which are 8 by default.
     """
     content = Content()
     most = None if members is None else whole("members", members)
     for each in runs:
-        if not isinstance(each, AnyRun) and ".py:" in str(each):
-            content.program(str(each), MACHINES)
+        if is_program(each):
+            content.program(str(each), MACHINES if machines is None else machines)
             continue
         run, label = (each, each.kind) if isinstance(each, AnyRun) else (load(each), str(each))
         if isinstance(run, CompiledRun):

@@ -14,13 +14,12 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from posattn import files
 from posattn.errors import UsageError, path_of, several
-from posattn.explorer.content import Content, of_package, of_runs
+from posattn.explorer.content import Content, is_program, of_package, of_runs
 from posattn.page_policy import policy
 from posattn.runs import AnyRun
 
 LARGEST = 8_000_000  # bytes of a page
 _FOR_WEIGHTS = 0.9  # the share of the page that weights may take
-_STORES = (Path("results/store"), Path("out/store"))  # where results are looked for, in this order
 _FOLDER = resources("posattn").joinpath("explorer/page")
 # In this order, because later scripts use earlier ones.
 _NAMES = "tensors offsets network tasks dom maps graph inputs answers programs charts results main"
@@ -28,13 +27,18 @@ SCRIPTS = [f"{name}.js" for name in _NAMES.split()]
 
 
 def explore(
-    out: Path, runs: Sequence[str | Path | AnyRun] = (), store: Path | None = None, members: int | None = None
+    out: Path,
+    runs: Sequence[str | Path | AnyRun] = (),
+    store: Path | None = None,
+    members: int | None = None,
+    machines: int | None = None,
 ) -> tuple[Content, Path | None]:
     """Writes the page for ``runs``, or for the package's own networks; returns its content and the store of its results.
 
     Args:
-        store: folder of result rows; by default ``results/store`` or ``out/store``, if there is one.
+        store: folder of result rows; by default ``out/store`` or ``results/store``, if there is one.
         members: how many networks per run; by default all, or as many as the page has room for.
+        machines: those of programs of one's own, ``my.py:bfs``.
     """
     from posattn.experiments import Store  # drawing is slow to import
     from posattn.experiments.store import first_store
@@ -49,17 +53,19 @@ def explore(
         raise UsageError(f"store is {str(store)!r}, which holds no rows of results.")
     if members is not None and not runs:
         raise UsageError(f"members is {members}; only runs of your own have several networks to choose from.")
-    content = fitting(runs, members) if runs else of_package()
-    found = store if store is not None else first_store(_STORES)
+    if machines is not None and not any(is_program(each) for each in runs):
+        raise UsageError(f"machines is {machines}; it is for programs of your own, FILE.py:NAME, and none is given.")
+    content = fitting(runs, members, machines) if runs else of_package()
+    found = store if store is not None else first_store()
     results = figures_of(None if found is None else Store(found))
     source = "your runs" if runs else "the networks and programs that come with the package"
     files.output(out, document(content, results, source).encode())
     return content, found
 
 
-def fitting(runs: Sequence[str | Path | AnyRun], members: int | None) -> Content:
+def fitting(runs: Sequence[str | Path | AnyRun], members: int | None, machines: int | None = None) -> Content:
     """The content for ``runs``; if ``members`` is None, with as many networks per run as the page has room for."""
-    content = of_runs(runs, members)
+    content = of_runs(runs, members, machines)
     # For every choice on the page: its place among the choices of its model, and its size.
     models = [model for subject in content.subjects for model in subject["models"]]
     sizes = [len(packed.weights) for packed in content.networks]
@@ -68,7 +74,7 @@ def fitting(runs: Sequence[str | Path | AnyRun], members: int | None) -> Content
     most = max((k + 1 for k, _ in places), default=1)
     fit = next((count for count in range(most, 1, -1) if sum(size for k, size in places if k < count) <= room), 1)
     if members is None and fit < most:
-        content = of_runs(runs, fit)
+        content = of_runs(runs, fit, machines)
         word = "network" if fit == 1 else f"{fit} networks"
         content.note = f"The page has room for the first {word} of each run; --members chooses how many."
     return content

@@ -9,8 +9,9 @@ position i hear position j. A large weight matters little if its value is small,
 Letters: L layers, H heads, n numbers in a list, N = n + 1 positions with the scratchpad, B lists, d width, x lists, y answers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +27,6 @@ from posattn.network import require
 Weights = Float[Tensor, "L H N N"]
 
 STEPS = 32  # points of the curve of errors, between which cutting searches more finely
-ALLOWED = {"the error doubles": 2.0, "1% of the answers' variance": 0.01}  # factors of the error and of the variance
 
 
 def graph_weights(model: nn.Module) -> Weights:
@@ -61,27 +61,23 @@ class Trace:
     heard: list[Float[Tensor, "B N d"]]
 
 
-def trace(model: Transformer, x: Float[Tensor, "B n"], weights: Weights) -> Trace:
-    """The forward pass over ``x`` with the attention ``weights``."""
+def trace(
+    model: Transformer,
+    x: Float[Tensor, "B n"],
+    weights: Weights,
+    beside: Sequence[Float[Tensor, "*B H N d_V"]] | None = None,
+) -> Trace:
+    """The forward pass over ``x`` with the attention ``weights``; each layer's heads also hear what is in ``beside``."""
     values: list[Tensor] = []
     heard: list[Tensor] = []
-
-    def mix(index: int, z: Tensor) -> Tensor:
-        attention = _layer(model, index).attention
-        values.append(split_heads(attention.W_V(z), attention.heads))
-        heard.append(attention.W_O(merge_heads(weights[index] @ values[-1])))
-        return heard[-1]
-
-    answers = rewired(model, x, mix)
-    return Trace(answers, values, heard)
-
-
-def rewired(model: Transformer, x: Float[Tensor, "B n"], mix: Callable[[int, Tensor], Tensor]) -> Float[Tensor, "B n"]:
-    """The answers if layer ℓ heard ``mix(ℓ, X)`` in place of its own (⊕_h A_h X W_V,h) W_O."""
     z, _, _ = model.encode(x)
-    for index in range(len(model.layers)):
-        z = _layer(model, index).update(mix(index, z), z)
-    return model.decode(z)
+    for index, layer in enumerate(model.layers):
+        assert isinstance(layer, Layer)
+        values.append(split_heads(layer.attention.W_V(z), layer.attention.heads))
+        own = weights[index] @ values[-1]
+        heard.append(layer.attention.W_O(merge_heads(own if beside is None else own + beside[index])))
+        z = layer.update(heard[-1], z)
+    return Trace(model.decode(z), values, heard)
 
 
 def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
@@ -95,8 +91,9 @@ def effects(model: Transformer, x: Float[Tensor, "B n"]) -> Weights:
     for answer in passed.answers.unbind(dim=-1):
         # Lists do not interact, so the gradient of the sum over lists holds each list's own gradient.
         slopes = torch.autograd.grad(answer.sum(), passed.heard, retain_graph=True)
-        for index, (slope, own) in enumerate(zip(slopes, spoken, strict=True)):
-            heads = split_heads(_layer(model, index).attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
+        for index, (layer, slope, own) in enumerate(zip(model.layers, slopes, spoken, strict=True)):
+            assert isinstance(layer, Layer)
+            heads = split_heads(layer.attention.W_O.weight.detach(), own.shape[1])  # (H, d, d_V)
             # (B, H, N, N): how far this answer moves per unit of weight that i gives to j in head h.
             squared[index] += ((slope[:, None] @ heads) @ own.mT).square().mean(dim=0)
     return weights * squared.sqrt()
@@ -107,12 +104,6 @@ def _beyond_the_mean(values: Float[Tensor, "B H N d_V"]) -> Float[Tensor, "B H N
     mean = values.mean(dim=0)
     own = values - mean
     return own * (own.abs() > 16 * torch.finfo(own.dtype).eps * mean.abs())
-
-
-def _layer(model: Transformer, index: int) -> Layer:
-    layer = model.layers[index]
-    assert isinstance(layer, Layer)
-    return layer
 
 
 # --- cutting -------------------------------------------------------------------------------------------------------------
@@ -135,15 +126,9 @@ def silenced(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L 
     _check_batch(x)
     if not isinstance(kept, Tensor) or kept.dtype != torch.bool or kept.shape != weights.shape:
         raise UsageError(f"kept is {shown(kept)}; it must be torch.bool of shape {tuple(weights.shape)}.")
-    means = [value.mean(dim=0) for value in trace(model, x, weights).values]
-
-    def mix(index: int, z: Tensor) -> Tensor:
-        attention = _layer(model, index).attention
-        spoken = split_heads(attention.W_V(z), attention.heads)
-        own, lost = weights[index] * kept[index], weights[index] * ~kept[index]
-        return attention.W_O(merge_heads(own @ spoken + lost @ means[index]))
-
-    return rewired(model, x, mix)
+    lost, values = weights * ~kept, trace(model, x, weights).values
+    means = [lost[index] @ value.mean(dim=0) for index, value in enumerate(values)]
+    return trace(model, x, weights * kept, means).answers
 
 
 def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor, "L H N N"]) -> Float[Tensor, "B n"]:
@@ -155,37 +140,34 @@ def renormalised(model: Transformer, x: Float[Tensor, "B n"], kept: Bool[Tensor,
 def cuts(model: Transformer, x: Float[Tensor, "B n"], y: Float[Tensor, "B n"], strength: Weights) -> list[Cut]:
     """Both ways of cutting, weakest edge first: *silenced* ordered by ``strength``, *renormalised* by attention."""
     weights = graph_weights(model)
-    ways = ((silenced, strength), (renormalised, weights))
-    with torch.no_grad():
-        variance = float((y - y.mean(dim=0)).square().mean())
-        return [_cut(way, model, x, y, order, variance) for way, order in ways]
+    every, edges = torch.ones_like(weights, dtype=torch.bool), edges_between(weights).nonzero()
+    found = []
+    for way, order in ((silenced, strength), (renormalised, weights)):
+        weakest = edges[order[tuple(edges.T)].argsort(stable=True)]
+        found.append(_cut(way.__name__, partial(way, model, x), y, every, weakest))
+    return found
 
 
 def _cut(
-    way: Callable[[Transformer, Tensor, Tensor], Tensor],
-    model: Transformer,
-    x: Float[Tensor, "B n"],
+    how: str,
+    answers: Callable[[Tensor], Tensor],  # of the network, with the edges that are kept
     y: Float[Tensor, "B n"],
-    strength: Weights,
-    variance: float,
+    every: Bool[Tensor, "L H N N"],
+    edges: Int64[Tensor, "edges four"],
 ) -> Cut:
-    edges = edges_between(graph_weights(model)).nonzero()
-    edges = edges[strength[tuple(edges.T)].argsort(stable=True)]
-    known: dict[int, float] = {}
-
+    @cache
+    @torch.no_grad()
     def error(count: int) -> float:
-        if count not in known:
-            kept = torch.ones_like(strength, dtype=torch.bool)
-            kept[tuple(edges[:count].T)] = False
-            known[count] = float((way(model, x, kept) - y).square().mean())
-        return known[count]
+        kept = every.clone()
+        kept[tuple(edges[:count].T)] = False
+        return float((answers(kept) - y).square().mean())
 
     step = -(-len(edges) // STEPS)
     steps = [*range(0, len(edges), step), len(edges)]
-    limits = (ALLOWED["the error doubles"] * error(0), ALLOWED["1% of the answers' variance"] * variance)
-    allowed = {name: _most(error, steps, limit) for name, limit in zip(ALLOWED, limits, strict=True)}
-    curve = tuple((count, error(count)) for count in steps)
-    return Cut(way.__name__, len(edges), error(0), allowed, curve)
+    variance = float((y - y.mean(dim=0)).square().mean())
+    limits = {"the error doubles": 2 * error(0), "1% of the answers' variance": 0.01 * variance}
+    allowed = {name: _most(error, steps, limit) for name, limit in limits.items()}
+    return Cut(how, len(edges), error(0), allowed, tuple((count, error(count)) for count in steps))
 
 
 def _most(error: Callable[[int], float], steps: list[int], limit: float) -> int:

@@ -5,10 +5,12 @@ machine's answer needs; they are all the arrows of the program that is not cumul
 for machines, and layers or loops for rounds.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from html import escape
+from functools import cached_property
+from importlib.resources import files as resources
+from typing import NamedTuple
 
+import jinja2
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
@@ -21,18 +23,26 @@ from posattn.errors import UsageError, whole
 from posattn.model import Layer, Transformer
 
 _LARGEST = 64  # the most machines that a picture can show
-_ACROSS, _DOWN, _RADIUS, _MARGIN, _HEAD = 110, 46, 15, 40, 16
-_LINE, _LETTER = 20, 7  # of the legend and the title: the height of a line, the width of a letter
-_OWN, _OTHER, _ORANGE = "#999", "#0072B2", "#D55E00"
+_COLOURS = {"own": "#999", "other": "#0072B2", "orange": "#D55E00"}
 
-Arrow = tuple[int, int, int]
-Edge = tuple[int, int, int, int, float]  # round, head, sender, receiver, weight
+Arrow = tuple[int, int, int]  # round, sender, receiver
 _TREES = {"prefix-sum": "tree-sum", "prefix-min": "tree-min"}  # cumulative programs, and the others
+
+
+class Edge(NamedTuple):
+    """In a round, counted from 0, the receiver hears the sender; of a network, by which head, and with which effect."""
+
+    round: int
+    sender: int
+    receiver: int
+    weight: float = 1.0
+    head: int | None = None  # from 1 on
+    effect: float | None = None
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Arrows (r, j, i): in round r machine i receives from machine j. ``orange`` are those drawn in that colour.
+    """Who hears whom. ``orange`` are the arrows drawn in that colour.
 
     ``step`` is what a round is called, and ``least`` says which edges of a trained network are arrows.
     """
@@ -40,14 +50,18 @@ class Graph:
     title: str
     names: tuple[str, ...]
     rounds: int
-    arrows: frozenset[Arrow]
+    edges: tuple[Edge, ...]
     orange: frozenset[Arrow] = frozenset()
     step: str = "round"
     least: str = ""
 
+    @cached_property
+    def arrows(self) -> frozenset[Arrow]:
+        """The edges of all heads."""
+        return frozenset(edge[:3] for edge in self.edges)
+
 
 def graph_of(name: str, machines: int) -> Graph:
-    """The graph of a program by name, or of ``benes``."""
     if name == "benes":
         return benes_graph(whole("machines", machines))
     built = program(name).build(whole("machines", machines), 1.0)
@@ -70,17 +84,17 @@ def leading_to(graph: Graph, machine: int) -> frozenset[Arrow]:
 
 def program_graph(built: PCOC) -> Graph:
     """The graph of a program: an arrow wherever any memory position is sent."""
-    arrows = {
-        (r, int(j), i)
+    edges = [
+        Edge(r, int(j), i)
         for r, table in enumerate(built.sources)
         for i, row in enumerate(table)
         for j in np.unique(row[row != IDLE])
-    }
-    return Graph(built.name, numbered(built.machines), len(built.rounds), frozenset(arrows))
+    ]
+    return Graph(built.name, numbered(built.machines), len(built.rounds), tuple(sorted(edges)))
 
 
-def network_edges(model: Transformer) -> list[Edge]:
-    """The edges of a compiled network, in which a head attends to one position per machine.
+def network_graph(model: Transformer, title: str) -> Graph:
+    """The graph of the program that a network was compiled from, read from its attention: a head attends to one position.
 
     The first layer, which does not communicate, and the sink are left out.
     """
@@ -91,25 +105,31 @@ def network_edges(model: Transformer) -> list[Edge]:
         strongest = layer.attention.weights(model.P).max(dim=-1)
         for (h, i), j in np.ndenumerate(strongest.indices.cpu().numpy()):
             if sink not in (i, j):
-                edges.append((r, h, int(j), i, float(strongest.values[h, i])))
-    return edges
+                edges.append(Edge(r, int(j), i, float(strongest.values[h, i]), h + 1))
+    return Graph(title, numbered(sink), len(model.layers) - 1, tuple(edges))
 
 
-def network_graph(model: Transformer, title: str) -> Graph:
-    """The graph of the program that a network was compiled from, read from its attention."""
-    arrows = frozenset((r, j, i) for r, _, j, i, _ in network_edges(model))
-    return Graph(title, numbered(model.config.positions - 1), len(model.layers) - 1, arrows)
+def attention_graph(
+    weights: Float[Tensor, "L H N N"],
+    title: str,
+    least: float,
+    by: str = "attention",
+    effect: Float[Tensor, "L H N N"] | None = None,
+) -> Graph:
+    """The graph of a trained positional network: edges with an attention of at least ``least``.
 
-
-def attention_graph(strength: Float[Tensor, "L H N N"], title: str, least: float, by: str = "attention") -> Graph:
-    """The graph of a trained positional network: an arrow where the strength of any head is at least ``least``.
-
-    Layers take the place of rounds, and the scratchpad is the last machine.
+    ``by`` effect, ``least`` is a share of the largest effect. Layers take the place of rounds, and the scratchpad is the last
+    machine.
     """
-    strong = (strength >= least).any(dim=1)
-    arrows = frozenset((r, j, i) for r, i, j in strong.nonzero().tolist())
-    names = (*numbered(strength.shape[-1] - 1), "s")
-    return Graph(title, names, len(strength), arrows, step="layer", least=least_strength(least, by))
+    strength = weights
+    if by == "effect" and effect is not None:
+        strength = effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
+    edges = tuple(
+        Edge(r, j, i, weights[r, h, i, j].item(), h + 1, None if effect is None else effect[r, h, i, j].item())
+        for r, h, i, j in (strength >= least).nonzero().tolist()
+    )
+    names = (*numbered(weights.shape[-1] - 1), "s")
+    return Graph(title, names, len(weights), edges, step="layer", least=least_strength(least, by))
 
 
 def least_strength(least: float, by: str = "attention") -> str:
@@ -120,95 +140,38 @@ def least_strength(least: float, by: str = "attention") -> str:
 def benes_graph(machines: int) -> Graph:
     """Figure 8: the Beneš network on the next power of two."""
     network = size_for(machines)
-    arrows = {(step - 1, i, j) for step, i, j in network.edges()}
+    edges = sorted(Edge(step - 1, i, j) for step, i, j in network.edges())
     names = tuple(str(i) for i in range(network.machines))
-    return Graph("Beneš network", names, len(network.steps), frozenset(arrows))
+    return Graph("Beneš network", names, len(network.steps), tuple(edges))
 
 
 def numbered(machines: int) -> tuple[str, ...]:
-    """Names from 1 on, as in the paper's Figure 7."""
     return tuple(str(i + 1) for i in range(machines))
 
 
 def check_size(machines: int) -> None:
-    """Raises if a picture has no room for so many machines."""
     if machines > _LARGEST:
         raise UsageError(f"machines is {machines}; a picture has room for {_LARGEST}.")
 
 
 def svg(graph: Graph) -> str:
     """The picture of a graph as SVG, with its title above and a legend below."""
-    count = len(graph.names)
-    check_size(count)
+    check_size(len(graph.names))
     places = "machines" if graph.step == "round" else "positions"
-    title = f"{graph.title}: {count} {places}, {graph.rounds} {graph.step}{'s' * (graph.rounds != 1)}"
-    legend = _legend(graph)
-    letters = max(len(title), *(len(said) + 6 for _, said in legend))  # with the mark before the words
-    width = max(2 * _MARGIN + _ACROSS * graph.rounds, 2 * _RADIUS + _LETTER * letters)
-    below = _y(count - 1) + _MARGIN
-    height = below + _LINE * (len(legend) + 1)
-    steps = (f"{graph.step} {r}" if r else "input" for r in range(graph.rounds + 1))
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="11" text-anchor="middle">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
-        'markerUnits="userSpaceOnUse" orient="auto">'
-        '<path d="M0 0 8 4 0 8z"/></marker></defs>',
-        f"<title>{escape(title)}</title>",
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_RADIUS}" y="{_LINE}" font-size="13" font-weight="bold" text-anchor="start">{escape(title)}</text>',
-        *(_arrow(*arrow, arrow in graph.orange) for arrow in sorted(graph.arrows)),
-        *_machines(graph),
-        *(f'<text x="{_x(r)}" y="{below - 5}" fill="#555">{name}</text>' for r, name in enumerate(steps)),
-        *(_explained(mark, said, below + _LINE * row) for row, (mark, said) in enumerate(legend, start=1)),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    title = f"{graph.title}: {len(graph.names)} {places}, {graph.rounds} {graph.step}{'s' * (graph.rounds != 1)}"
+    text = resources("posattn").joinpath("graphs/graph.svg").read_text(encoding="utf-8")
+    template = jinja2.Template(text, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return template.render(graph=graph, title=title, legend=_legend(graph), colours=_COLOURS) + "\n"
 
 
 def _legend(graph: Graph) -> list[tuple[str, str]]:
     """Lines of the legend: the colour of an arrow, or a letter, and what it stands for."""
     place, hears = ("machine", "receives from") if graph.step == "round" else ("position", "hears")
-    lines = [(_OTHER, f"{hears} another {place}" + (f" ({graph.least})" if graph.least else ""))]
+    lines = [(_COLOURS["other"], f"{hears} another {place}" + (f" ({graph.least})" if graph.least else ""))]
     if any(j == i for _, j, i in graph.arrows):
-        lines.append((_OWN, "keeps its own" if graph.step == "round" else "hears itself"))
+        lines.append((_COLOURS["own"], "keeps its own" if graph.step == "round" else "hears itself"))
     if graph.orange:
-        lines.append((_ORANGE, "needed for the answer of the last machine"))
+        lines.append((_COLOURS["orange"], "needed for the answer of the last machine"))
     if "s" in graph.names:
         lines.append(("s", "the scratchpad"))
     return lines
-
-
-def _explained(mark: str, said: str, y: int) -> str:
-    words = f'<text x="{3 * _RADIUS}" y="{y}" text-anchor="start">{escape(said)}</text>'
-    if not mark.startswith("#"):
-        return f'<text x="{2 * _RADIUS}" y="{y}">{escape(mark)}</text>{words}'
-    width = 1 if mark == _OWN else 1.8
-    return f'<path d="M{_RADIUS} {y - 4}h{_RADIUS + 8}" stroke="{mark}" stroke-width="{width}"/>{words}'
-
-
-def _machines(graph: Graph) -> Iterable[str]:
-    for r in range(graph.rounds + 1):
-        for i, name in enumerate(graph.names):
-            yield f'<circle cx="{_x(r)}" cy="{_y(i)}" r="{_RADIUS}" fill="white" stroke="black"/>'
-            yield f'<text x="{_x(r)}" y="{_y(i) + 4}">{escape(name)}</text>'
-
-
-def _x(r: int) -> int:
-    return _MARGIN + _ACROSS * r
-
-
-def _y(i: int) -> int:
-    return _HEAD + _MARGIN + _DOWN * i
-
-
-def _arrow(r: int, sender: int, receiver: int, orange: bool) -> str:
-    across, down = _x(r + 1) - _x(r), _y(receiver) - _y(sender)
-    length = (across**2 + down**2) ** 0.5
-    dx, dy = _RADIUS * across / length, _RADIUS * down / length
-    colour = _ORANGE if orange else _OWN if sender == receiver else _OTHER
-    look = f'stroke="{colour}" stroke-width="{1 if sender == receiver else 1.8}"'
-    return (
-        f'<line x1="{_x(r) + dx:.1f}" y1="{_y(sender) + dy:.1f}" x2="{_x(r + 1) - dx:.1f}" '
-        f'y2="{_y(receiver) - dy:.1f}" {look} marker-end="url(#tip)"/>'
-    )

@@ -22,20 +22,29 @@ from posattn.looped.looped_model import LoopedTransformer
 from posattn.looped.offsets import edges as edges_of
 from posattn.model import Transformer
 from posattn.names import BY, MACHINES
-from posattn.pretrained import pretrained
 from posattn.runs import load
 from posattn.tasks import TASKS, sample_lists
 
 
 @dataclass(frozen=True)
 class Report:
-    """A graph and its numbers. ``edges`` have layer, from, to, weight and, in networks, head; ``cuts`` are of trained ones."""
+    """A graph and its numbers: what each layer resembles and, of trained networks, which edges can be cut."""
 
     graph: Graph
-    edges: list[dict[str, Any]]
     settings: dict[str, Any]
     layers: list[Likeness | None]
     cuts: list[Cut] = field(default_factory=list)
+
+    @property
+    def edges(self) -> list[dict[str, Any]]:
+        """The edges with layers from 1 on and the names of sender and receiver; what is not known of an edge is left out."""
+        found = []
+        for edge in self.graph.edges:
+            sender, receiver = self.graph.names[edge.sender], self.graph.names[edge.receiver]
+            own: dict[str, Any] = {"layer": edge.round + 1, "head": edge.head, "effect": edge.effect}
+            own |= {"from": sender, "to": receiver, "weight": edge.weight}
+            found.append({name: value for name, value in own.items() if value is not None})
+        return found
 
     def as_json(self) -> dict[str, Any]:
         layers: list[dict[str, Any]] = [
@@ -43,7 +52,7 @@ class Report:
             for number, own in enumerate(self.layers, start=1)
         ]
         for edge in self.edges:
-            layers[edge["layer"] - 1]["edges"].append({key: value for key, value in edge.items() if key != "layer"})
+            layers[edge.pop("layer") - 1]["edges"].append(edge)
         about = {"title": self.graph.title, "settings": self.settings, "nodes": list(self.graph.names)}
         return about | {"layers": layers, "cuts": [asdict(cut) for cut in self.cuts]}
 
@@ -87,38 +96,22 @@ def report_of(
             raise UsageError(f"{missing}; a PROGRAM must be one of {', '.join(named)}.")
         machines = MACHINES if machines is None else machines
         pictures.check_size(machines)
-        graph = pictures.graph_of(what, machines)
-        edges = [(r, 0, j, i, 1.0) for r, j, i in sorted(graph.arrows)]
-        return _message_report(graph, edges, {"program": what, "machines": machines})
+        return _message_report(pictures.graph_of(what, machines), {"program": what, "machines": machines})
     run = load(what)
-    model = run.model(member)
     if isinstance(run, CompiledRun):
-        assert isinstance(model, Transformer)
-        _check_own(machines, model)
-        return compiled_report(model, run.program)
+        run.check_member(member)
+        _check_own(machines, run.network)
+        return compiled_report(run.network, run.program)
+    model = run.model(member)
     name = run.members[member].task
     report = trained_report(model, name, f"{name} by {what}", least, by, samples, machines)
     return replace(report, settings={"folder": what, "member": member, **report.settings})
 
 
-def pretrained_report(
-    name: str,
-    arch: str = "positional",
-    least: float = 0.3,
-    by: str = "attention",
-    samples: int = 1000,
-    machines: int | None = None,
-) -> Report:
-    """The report of a network that comes with the package."""
-    title = f"{name}, {arch}, with the package"
-    return trained_report(pretrained(name, arch), name, title, least, by, samples, machines)
-
-
 def compiled_report(model: Transformer, program: str) -> Report:
     """The report of a compiled network, from its weights alone; its layers are rounds of the program."""
     settings = {"compiled": program, "machines": model.config.n, "hardmax": model.config.hardmax}
-    graph, edges = pictures.network_graph(model, program), pictures.network_edges(model)
-    return _message_report(graph, edges, settings, model.config.heads)
+    return _message_report(pictures.network_graph(model, program), settings)
 
 
 def trained_report(
@@ -144,19 +137,15 @@ def trained_report(
     weights = graph_weights(model)
     assert isinstance(model, Transformer)
     settings = {"task": name, "arch": model.config.arch, "n": model.config.n, "by": by, "least": least}
-    effect, cut = weights, list[Cut]()  # on tokens, the attention stands for the effect
+    effect, cut = None, list[Cut]()
     if model.config.reads == "none":
         effect, cut = _measured(model, name, samples)
         settings["lists"] = samples
     elif by == "effect":
         raise UsageError(f"by is 'effect'; {name} is a task on tokens, of which only the attention is known.")
-    strength = weights if by == "attention" else effect / effect.max().clamp(min=1e-30)  # a dead network has only 0
-    graph = pictures.attention_graph(strength, title, least, by)
-    edges = []
-    for r, h, i, j in (strength >= least).nonzero().tolist():
-        more = {"effect": float(effect[r, h, i, j])} if effect is not weights else {}
-        edges.append(_edge(graph, r, j, i, float(weights[r, h, i, j]), head=h + 1, **more))
-    return Report(graph, edges, settings, _layers(effect, model.config.n), cut)
+    graph = pictures.attention_graph(weights, title, least, by, effect)
+    strength = weights if effect is None else effect
+    return Report(graph, settings, [likeness(layer, model.config.n) for layer in strength], cut)
 
 
 def _measured(model: Transformer, name: str, samples: int) -> tuple[Tensor, list[Cut]]:
@@ -180,10 +169,10 @@ def looped_report(model: LoopedTransformer, title: str, least: float, machines: 
     _check_share(least)
     pictures.check_size(machines)
     loops = edges_of(model.layer.attention, machines, least)
-    found = [(r, 0, j, i, weight) for r, own in enumerate(loops) for j, i, weight in own]
-    arrows, said = frozenset((r, j, i) for r, _, j, i, _ in found), pictures.least_strength(least)
-    graph = Graph(title, pictures.numbered(machines), len(loops), arrows, step="loop", least=said)
-    return _message_report(graph, found, {"arch": "looped", "n": machines, "least": least})
+    edges = tuple(Edge(r, *edge) for r, own in enumerate(loops) for edge in own)
+    said = pictures.least_strength(least)
+    graph = Graph(title, pictures.numbered(machines), len(loops), edges, step="loop", least=said)
+    return _message_report(graph, {"arch": "looped", "n": machines, "least": least})
 
 
 def _check_own(machines: int | None, model: torch.nn.Module) -> None:
@@ -196,20 +185,10 @@ def _check_share(least: float) -> None:
         raise UsageError(f"least is {least:g}; it must be above 0 and at most 1.")
 
 
-def _message_report(graph: Graph, edges: list[Edge], settings: dict[str, Any], heads: int | None = None) -> Report:
-    """The report of edges among machines; a network's edges name their head."""
+def _message_report(graph: Graph, settings: dict[str, Any]) -> Report:
+    """The report of a graph of messages, from its edges alone."""
     machines = len(graph.names)
-    heard = torch.zeros(graph.rounds, heads or 1, machines, machines, dtype=torch.float64)
-    listed = []
-    for r, h, j, i, weight in edges:
-        heard[r, h, i, j] = weight
-        listed.append(_edge(graph, r, j, i, weight, **({} if heads is None else {"head": h + 1})))
-    return Report(graph, listed, settings, _layers(heard, machines))
-
-
-def _layers(strength: Tensor, n: int) -> list[Likeness | None]:
-    return [likeness(layer, n) for layer in strength]
-
-
-def _edge(graph: Graph, r: int, j: int, i: int, weight: float, **more: float) -> dict[str, Any]:
-    return {"layer": r + 1, **more, "from": graph.names[j], "to": graph.names[i], "weight": weight}
+    heard = torch.zeros(graph.rounds, 1, machines, machines, dtype=torch.float64)
+    for edge in graph.edges:
+        heard[edge.round, 0, edge.receiver, edge.sender] += edge.weight
+    return Report(graph, settings, [likeness(layer, machines) for layer in heard])

@@ -1,6 +1,11 @@
 """posattn explore: what it says of the page it writes."""
 
+import re
+from pathlib import Path
+
 from posattn.explorer import results
+
+PROGRAMS = Path(__file__).parents[2] / "docs" / "examples" / "programs.py"
 
 
 def test_the_page_and_its_results_are_named(pair, posattn_command, tmp_path, monkeypatch):
@@ -20,3 +25,11 @@ def test_a_network_of_the_package_is_shown_alone_or_beside_runs(pair, posattn_co
     code, shown, _ = posattn_command("explore", pair, "--pretrained", "min", "--members", 1)
     assert code == 0 and "4 networks" in shown
     assert posattn_command("explore", "--arch", "looped")[0] == 2
+
+
+def test_a_program_of_ones_own_is_shown_on_as_many_machines_as_asked_for(pair, posattn_command, monkeypatch):
+    monkeypatch.setattr(results, "reportable", lambda store: iter(()))
+    code, _, error = posattn_command("explore", f"{PROGRAMS}:bfs", "--machines", 3, "--out", "page.html")
+    assert (code, error) == (0, "") and re.search(r'"machines":3\b', Path("page.html").read_text())
+    code, _, error = posattn_command("explore", pair, "--machines", 3)
+    assert code == 2 and error == "posattn: machines is 3; it is for programs of your own, FILE.py:NAME, and none is given.\n"

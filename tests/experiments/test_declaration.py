@@ -22,6 +22,7 @@ from posattn.experiments import (
     series,
 )
 from posattn.experiments.ood_study import ood_probability_rows
+from posattn.runs import ROW_COLUMNS
 from posattn.training.recipe import recipe
 
 
@@ -79,6 +80,14 @@ def test_token_tasks_have_columns_and_metrics_of_their_own():
 def test_smaller_sizes_are_never_larger_than_what_was_declared():
     grid = small().source.at("quick")
     assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
+
+
+def test_computed_rows_have_the_columns_of_every_result_and_then_their_own(tmp_path):
+    values = pd.DataFrame([{"metric": "bound", "value": 1.0, "z": 2}, {"metric": "x", "value": 2.0, "task": "sum"}])
+    trial = Experiment("own", "none", "none", Computation(lambda size: values))
+    rows, _ = trial.held("smoke", Store(tmp_path)).read()
+    assert list(rows) == [*ROW_COLUMNS, "z"] and rows["task"].tolist()[1] == "sum" and rows["run"].isna().all()
+    assert (set(rows["experiment"]), set(rows["split"]), set(rows["domain"])) == ({"own"}, {"test"}, {"ood"})
 
 
 def test_rows_are_computed_once_and_damaged_ones_again(tmp_path, engine):

@@ -15,7 +15,7 @@ from torch import nn
 
 from posattn import cli
 from posattn.errors import UsageError
-from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_task
+from posattn.experiments import Engine, RayEngine, Scales, Store, engine_named, ray_engine
 from posattn.model import ModelConfig
 from posattn.network import own_network
 from posattn.run_folder import RunFolder
@@ -149,10 +149,10 @@ def joined(cluster):
         ("ray://head:10001", "address is 'ray://head:10001'; it must be auto, or host:port of a Ray cluster."),
     ],
 )
-def test_a_bad_address_is_one_sentence(store, address, message):
+def test_a_bad_address_is_one_sentence(address, message):
     with pytest.raises(UsageError) as error:
-        RayEngine(address).run([ensemble()], MEASURE, store)
-    assert str(error.value) == message and not store.root.exists()
+        RayEngine(address).check([], "fp32")
+    assert str(error.value) == message
 
 
 def test_bad_settings_are_refused():
@@ -245,7 +245,7 @@ def test_runs_and_rows_are_the_local_engines(joined, store, local):
     assert elsewhere == specs[2:] and not list(store.folder(specs[2]).glob("weights*"))
     assert numbers(store) == local(specs[:2])
     assert load(store.folder(specs[1])).result["seconds"] >= 1000 > load(store.folder(specs[0])).result["seconds"]
-    assert said[0] == "1/2 positional, n = 2: 2 models: 3 epochs of 20 lists"
+    assert said[1] == "1/2 positional, n = 2: 2 models: 3 epochs of 20 lists"
     assert not [path for path in store.root.rglob("*") if path.name.startswith((".", "checkpoint"))]
     # The second time it only measures.
     before, wider = times(store.root.glob("runs/*/*")), Scales((1, 5), samples=30)
@@ -272,11 +272,19 @@ def test_an_error_in_a_task_comes_back_after_the_others_are_done(joined, store):
 
 
 def test_a_node_of_another_version_is_one_sentence(joined, store, monkeypatch):
-    monkeypatch.setattr(ray_task, "code", lambda: "9.9 (of the driver)")
+    monkeypatch.setattr(ray_engine, "code", lambda: "9.9 (of the driver)")
     with pytest.raises(
         UsageError, match=r" has posattn \d.*; every node needs the driver's posattn, which is 9\.9 \(of "
     ):
         RayEngine(joined.address).run([ensemble()], MEASURE, store)
+
+
+def test_a_node_without_the_package_says_so(monkeypatch):
+    work = ray_engine.task_function()
+    monkeypatch.setitem(sys.modules, "posattn.experiments.ray_engine", None)
+    monkeypatch.delattr("posattn.experiments.ray_engine")
+    with pytest.raises(ImportError, match=r" cannot import .*; every node needs the driver's posattn, which is \d"):
+        work(b"", None)
 
 
 def test_a_module_that_the_nodes_lack_is_one_sentence(joined, store, tmp_path, monkeypatch):
@@ -360,8 +368,7 @@ def test_a_worker_lost_too_often_is_one_sentence(joined, store):
 LISTEN = """if True:
     import os, re, sys
     from pathlib import Path
-    from posattn.experiments.ray_engine import _joined
-    from posattn.experiments.ray_task import load_ray
+    from posattn.experiments.ray_engine import _joined, load_ray
 
     def parent(pid):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -440,3 +440,11 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_write(tmp_pa
         path.write_bytes(b"half")
     store.computed("other", lambda: pd.DataFrame({"value": [1.0]}))
     assert not any(path.exists() for path in left) and foreign.exists()
+
+
+def test_a_run_is_known_by_what_determines_its_numbers_and_a_point_by_all_but_the_seed():
+    first, second = small().cells("paper")
+    assert first.key != second.key and first.point == second.point == first.key
+    assert replace(first, label="other", measure=Scales((7,))).key == first.key
+    assert replace(first, recipe=replace(first.recipe, samples=41)).point != first.point
+    assert first.spec("tf32").identity(0, precision=False) == first.key

@@ -76,7 +76,7 @@ def test_a_program_has_rounds_and_its_legend_explains_each_colour():
 @pytest.mark.parametrize("by, least", [("attention", "attention of at least 0.4"), ("effect", "at least 0.4 of the")])
 def test_a_trained_network_has_layers_and_says_which_edges_are_drawn(lively, by, least):
     model = lively(n=3, heads=2, embed=8, width=8)
-    said = words(svg(attention_graph(model.attention(), "lively", 0.4, by)))
+    said = words(svg(attention_graph(model.attention(), "lively", 0.4, by, model.attention())))
     assert said[0] == f"lively: 4 positions, {model.config.layers} layers"
     assert "layer 1" in said and not any("round" in name or "machine" in name for name in said)
     assert any(f"({least}" in name for name in said) and said[-2:] == ["s", "the scratchpad"]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from posattn import UsageError
+from posattn import UsageError, pretrained
 from posattn.compiled_run import save
 from posattn.compiler import compile_program
 from posattn.compiler.pcoc import IDLE
-from posattn.graphs.reports import compiled_report, pretrained_report, report_of, trained_report
+from posattn.graphs.reports import compiled_report, report_of, trained_report
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -33,13 +33,14 @@ def test_of_a_compiled_folder_the_report_has_the_edges_of_the_programs_oracle(na
 
 def test_a_graph_does_not_overlook_what_it_is_asked_for(tmp_path):
     save(compile_program("prefix-min", 4), tmp_path / "own")
-    compiled, trained = partial(report_of, str(tmp_path / "own")), partial(pretrained_report, "sum", samples=2)
+    compiled = partial(report_of, str(tmp_path / "own"))
+    trained = partial(trained_report, pretrained("sum"), "sum", "", samples=2)
     for report, own in ((compiled, 4), (trained, 8)):
         assert report(machines=own).graph.arrows == report().graph.arrows
         with pytest.raises(UsageError, match=rf"^machines is 5; this network is for lists of {own}\.$"):
             report(machines=5)
     with pytest.raises(UsageError, match=r"^by is 'effect'; of a looped network only the attention is known\.$"):
-        pretrained_report("sum", "looped", by="effect")
+        trained_report(pretrained("sum", "looped"), "sum", "", by="effect")
 
 
 def test_a_compiled_scan_is_a_scan_and_a_tree_a_tree():

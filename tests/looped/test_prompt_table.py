@@ -1,4 +1,4 @@
-"""The table network for prompts: exact weights exist, words of a kind are alike to it, it scales with the numbers, it trains."""
+"""The table network for prompts: exact weights exist, words of a kind are alike to it, it scales with numbers, it trains."""
 
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def test_commands_and_python_make_the_same_network():
         (lambda: PromptTableConfig(23, words=2), "words is 2, a field of TableConfig"),
         (lambda: PromptTableConfig(23, arch="looped"), "arch is 'looped'"),
         (lambda: PromptTableConfig(23, width=10**14).build(), "the weights of a network for PromptTableConfig"),
-        (lambda: network_for("mixed-min", arch="table", n=20), "n is 20; prompts whose tokens are 'prompts' have 23 positions."),
+        (lambda: network_for("mixed-min", arch="table", n=20), "n is 20; prompts whose tokens are 'prompts' have 23"),
         (lambda: network_for("mixed-min", arch="table", layout="characters"), "layout is 'characters'; table networks read"),
         (lambda: PromptTableConfig(23).build()(torch.tensor([[1, 2]])), "the input is of torch.int64"),
         (

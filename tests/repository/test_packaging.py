@@ -66,8 +66,8 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "posattn").rglob("*.py")}
     assert modules == {name for name in names if name.endswith(".py")}
-    folders = [ROOT / "posattn" / name for name in ("explorer/page", "experiments/templates")]
-    pages = {str(file.relative_to(ROOT)) for folder in folders for file in folder.iterdir()}
+    patterns = ("explorer/page/*", "experiments/templates/*", "graphs/*.svg")
+    pages = {str(file.relative_to(ROOT)) for pattern in patterns for file in (ROOT / "posattn").glob(pattern)}
     assert len(pages) > 10 and pages <= set(names)
     assert {name.split("/")[0] for name in names} == {"posattn", f"posattn-{PROJECT['version']}.dist-info"}
 

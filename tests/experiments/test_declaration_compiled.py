@@ -8,7 +8,7 @@ import torch
 from trials import grid_changed
 
 from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, declaration, engine, report_on, reproduce
-from posattn.experiments.compiled import compiled_rows
+from posattn.experiments.declaration import compiled_rows
 from posattn.tasks import FIVE_TASKS
 
 RESULTS = Path(__file__).parents[2] / "results" / "store"

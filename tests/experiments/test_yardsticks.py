@@ -1,0 +1,44 @@
+"""Yardsticks: ignoring the query is the mean over all choices of four, a constant scores the variance, both are drawn."""
+
+from itertools import combinations
+
+import pytest
+import torch
+
+import posattn
+from posattn.experiments import EXPERIMENTS
+from posattn.experiments.measures import Scales
+from posattn.experiments.styles import style
+from posattn.experiments.yardsticks import YARDSTICKS, ignoring_query, yardstick_rows
+
+
+@pytest.mark.parametrize("layout", ["elements", "characters"])
+def test_ignoring_the_query_is_the_mean_over_all_queries(layout):
+    """Against brute force: the same prompt with each of the 70 queries it could have."""
+    prompt = (
+        "['Cat2', 3.45, 'Cat+7', 'Cat5', 1.23, 'Cat7', 0.65, 'Cat8', 2.23, 'Cat11', 'Cat-8', 4.10, 'Cat13', 1.10, "
+        "'Cat14', 0.10, 'Cat20', 2.75, 'Find max of Cat5, Cat8, Cat11 and Cat20']"
+    )
+    task, names = posattn.task("mixed-max"), ["Cat2", "Cat5", "Cat7", "Cat8", "Cat11", "Cat13", "Cat14", "Cat20"]
+    asked = [
+        prompt.replace("Cat5, Cat8, Cat11 and Cat20", f"{a}, {b}, {c} and {d}") for a, b, c, d in combinations(names, 4)
+    ]
+    right = torch.stack([task.target(task.encode(each)) for each in asked])
+    torch.testing.assert_close(ignoring_query(task.encode(prompt, layout)), right.mean(dim=0))
+
+
+def test_rows_have_both_yardsticks_at_every_scale():
+    rows = yardstick_rows(("mixed-sum", "mixed-multitask"), (23,), Scales((1, 10), samples=300))
+    mse = rows[rows["metric"] == "mse"].set_index(["series", "task", "scale"])["value"]
+    assert len(mse) == 2 * 2 * 2
+    for name, scale in (("mixed-sum", 1.0), ("mixed-multitask", 10.0)):
+        _, y = posattn.task(name).sample(300, scale=scale, split="test")
+        assert mse["a constant", name, scale] == pytest.approx(y.var(correction=0).item(), rel=1e-4)
+        assert 0 < mse["ignoring the query", name, scale] < mse["a constant", name, scale] / 4
+
+
+def test_figures_on_prompts_draw_them_as_plain_lines():
+    assert EXPERIMENTS["mixed-scale"].source.yardsticks and EXPERIMENTS["mixed-scan"].source.yardsticks
+    labels = ["positional", *YARDSTICKS, "table"]
+    assert all(style(name, labels)[1] == "" for name in YARDSTICKS)
+    assert style("table", labels) == style("table", ["positional", "table"])
