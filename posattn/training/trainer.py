@@ -20,10 +20,9 @@ from posattn.folding import Tensors
 from posattn.network import NetworkConfig, stored_fields
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
-from posattn.training.losses import loss_of
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
-from posattn.training.ways import way_for
+from posattn.training.ways import loss_of, way_for
 from posattn.training.workers import Workers
 
 _TILE = 500  # lists at most: the state of a tile fits a core's cache
@@ -76,18 +75,17 @@ class Trainer:
         members: Sequence[Member],
         device: torch.device,
         workers: Workers,
-        variable_length: bool | Sequence[int] = False,
-        folded: bool | None = None,
+        lengths: Sequence[int] = (),
         precision: str | None = None,
         scale: float = 1.0,
         only: str | None = None,
     ):
-        """``variable_length`` is as for ``train``; ``only`` is a part of the names of the parameters to train."""
+        """``lengths`` are those of the lists, n by default; ``only`` is a part of the names of the parameters to train."""
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
-        self.blocks = self._blocks(lengths_of(variable_length, config.n), scale)
+        self.blocks = self._blocks(lengths or (config.n,), scale)
         self.shuffles_batches = recipe.shuffle_lengths and len(self.blocks) > 1
-        self.way = way_for(config, device, loss_of([member.task for member in members]), precision, folded)
+        self.way = way_for(config, device, loss_of([member.task for member in members]), precision)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)
         self.first_moment = torch.zeros_like(self.parameters.flat)
@@ -273,11 +271,6 @@ class Trainer:
             setattr(self, name, state[name].clone().to(self.device))
         self.epoch, self.batch = state["progress"].tolist()
         self.history[: self.epoch] = state["history"]
-
-
-def lengths_of(variable_length: bool | Sequence[int], n: int) -> Sequence[int]:
-    """The lengths of training lists: n, 1 to n, or those given."""
-    return range(1 if variable_length else n, n + 1) if isinstance(variable_length, bool) else variable_length
 
 
 def units(count: int, device: torch.device) -> list[slice]:
