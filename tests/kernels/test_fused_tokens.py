@@ -10,10 +10,9 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform; the
 
 import posattn
 from posattn.kernels.limits import serves
-from posattn.training.losses import loss_of
 from posattn.training.parameters import Parameters
 from posattn.training.suitability import network_for
-from posattn.training.ways import Fused
+from posattn.training.ways import Fused, loss_of
 
 CPU = torch.device("cpu")
 
