@@ -16,8 +16,7 @@ from torch import Tensor
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import layers, queries, words
-from posattn.kernels.limits import ROWS
-from posattn.kernels.shapes import narrowed, padded, short, turns, widened
+from posattn.kernels.shapes import ROWS, narrowed, padded, short, turns, widened
 from posattn.model import ModelConfig
 
 _WARPS = 4

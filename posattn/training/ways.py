@@ -27,7 +27,7 @@ from torch.func import functional_call, vmap
 from posattn.errors import UsageError
 from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
 from posattn.folding.queries_and_keys import keeps_queries_apart
-from posattn.kernels.limits import folds_rows, serves
+from posattn.kernels.shapes import folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
 from posattn.model import ModelConfig, Transformer, input_features, positions_of

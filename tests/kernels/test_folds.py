@@ -12,7 +12,7 @@ if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 from posattn.kernels.folds import RowsFold
-from posattn.kernels.limits import folds_rows
+from posattn.kernels.shapes import folds_rows
 from posattn.training.parameters import Parameters
 
 MEMBERS = slice(1, 3)  # of three
