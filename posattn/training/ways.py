@@ -101,12 +101,12 @@ class Plain:
         named = {name: value.clone() for name, value in parameters.named(members).items()}
         sharpened = self.config.sharpened
         if factor is None or sharpened is None:
-            return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+            return Prepared(named, lambda found: parameters.flatten(found, parameters.by_name))
         grown = factor
 
         def adjoint(found: list[Tensor]) -> Tensor:
             own = [value * grown if name == sharpened else value for name, value in zip(named, found, strict=True)]
-            return parameters.flatten(own, stacked=False)
+            return parameters.flatten(own, parameters.by_name)
 
         return Prepared(named | {sharpened: named[sharpened] * factor}, adjoint)
 
@@ -147,11 +147,10 @@ class Folded(Plain):
     skeleton: Transformer
 
     def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
-        stacked = parameters.stacked(members)
-        fold, adjoint = self.fold(
-            {name: value.clone(memory_format=torch.contiguous_format) for name, value in stacked.items()}, length
-        )
-        return Prepared(fold.folded, lambda found: parameters.flatten(adjoint(found), stacked=True))
+        views = parameters.by_layer(parameters.flat[members])
+        stacked = {name: value.clone(memory_format=torch.contiguous_format) for name, value in views.items()}
+        fold, adjoint = self.fold(stacked, length)
+        return Prepared(fold.folded, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
 
     def fold(self, stacked: Tensors, length: int) -> tuple[Fold, Callable[[list[Tensor]], list[Tensor]]]:
         """The fold of stacked parameters, and its adjoint from a list of gradients to another."""
