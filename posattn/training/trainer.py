@@ -248,11 +248,15 @@ class Trainer:
             setattr(self, name, getattr(self, name)[chosen])
         self.history = self.history[..., chosen.cpu()]
 
+    def tensors(self) -> Tensors:
+        """What a step changes."""
+        return {name: getattr(self, name) for name in self._TENSORS} | {"parameters": self.parameters.flat}
+
     def state_dict(self) -> Tensors:
         """All that training changes. The shuffles and data are functions of the seed and the epoch."""
-        state = {name: getattr(self, name).cpu() for name in self._TENSORS}
-        state |= {"parameters": self.parameters.flat.cpu(), "history": self.history[: self.epoch].clone()}
-        return state | {"progress": torch.tensor([self.epoch, self.batch])}
+        state = {name: value.cpu() for name, value in self.tensors().items()}
+        place = torch.tensor([self.epoch, self.batch])
+        return state | {"history": self.history[: self.epoch].clone(), "progress": place}
 
     def fits(self, state: Tensors) -> bool:
         """Whether a checkpoint's tensors have the names, shapes and types of this trainer's state, and of the seconds spent."""
