@@ -362,9 +362,11 @@ class RowsFold:
         self.rows, self.p, self.config, self.sizes = rows, p, config, _sizes(starts, config, rows.shape[1], len(p))
         members, n, width, d_in, inner = len(rows), len(p), config.width, config.input_dim, config.layers - 1
         shapes = {  # in the order in which ``fold_layers`` takes them
-            "U.first": (members, d_in, 3, width), "U": (inner, members, width, 3, width), "c": (inner + 1, members, 1, width),
-            "A": (inner + 1, members, 2, n, n), "M.first": (members, d_in, 2, d_in), "M": (inner, members, width, 2, width),
-            "m.first": (members, 2, d_in), "m": (inner, members, 2, width), "w": (members, width, 1), "b": (members, 1, 1),
+            "U.first": (members, d_in, 3, width), "U": (inner, members, width, 3, width),
+            "c": (config.layers, members, 1, width), "A": (config.layers, members, 2, n, n),
+            "M.first": (members, d_in, 2, d_in), "M": (inner, members, width, 2, width),
+            "m.first": (members, 2, d_in), "m": (inner, members, 2, width),
+            "w": (members, width, 1), "b": (members, 1, 1),
         }  # fmt: skip
         absent = {"M.first", "M", "m.first", "m"} if config.design.attends == "position" else {"A"}
         absent |= set() if config.bias else {"c", "m.first", "m", "b"}
@@ -390,24 +392,15 @@ class RowsFold:
 def _sizes(starts: Mapping[str, int], config: ModelConfig, size: int, n: int) -> dict[str, Any]:
     """What the kernels are compiled for."""
     body, decoder = starts["layers.0.attention.W_Q.weight"], starts["decoder.weight"]
-    names = {"W_Q": "attention.W_Q", "W_K": "attention.W_K", "W_V": "attention.W_V", "W_O": "attention.W_O"}
-    names |= {"W_1": "W_1", "W_2": "W_2"}
-    places = {short: starts[f"layers.0.{name}.weight"] - body for short, name in names.items()}
+    names = ("attention.W_Q", "attention.W_K", "attention.W_V", "attention.W_O", "W_1", "W_2")
+    places = {name.removeprefix("attention."): starts[f"layers.0.{name}.weight"] - body for name in names}
     places |= {"P": size, "BODY": body, "LAYER": (decoder - body) // config.layers, "DECODER": decoder}
     tiles = {"NP": n, "D": max(config.input_dim, config.width), "K": config.d_k, "F": config.encoding_dim}
     return {
         **places,
         **{name: padded(wide) for name, wide in tiles.items()},
-        "N": n,
-        "D_IN": config.input_dim,
-        "E": config.embed,
-        "W": config.width,
-        "D_K": config.d_k,
-        "D_P": config.encoding_dim,
-        "LAYERS": config.layers,
-        "BIAS": config.bias,
-        "POSITIONAL": config.design.attends == "position",
-        "scale": 1 / math.sqrt(config.d_k),
-        "num_warps": _WARPS,
-        "num_stages": 1,
-    }
+        "N": n, "D_IN": config.input_dim, "E": config.embed, "W": config.width, "D_K": config.d_k,
+        "D_P": config.encoding_dim, "LAYERS": config.layers, "BIAS": config.bias,
+        "POSITIONAL": config.design.attends == "position", "scale": 1 / math.sqrt(config.d_k),
+        "num_warps": _WARPS, "num_stages": 1,
+    }  # fmt: skip

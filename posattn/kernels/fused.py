@@ -93,8 +93,10 @@ def _summed(parts: Tensors, n: int) -> Tensors:
 
 
 class _Step:
-    """What one step of an ensemble gives the kernels. ``x`` are lists of numbers, or the first states of sequences of tokens,
-    (M, b, N, D): the first layer then reads them from memory, as other layers read theirs."""
+    """What one step of an ensemble gives the kernels.
+
+    ``x`` are lists of numbers, or first states (M, b, N, D) of sequences, which the first layer reads as others do.
+    """
 
     def __init__(self, folded: Tensors, x: Tensor, config: ModelConfig, precision: str, programs: int | None = None):
         self.narrow, self.config = config, replace(config, width=padded(config.width))
@@ -179,31 +181,14 @@ class _Step:
             h = new(*sides, self.n, config.width, dtype=self.kind)
             pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
             layers.layer_forward[grid](
-                x_pointer=self.x,
-                encoding_pointer=self.encoding,
-                s_pointer=states[-1],
-                c_pointer=self._of_layer("c", index),
-                pairs_pointer=pairs[-1],
-                h_pointer=h,
-                w_pointer=self.w,
-                b_pointer=self.folded.get("b", self.none),
-                y_pointer=self.y,
-                error_pointer=error,
-                loss_pointer=loss,
-                dw_pointer=dw,
-                db_pointer=db,
-                x_stride=self.x.stride(0),
-                y_stride=self.y.stride(0),
-                lists=self.lists,
-                BIAS=self.bias,
-                POSITIONAL=self.positional,
-                CAUSAL=config.causal,
-                FIRST=first,
-                LAST=last,
+                x_pointer=self.x, x_stride=self.x.stride(0), encoding_pointer=self.encoding, lists=self.lists,
+                s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
+                w_pointer=self.w, b_pointer=self.folded.get("b", self.none), y_pointer=self.y,
+                y_stride=self.y.stride(0), error_pointer=error, loss_pointer=loss, dw_pointer=dw, db_pointer=db,
+                BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
                 **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
-                **self._width_in(index),
-                **sizes,
-            )
+                **self._width_in(index), **sizes,
+            )  # fmt: skip
             states.append(h)
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
@@ -282,7 +267,7 @@ def loss_and_gradients_of_letters(
 
 
 class _TokenStep(_Step):
-    """A step from the first states of sequences. The answers are read off the last state, not by the kernel of the layer."""
+    """A step from the first states of sequences. Answers are read off the last state, outside the layers' kernels."""
 
     def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:
         """``read`` goes from the last state to the loss, dz of the last layer, and the gradients of w and b."""

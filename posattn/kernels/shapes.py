@@ -1,7 +1,7 @@
 """Which networks the kernels serve; from the folded tensors to the shapes that they read, and back for their gradients.
 
 Matrix units take powers of two from 16 on, so hidden layers are padded with units whose weights are zero, and queries and
-keys that do not multiply out come in padded halves. Nothing here imports Triton, so that others can ask where there is none.
+keys that do not multiply out come in padded halves. Nothing here imports Triton: others ask where there is none.
 """
 
 from functools import cache
@@ -61,15 +61,8 @@ def short(x: Float[Tensor, "*any"], precision: str) -> Float[Tensor, "*any"]:
     return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32) if precision == "tf32" else x
 
 
-_HIDDEN = {  # axes of hidden units
-    "U.first": (-1,),
-    "U": (-3, -1),
-    "c": (-1,),
-    "M": (-3, -1),
-    "m": (-1,),
-    "QK": (-3,),
-    "w": (-2,),
-}
+# Axes of hidden units.
+_HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "QK": (-3,), "w": (-2,)}
 _HALVED = ("QK.first", "QK", "B")  # what the kernels of queries and keys read in halves
 
 
@@ -87,11 +80,10 @@ def widened(folded: Tensors, width: int, precision: str) -> Tensors:
 
 def narrowed(gradients: Tensors, config: ModelConfig) -> Tensors:
     """The gradients of the configuration's hidden units, from those of what ``widened`` gives."""
-    width = config.width
     narrow = gradients | {name: _joined(gradients[name], config.d_k) for name in _HALVED if name in gradients}
     for name in _HIDDEN.keys() & gradients.keys():
         for axis in _HIDDEN[name]:
-            narrow[name] = narrow[name].narrow(axis, 0, width)
+            narrow[name] = narrow[name].narrow(axis, 0, config.width)
     return narrow
 
 

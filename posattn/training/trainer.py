@@ -80,7 +80,7 @@ class Trainer:
         scale: float = 1.0,
         only: str | None = None,
     ):
-        """``lengths`` are those of the lists, n by default; ``only`` is a part of the names of the parameters to train."""
+        """``lengths`` are those of the lists, by default n; ``only`` is a part of the names of what is trained."""
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
         self.blocks = self._blocks(lengths or (config.n,), scale)

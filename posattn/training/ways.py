@@ -247,7 +247,8 @@ class Fused(Folded):
             return fused.loss_and_gradients(folded, x, y, self._input(length)[1], config, precision)
         x, mean = self.relative(x)
         if length not in self._tables:
-            self._tables[length] = words.table_of(self.features(words.every_word(config, length, self.device)), precision)
+            every = self.features(words.every_word(config, length, self.device))
+            self._tables[length] = words.table_of(every, precision)
         states = words.first_states(x, self._tables[length], config, precision)
         if not config.vocabulary.numbers:
             assert self.loss is cross_entropy
