@@ -52,9 +52,11 @@ def looped_forward(
     for loop in family.loops(n):
         places = _places(config.family, n, loop, x.device)
         a, m = split_weights(places.classes.to(table.dtype) @ table, places.inside)
+        # Before U_0: the order in which the state is used decides the last bits of its gradient.
+        attended = _attended(a, state, family, loop, places)
         new = torch.bmm(state, maps.u[:, 0])
-        for attended, u in zip(_attended(a, state, family, loop, places), maps.u[:, 1:].unbind(1), strict=True):
-            new = torch.baddbmm(new, attended, u)
+        for part, u in zip(attended, maps.u[:, 1:].unbind(1), strict=True):
+            new = torch.baddbmm(new, part, u)
         new = new.relu()
         for linear in maps.between:  # the rest of Φ
             new = torch.bmm(new, linear).relu()
