@@ -34,7 +34,7 @@ CASES = (("fp16", 50), ("fp16", 100), ("tf32", 50), ("fp32", 50))
 def check() -> None:
     """Errors of the kernels' loss and gradients against autograd in float64, relative, the worst of all tensors."""
     from posattn.kernels import fused  # needs Triton, which comes with PyTorch for GPUs
-    from posattn.kernels.limits import serves
+    from posattn.kernels.shapes import serves
 
     print(f"{'kernels against float64 autograd':40}{'loss':>12}{'gradients':>12}")
     for arch in (name for name in posattn.ARCHITECTURES if serves(ModelConfig(8, name), "fp16")):

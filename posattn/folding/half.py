@@ -11,7 +11,7 @@ Letters as in posattn.folding.fold: M members, L layers, b lists, N positions, H
 """
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
@@ -26,7 +26,6 @@ from posattn.model import ModelConfig
 
 HALF = torch.float16
 Heads = tuple[Tensor, ...]  # U_h (M, d, w) of every head
-Attend = Callable[[Tensors, Tensor, int, Heads, bool], Tensor]
 
 
 def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Float[Tensor, "M b 1"]:
@@ -34,7 +33,6 @@ def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config:
     positional = config.design.attends == "position"
     # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
     s = (features.transpose(1, 2) if positional else features).to(HALF)
-    attend: Attend = _positional if positional else partial(_self_attention, causal=config.causal)
     constants = folded["c"].unbind() if config.bias else [None] * config.layers
     for layer, (u, c) in enumerate(zip(by_layer(folded, "U"), constants, strict=True)):
         only = layer == config.layers - 1
@@ -42,15 +40,19 @@ def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config:
         z = _mapped(own, u[0])
         if c is not None:
             z = z + c[:, :, None].to(HALF)
-        s = torch.relu(z + attend(folded, s, layer, u[1:], only))
-    out = _product(s.flatten(1, 2), folded["w"], torch.float32)  # (M, b, 1): one position is left
+        if positional:
+            attended = _positional(folded, s, layer, u[1:], only)
+        else:
+            attended = _self_attention(folded, s, layer, u[1:], only, config.causal)
+        s = torch.relu(z + attended)
+    out = _product(s.flatten(1, 2), folded["w"], 1, torch.float32)  # (M, b, 1): one position is left
     return out + folded["b"] if "b" in folded else out
 
 
 def _positional(folded: Tensors, s: Float[Tensor, "M N b d"], layer: int, u: Heads, only: bool) -> Tensor:
     """Σ_h A_h s U_h."""
     a = folded["A"][layer][..., -1:, :] if only else folded["A"][layer]
-    mixed = [_mix(own, s.flatten(2)).unflatten(2, s.shape[2:]) for own in a.unbind(dim=1)]
+    mixed = [_product(own, s.flatten(2), 0, HALF).unflatten(2, s.shape[2:]) for own in a.unbind(dim=1)]
     return reduce(add, map(_mapped, mixed, u))
 
 
@@ -80,7 +82,7 @@ def _attention(
 
 
 def _mapped(x: Float[Tensor, "M p q d"], matrix: Float[Tensor, "M d e"]) -> Float[Tensor, "M p q e"]:
-    return _product(x.flatten(1, 2), matrix, HALF).unflatten(1, x.shape[1:3])
+    return _product(x.flatten(1, 2), matrix, 1, HALF).unflatten(1, x.shape[1:3])
 
 
 def _sum(x: Tensor, y: Tensor) -> Tensor:
@@ -90,36 +92,20 @@ def _sum(x: Tensor, y: Tensor) -> Tensor:
     return torch.bmm(x.float(), y.float())
 
 
-class _Mapped(torch.autograd.Function):
-    """States times weights. The gradient of the weights, a sum over all states, is float32."""
+class _Product(torch.autograd.Function):
+    """x y in a ``dtype``. Factor number ``weights`` is weights: its gradient, a sum over all states, is float32."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
-        w = w.to(HALF)
-        ctx.save_for_backward(x, w)
-        return torch.bmm(x, w) if dtype == HALF else _sum(x, w)
+    def forward(ctx: Any, x: Tensor, y: Tensor, weights: int, dtype: torch.dtype) -> Tensor:
+        x, y = x.to(HALF), y.to(HALF)
+        ctx.save_for_backward(x, y)
+        ctx.products = (torch.bmm, _sum) if weights else (_sum, torch.bmm)
+        return torch.bmm(x, y) if dtype == HALF else _sum(x, y)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        x, w = ctx.saved_tensors
-        gradient = gradient.to(HALF)
-        return torch.bmm(gradient, w.mT), _sum(x.mT, gradient), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (x, y), (for_x, for_y), gradient = ctx.saved_tensors, ctx.products, gradient.to(HALF)
+        return for_x(gradient, y.mT), for_y(x.mT, gradient), None, None
 
 
-class _Mixed(torch.autograd.Function):
-    """Attention weights times states, with a float32 gradient of the former."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, s: Tensor) -> Tensor:
-        a = a.to(HALF)
-        ctx.save_for_backward(a, s)
-        return torch.bmm(a, s)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        a, s = ctx.saved_tensors
-        return _sum(gradient, s.mT), torch.bmm(a.mT, gradient)
-
-
-_product: Callable[[Tensor, Tensor, torch.dtype], Tensor] = _Mapped.apply
-_mix: Callable[[Tensor, Tensor], Tensor] = _Mixed.apply
+_product: Callable[[Tensor, Tensor, int, torch.dtype], Tensor] = _Product.apply

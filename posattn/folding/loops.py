@@ -52,7 +52,14 @@ def looped_forward(
     for loop in family.loops(n):
         places = _places(config.family, n, loop, x.device)
         a, m = split_weights(places.classes.to(table.dtype) @ table, places.inside)
-        new = _advance(maps, state, _attended(a, state, family, loop, places))
+        # Before U_0: the order in which the state is used decides the last bits of its gradient.
+        attended = _attended(a, state, family, loop, places)
+        new = torch.bmm(state, maps.u[:, 0])
+        for part, u in zip(attended, maps.u[:, 1:].unbind(1), strict=True):
+            new = torch.baddbmm(new, part, u)
+        new = new.relu()
+        for linear in maps.between:  # the rest of Φ
+            new = torch.bmm(new, linear).relu()
         if config.stay:
             old, there = (each.unflatten(1, (n, b)) for each in (state, new))
             new = torch.lerp(old, there, m[..., None, None]).flatten(1, 2)
@@ -78,17 +85,6 @@ def fold(named: Mapping[str, Tensor], heads: int) -> Maps:
     else:
         u = pad(u, (0, aside))
     return Maps(u, between, pad(basis @ named["decoder.weight"].mT, (0, 0, 0, below)))
-
-
-def _advance(maps: Maps, state: Float[Tensor, "M nb D"], attended: list[Tensor]) -> Float[Tensor, "M nb D"]:
-    """relu([h, g] U_0 + Σ_h A_h [h, g] U_h), and the rest of Φ."""
-    new = torch.bmm(state, maps.u[:, 0])
-    for part, u in zip(attended, maps.u[:, 1:].unbind(1), strict=True):
-        new = torch.baddbmm(new, part, u)
-    new = new.relu()
-    for linear in maps.between:
-        new = torch.bmm(new, linear).relu()
-    return new
 
 
 class _Places(NamedTuple):

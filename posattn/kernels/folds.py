@@ -361,22 +361,17 @@ class RowsFold:
         assert rows.is_contiguous() and p.is_contiguous()
         self.rows, self.p, self.config, self.sizes = rows, p, config, _sizes(starts, config, rows.shape[1], len(p))
         members, n, width, d_in, inner = len(rows), len(p), config.width, config.input_dim, config.layers - 1
-        positional, new = config.design.attends == "position", rows.new_empty
-        self.folded: Tensors = {"U.first": new(members, d_in, 3, width), "U": new(inner, members, width, 3, width)}
-        if config.bias:
-            self.folded["c"] = new(config.layers, members, 1, width)
-        if positional:
-            self.folded["A"] = new(config.layers, members, 2, n, n)
-        else:
-            for end, lead, size in ((".first", (members,), d_in), ("", (inner, members), width)):
-                self.folded[f"M{end}"] = new(*lead, size, 2, size)
-                if config.bias:
-                    self.folded[f"m{end}"] = new(*lead, 2, size)
-        self.folded["w"] = new(members, width, 1)
-        if config.bias:
-            self.folded["b"] = new(members, 1, 1)
-        names = ("U.first", "U", "c", "A", "M.first", "M", "m.first", "m", "w", "b")
-        fold_layers[(config.layers, members)](rows, p, *self._pointers(self.folded, names), **self.sizes)
+        shapes = {  # in the order in which ``fold_layers`` takes them
+            "U.first": (members, d_in, 3, width), "U": (inner, members, width, 3, width),
+            "c": (config.layers, members, 1, width), "A": (config.layers, members, 2, n, n),
+            "M.first": (members, d_in, 2, d_in), "M": (inner, members, width, 2, width),
+            "m.first": (members, 2, d_in), "m": (inner, members, 2, width),
+            "w": (members, width, 1), "b": (members, 1, 1),
+        }  # fmt: skip
+        absent = {"M.first", "M", "m.first", "m"} if config.design.attends == "position" else {"A"}
+        absent |= set() if config.bias else {"c", "m.first", "m", "b"}
+        self.folded: Tensors = {name: rows.new_empty(shape) for name, shape in shapes.items() if name not in absent}
+        fold_layers[(config.layers, members)](rows, p, *self._pointers(self.folded, tuple(shapes)), **self.sizes)
 
     def adjoint(self, gradients: Tensors) -> tuple[Float[Tensor, "M P"], Float[Tensor, " M"]]:
         """The gradient of every parameter, and its norm, from the gradients of the folded tensors."""
@@ -397,24 +392,15 @@ class RowsFold:
 def _sizes(starts: Mapping[str, int], config: ModelConfig, size: int, n: int) -> dict[str, Any]:
     """What the kernels are compiled for."""
     body, decoder = starts["layers.0.attention.W_Q.weight"], starts["decoder.weight"]
-    names = {"W_Q": "attention.W_Q", "W_K": "attention.W_K", "W_V": "attention.W_V", "W_O": "attention.W_O"}
-    names |= {"W_1": "W_1", "W_2": "W_2"}
-    places = {short: starts[f"layers.0.{name}.weight"] - body for short, name in names.items()}
+    names = ("attention.W_Q", "attention.W_K", "attention.W_V", "attention.W_O", "W_1", "W_2")
+    places = {name.removeprefix("attention."): starts[f"layers.0.{name}.weight"] - body for name in names}
     places |= {"P": size, "BODY": body, "LAYER": (decoder - body) // config.layers, "DECODER": decoder}
     tiles = {"NP": n, "D": max(config.input_dim, config.width), "K": config.d_k, "F": config.encoding_dim}
     return {
         **places,
         **{name: padded(wide) for name, wide in tiles.items()},
-        "N": n,
-        "D_IN": config.input_dim,
-        "E": config.embed,
-        "W": config.width,
-        "D_K": config.d_k,
-        "D_P": config.encoding_dim,
-        "LAYERS": config.layers,
-        "BIAS": config.bias,
-        "POSITIONAL": config.design.attends == "position",
-        "scale": 1 / math.sqrt(config.d_k),
-        "num_warps": _WARPS,
-        "num_stages": 1,
-    }
+        "N": n, "D_IN": config.input_dim, "E": config.embed, "W": config.width, "D_K": config.d_k,
+        "D_P": config.encoding_dim, "LAYERS": config.layers, "BIAS": config.bias,
+        "POSITIONAL": config.design.attends == "position", "scale": 1 / math.sqrt(config.d_k),
+        "num_warps": _WARPS, "num_stages": 1,
+    }  # fmt: skip

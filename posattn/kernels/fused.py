@@ -16,8 +16,7 @@ from torch import Tensor
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import layers, queries, words
-from posattn.kernels.limits import ROWS
-from posattn.kernels.shapes import narrowed, padded, short, turns, widened
+from posattn.kernels.shapes import ROWS, narrowed, padded, short, turns, widened
 from posattn.model import ModelConfig
 
 _WARPS = 4
@@ -60,10 +59,16 @@ def loss_and_gradients(
     The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
     as many as an H200 runs at once.
     """
-    wide = replace(config, width=padded(config.width))
-    folded = widened(folded, wide.width, precision)
-    loss, parts = _Step(folded, x, y, encoding, wide, precision, programs).run()
-    return loss, narrowed(_summed(parts, x.shape[-1] + 1), config)
+    step = _Step(folded, _by_rows(x), config, precision, programs)
+    step.y, step.encoding = _by_rows(y), encoding.contiguous()
+    states, pairs, errors, parts = step.forward()
+    parts |= step.backward(states, pairs, errors, states[-1])
+    return step.loss, narrowed(_summed(parts, step.n), config)
+
+
+def _by_rows(x: Tensor) -> Tensor:
+    """x, or a copy if a member's lists do not follow one another in memory."""
+    return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
 def _summed(parts: Tensors, n: int) -> Tensors:
@@ -88,28 +93,21 @@ def _summed(parts: Tensors, n: int) -> Tensors:
 
 
 class _Step:
-    def __init__(
-        self,
-        folded: Tensors,
-        x: Tensor,
-        y: Tensor,
-        encoding: Tensor,
-        config: ModelConfig,
-        precision: str,
-        programs: int | None,
-    ):
-        self.folded, self.config, self.precision, self.programs = folded, config, precision, programs
-        self.x, self.y = (
-            value if value.stride()[1:] == (value.shape[2], 1) else value.contiguous() for value in (x, y)
-        )
-        self.encoding = encoding.contiguous()
-        self.members, self.lists, k = x.shape
-        self.n, self.d_in = k + 1, config.input_dim
-        self.lists_of_numbers = True
-        self.none = folded["w"]  # stands for what the architecture lacks
+    """What one step of an ensemble gives the kernels.
+
+    ``x`` are lists of numbers, or first states (M, b, N, D) of sequences, which the first layer reads as others do.
+    """
+
+    def __init__(self, folded: Tensors, x: Tensor, config: ModelConfig, precision: str, programs: int | None = None):
+        self.narrow, self.config = config, replace(config, width=padded(config.width))
+        self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, programs
+        self.lists_of_numbers = x.ndim == 3  # in which no scratchpad stands yet
+        self.n = x.shape[2] + 1 if self.lists_of_numbers else x.shape[2]
+        self.x, self.members, self.lists = x, x.shape[0], x.shape[1]
+        self.d_in, self.kind = config.input_dim, torch.float16 if precision == "fp16" else torch.float32
+        self.w = self.none = self.folded["w"].contiguous()  # ``none`` stands for what the architecture lacks
+        self.y = self.encoding = self.none
         self._set_attention()
-        self.kind = torch.float16 if precision == "fp16" else torch.float32
-        self.w = folded["w"].contiguous()
 
     def _set_attention(self) -> None:
         """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
@@ -129,10 +127,6 @@ class _Step:
             rows = self.folded["B"].shape[2] if "B" in self.folded else 0
             self.form = {"K": half, "TABLE": rows, "ROTARY": rotary}
             self.turns = turns(self.n, config, self.none.device, self.precision) if rotary else self.none
-
-    def run(self) -> tuple[Tensor, Tensors]:
-        states, pairs, errors, read = self._forward()
-        return self.loss, read | self._backward(states, pairs, errors, states[-1])
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
@@ -174,7 +168,7 @@ class _Step:
 
     # --- forward and back --------------------------------------------------------------------------------------------------
 
-    def _forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
+    def forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
         """The states before every layer and after the last, the attention weights, the errors, and the readout's parts."""
         config, sides = self.config, (self.members, self.lists)
         grid, parts, sizes = self._launch("forward")
@@ -187,31 +181,14 @@ class _Step:
             h = new(*sides, self.n, config.width, dtype=self.kind)
             pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
             layers.layer_forward[grid](
-                x_pointer=self.x,
-                encoding_pointer=self.encoding,
-                s_pointer=states[-1],
-                c_pointer=self._of_layer("c", index),
-                pairs_pointer=pairs[-1],
-                h_pointer=h,
-                w_pointer=self.w,
-                b_pointer=self.folded.get("b", self.none),
-                y_pointer=self.y,
-                error_pointer=error,
-                loss_pointer=loss,
-                dw_pointer=dw,
-                db_pointer=db,
-                x_stride=self.x.stride(0),
-                y_stride=self.y.stride(0),
-                lists=self.lists,
-                BIAS=self.bias,
-                POSITIONAL=self.positional,
-                CAUSAL=config.causal,
-                FIRST=first,
-                LAST=last,
+                x_pointer=self.x, x_stride=self.x.stride(0), encoding_pointer=self.encoding, lists=self.lists,
+                s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
+                w_pointer=self.w, b_pointer=self.folded.get("b", self.none), y_pointer=self.y,
+                y_stride=self.y.stride(0), error_pointer=error, loss_pointer=loss, dw_pointer=dw, db_pointer=db,
+                BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
                 **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
-                **self._width_in(index),
-                **sizes,
-            )
+                **self._width_in(index), **sizes,
+            )  # fmt: skip
             states.append(h)
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
@@ -220,7 +197,7 @@ class _Step:
         """Whether a layer reads lists of numbers, and whether it goes on to errors."""
         return self.lists_of_numbers and index == 0, self.lists_of_numbers and index == self.config.layers - 1
 
-    def _backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
+    def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
         state_grid, _, state_sizes = self._launch("state")
         weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
@@ -232,23 +209,10 @@ class _Step:
         for index in reversed(range(self.config.layers)):
             first, s = index == 0, states[index]
             reads_lists, last = self._ends(index)
-            given = {
-                "s_pointer": s,
-                "dz_pointer": dz,
-                "h_pointer": states[-1],
-                "error_pointer": error,
-                "loss_pointer": self.loss,
-                "w_pointer": self.w,
-                "lists": self.lists,
-                "LAST": last,
-            }
-            inputs: dict[str, Any] = {
-                "x_pointer": self.x,
-                "encoding_pointer": self.encoding,
-                "x_stride": self.x.stride(0),
-                "FIRST": reads_lists,
-            }
-            inputs |= {"BIAS": self.bias} | self._width_in(index)
+            given: dict[str, Any] = {"s_pointer": s, "dz_pointer": dz, "h_pointer": states[-1], "error_pointer": error}
+            given |= {"loss_pointer": self.loss, "w_pointer": self.w, "lists": self.lists, "LAST": last}
+            inputs: dict[str, Any] = {"x_pointer": self.x, "encoding_pointer": self.encoding}
+            inputs |= {"x_stride": self.x.stride(0), "FIRST": reads_lists, "BIAS": self.bias} | self._width_in(index)
             summed = {"du_pointer": part("U"), "dc_pointer": part("c")}
             before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
@@ -303,21 +267,13 @@ def loss_and_gradients_of_letters(
 
 
 class _TokenStep(_Step):
-    def __init__(self, folded: Tensors, states: Tensor, config: ModelConfig, precision: str):
-        self.narrow, self.config = config, replace(config, width=padded(config.width))
-        self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, None
-        self.members, self.lists, self.n, _ = states.shape
-        self.d_in, self.kind, self.lists_of_numbers = config.input_dim, states.dtype, False
-        self.w = self.none = self.folded["w"].contiguous()
-        self._set_attention()
-        self.x = states  # the first layer reads features as others read states: from memory
-        self.y = self.encoding = self.none
+    """A step from the first states of sequences. Answers are read off the last state, outside the layers' kernels."""
 
     def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:
         """``read`` goes from the last state to the loss, dz of the last layer, and the gradients of w and b."""
-        states, pairs, errors, _ = self._forward()
+        states, pairs, errors, _ = self.forward()
         loss, dz, found = read(states[-1])
-        gradients = _summed(self._backward(states, pairs, errors, dz), self.n) | found
+        gradients = _summed(self.backward(states, pairs, errors, dz), self.n) | found
         return loss, narrowed(gradients, self.narrow)
 
     def answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
@@ -338,7 +294,7 @@ class _TokenStep(_Step):
         rows, (_, width, count) = self.lists * self.n, self.w.shape
         tiles = math.ceil(rows / ROWS)
         each = math.ceil(tiles / max(1, _MULTIPROCESSORS * _READERS // self.members))
-        parts, y = math.ceil(tiles / each), y if y.stride()[1:] == (y.shape[2], 1) else y.contiguous()
+        parts, y = math.ceil(tiles / each), _by_rows(y)
         new, dz = self.w.new_empty, torch.empty_like(h)
         summed = new(2, self.members, parts)
         dw, db = new(self.members, parts, width, count), new(self.members, parts, 1, count)

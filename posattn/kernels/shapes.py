@@ -1,7 +1,7 @@
-"""From the folded tensors to the shapes that the kernels read, and back for their gradients.
+"""Which networks the kernels serve; from the folded tensors to the shapes that they read, and back for their gradients.
 
 Matrix units take powers of two from 16 on, so hidden layers are padded with units whose weights are zero, and queries and
-keys that do not multiply out come in padded halves.
+keys that do not multiply out come in padded halves. Nothing here imports Triton: others ask where there is none.
 """
 
 from functools import cache
@@ -13,9 +13,34 @@ from torch import Tensor
 
 from posattn.encodings import rotate
 from posattn.folding import Tensors
+from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig, positions_of
 
+ROWS = 64  # per tile, which holds as many whole lists as fit
 _NARROWEST = 16  # rows and columns that tl.dot needs
+
+
+def serves(config: ModelConfig, precision: str) -> bool:
+    """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
+
+    In full float32 the matrices of self-attention do not fit on chip, so there and for tokens PyTorch computes. Queries and
+    keys that do not multiply out may have up to 64 entries.
+    """
+    positional = config.attends == "position" and config.reads == "none"
+    return (
+        (precision in ("fp16", "tf32") or (precision == "fp32" and positional))
+        and config.heads == 2
+        and config.positions <= ROWS
+        and config.width <= 64
+        and config.input_dim <= 64
+        and (config.d_k <= 64 or not keeps_queries_apart(config))
+    )
+
+
+def folds_rows(config: ModelConfig) -> bool:
+    """Whether the kernels of ``folds`` make the products, too."""
+    sizes = config.embed in (32, 64) and config.width in (16, 32, 64) and config.d_k <= 64 and config.encoding_dim <= 64
+    return sizes and not config.causal and not keeps_queries_apart(config)
 
 
 def padded(width: int) -> int:
@@ -36,15 +61,8 @@ def short(x: Float[Tensor, "*any"], precision: str) -> Float[Tensor, "*any"]:
     return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32) if precision == "tf32" else x
 
 
-_HIDDEN = {  # axes of hidden units
-    "U.first": (-1,),
-    "U": (-3, -1),
-    "c": (-1,),
-    "M": (-3, -1),
-    "m": (-1,),
-    "QK": (-3,),
-    "w": (-2,),
-}
+# Axes of hidden units.
+_HIDDEN = {"U.first": (-1,), "U": (-3, -1), "c": (-1,), "M": (-3, -1), "m": (-1,), "QK": (-3,), "w": (-2,)}
 _HALVED = ("QK.first", "QK", "B")  # what the kernels of queries and keys read in halves
 
 
@@ -62,11 +80,10 @@ def widened(folded: Tensors, width: int, precision: str) -> Tensors:
 
 def narrowed(gradients: Tensors, config: ModelConfig) -> Tensors:
     """The gradients of the configuration's hidden units, from those of what ``widened`` gives."""
-    width = config.width
     narrow = gradients | {name: _joined(gradients[name], config.d_k) for name in _HALVED if name in gradients}
     for name in _HIDDEN.keys() & gradients.keys():
         for axis in _HIDDEN[name]:
-            narrow[name] = narrow[name].narrow(axis, 0, width)
+            narrow[name] = narrow[name].narrow(axis, 0, config.width)
     return narrow
 
 

@@ -85,7 +85,6 @@ class PositionalAttention(DecodingLayer):
         return attention_weights(queries, keys, allowed(masks, n, queries.device))
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
-        """The weights of positions start..stop - 1, which attend to those before ``stop``."""
         queries, keys = self._queries_and_keys(stop)
         mask = causal_mask(torch.arange(stop, device=keys.device))[start:] if self.causal else None
         return attention_weights(queries[:, start:], keys, mask)
@@ -160,7 +159,6 @@ class FrozenAttention(DecodingLayer):
         return a.to(self.W_V.weight.dtype)
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
-        """The weights of positions start..stop - 1, which attend to those before ``stop``."""
         return self.A[:, start:stop, :stop]
 
     def extra_repr(self) -> str:

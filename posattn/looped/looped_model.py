@@ -75,8 +75,7 @@ class LoopedConfig(NetworkConfig):
         self._fill("heads", family.heads)
         self._fill("embed", family.words)
         self._fill("d_v", self.embed)
-        for field in ("n", "heads", "embed", "width", "d_v"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("n", "heads", "embed", "width", "d_v")
         self._fill("mlp", ((self.width,) * family.hidden,))
         self._set("mlp", hidden_widths(self.mlp, 1))
         self._set("sharpness", positive("sharpness", self.sharpness))

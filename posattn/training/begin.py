@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -27,10 +26,9 @@ from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig
 from posattn.tasks import task as find_task
 from posattn.training.parameters import Parameters
-from posattn.training.recipe import Recipe
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
-from posattn.training.trainer import Member, Trainer
+from posattn.training.trainer import Trainer
 
 _COMPILED = "compiled"  # what stands in place of a run's folder: compiled, or compiled:PROGRAM
 _EPSILON = 1e-3  # by how much softmax may move an answer of a program at the beginning
@@ -67,12 +65,7 @@ def named_program(begin: str | Path, task: str, n: int) -> CompiledTransformer:
 
 def run_of_program(model: CompiledTransformer, task: str, members: int) -> Run:
     """A compiled network as a run of so many members, all alike, that training can begin with."""
-    network, plan = trainable(model), Recipe()
-    weights = {
-        name: value.detach().expand(members, *value.shape).clone() for name, value in network.named_parameters()
-    }
-    spec = RunSpec(network.config, plan, (Member(task, 0, plan.lr),) * members)
-    return Run(spec, Parameters.of(network.config, weights), {"status": ["ok"] * members}, pd.DataFrame())
+    return Run.of(trainable(model), task, members=members)
 
 
 def check_begin(spec: RunSpec, run: Run | None) -> None:

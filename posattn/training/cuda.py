@@ -96,30 +96,24 @@ class CudaTrainer(Trainer):
             at_once = math.ceil(at_once / 2)
             self.groups = [slice(k, min(k + at_once, members)) for k in range(0, members, at_once)]
             torch.cuda.empty_cache()
-            print(
-                f"The step of {members} members does not fit in the GPU's memory; taking {at_once} at a time.",
-                file=sys.stderr,
-            )
+            crowded = f"The step of {members} members does not fit in the GPU's memory"
+            print(f"{crowded}; taking {at_once} at a time.", file=sys.stderr)
 
     def _record(self) -> None:
         """Records an epoch's work. A few steps run first, to compile kernels; the state is then put back."""
-        before = {name: value.clone() for name, value in self._state().items()}
+        batches, before = self.batches(), {name: value.clone() for name, value in self.tensors().items()}
         try:
             self.shuffled = [(block.x.clone(), block.y.clone()) for block in self.blocks]
             self.step.zero_()  # these steps may not exceed the recipe's
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                kinds = {(index, stop - start): (index, start, stop) for index, start, stop in self.batches()}
+                kinds = {(index, stop - start): (index, start, stop) for index, start, stop in batches}
                 self._steps_on(list(kinds.values()))
             torch.cuda.current_stream().wait_stream(stream)
             self.graphs: list[torch.cuda.CUDAGraph] = []
-            batches = self.batches()
             for piece in [[batch] for batch in batches] if self.shuffles_batches else [batches]:
                 self.graphs.append(self._graph_of(piece))
         finally:
-            for name, value in self._state().items():
+            for name, value in self.tensors().items():
                 value.copy_(before[name])
-
-    def _state(self) -> dict[str, torch.Tensor]:
-        return {name: getattr(self, name) for name in self._TENSORS} | {"parameters": self.parameters.flat}

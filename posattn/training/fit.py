@@ -249,7 +249,7 @@ def trainer_for(
 ) -> Trainer:
     """The trainer for a device; ``plan`` and ``members`` may differ from those of ``spec``."""
     kind = Trainer if device.type == "cpu" else CudaTrainer
-    given = (spec.model, plan, members, device, workers, spec.variable_length)
+    given = (spec.model, plan, members, device, workers, spec.lengths)
     try:
         return kind(*given, precision=spec.precision, **more)
     except (MemoryError, RuntimeError) as error:

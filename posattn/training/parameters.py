@@ -3,7 +3,7 @@
 Letters: M members, m some of them, P parameters of one, L layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import torch
@@ -32,8 +32,8 @@ class Parameters:
         self.config, self.flat = config, flat
         # Not on the meta device, where eye and normal_ import torch's compiler, which takes seconds.
         self.shapes = {name: value.shape for name, value in initial_model(config, 0).named_parameters()}
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        self.starts = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))  # of each parameter in a row
+        *starts, self.size = accumulate((shape.numel() for shape in self.shapes.values()), initial=0)
+        self.starts = dict(zip(self.shapes, starts, strict=True))  # of each parameter in a row
         # Encoder, layers, decoder follow one another in a row, and every layer has the same parameters.
         every = [(name.replace("layers.0", "layers"), name, shape) for name, shape in self.shapes.items()]
         self._parts = {
@@ -50,7 +50,7 @@ class Parameters:
     def of(cls, config: NetworkConfig, named: Tensors) -> "Parameters":
         """From named tensors with a member axis, such as a file holds."""
         own = cls(config, torch.empty(0, 0))
-        return cls(config, own.flatten([named[name] for name in own.shapes], stacked=False))
+        return cls(config, own.flatten([named[name] for name in own.shapes], own.by_name))
 
     def named(self, members: slice = slice(None)) -> Tensors:
         """Views (m, *shape) of the parameters of some members, by name."""
@@ -60,28 +60,26 @@ class Parameters:
         """Views (m, *shape) of rows laid out like these."""
         return _split(rows, self.shapes)
 
-    def stacked(self, members: slice = slice(None)) -> Tensors:
+    def by_layer(self, rows: Shaped[Tensor, "m P"]) -> Tensors:
         """The same with all layers in one view (L, m, *shape), as ``stack_layers`` would copy them."""
-        rows, (encoder, layer, decoder) = self.flat[members], self._parts.values()
+        encoder, layer, decoder = self._parts.values()
         first, each, last = (sum(shape.numel() for shape in part.values()) for part in (encoder, layer, decoder))
         outer, layers, end = rows.split([first, rows.shape[1] - first - last, last], dim=1)
-        by_layer = layers.unflatten(1, (-1, each)).transpose(0, 1)
-        return _split(outer, encoder) | _split(by_layer, layer) | _split(end, decoder)
+        stacked = layers.unflatten(1, (-1, each)).transpose(0, 1)
+        return _split(outer, encoder) | _split(stacked, layer) | _split(end, decoder)
+
+    def flatten(self, tensors: Sequence[Tensor], views: Callable[[Tensor], Tensors]) -> Float[Tensor, "m P"]:
+        """One row per member from tensors in the order of ``views``, by name or by layer, such as a gradient."""
+        rows = tensors[0].new_empty(len(tensors[0]), self.size)
+        for view, value in zip(views(rows).values(), tensors, strict=True):
+            view.copy_(value)
+        return rows
 
     def mask(self, part: str) -> Bool[Tensor, " P"]:
         """Which entries of a row belong to parameters whose name has ``part`` in it."""
         if not any(part in name for name in self.shapes):
             raise UsageError(f"only is {part!r}; no parameter of this network has it in its name.")
         return torch.cat([torch.full((shape.numel(),), part in name) for name, shape in self.shapes.items()])
-
-    def flatten(self, tensors: Sequence[Tensor], stacked: bool) -> Float[Tensor, "m P"]:
-        """One row per member from tensors in the order of ``named`` or ``stacked``, such as a gradient."""
-        if not stacked:
-            return torch.cat([value.flatten(1) for value in tensors], dim=1)
-        count, end = len(self._parts["encoder"]), len(tensors) - len(self._parts["decoder"])
-        first, layers, last = tensors[:count], tensors[count:end], tensors[end:]
-        body = torch.cat([value.flatten(2) for value in layers], dim=2).transpose(0, 1).flatten(1)
-        return torch.cat([*(value.flatten(1) for value in first), body, *(value.flatten(1) for value in last)], dim=1)
 
     def model(self, member: int) -> nn.Module:
         """One member as a plain module."""
@@ -97,19 +95,17 @@ def _split(rows: Shaped[Tensor, "*lead size"], shapes: Shapes) -> Tensors:
 
 
 class Layered:
-    """The parameters of some members as ``Parameters.stacked`` gives them, in one piece: every tensor is contiguous.
+    """The parameters of some members as ``Parameters.by_layer`` gives them, in one piece: every tensor is contiguous.
 
     Products of contiguous matrices need no copies. One gather for all tensors costs less than one copy per tensor.
     """
 
     def __init__(self, parameters: Parameters, members: slice):
-        count = parameters.flat[members].numel()
-        places = torch.arange(count).view(parameters.flat[members].shape)
-        views = Parameters(parameters.config, places).stacked()
+        rows = parameters.flat[members]
+        views = parameters.by_layer(torch.arange(rows.numel()).view(rows.shape))
         self.shapes = {name: view.shape for name, view in views.items()}
         there = torch.cat([view.flatten() for view in views.values()])
-        device = parameters.flat.device
-        self.there, self.back = there.int().to(device), there.argsort().int().to(device)
+        self.there, self.back = there.int().to(rows.device), there.argsort().int().to(rows.device)
 
     def gather(self, rows: Float[Tensor, "m P"]) -> Tensors:
         return _split(rows.flatten().index_select(0, self.there), self.shapes)

@@ -49,6 +49,10 @@ _LEAST, _MOST = 1e-8, 1e8  # λ: less lets weights that no list tests drift away
 _DECADES = 4.0  # small numbers of a varied list are up to 10^4 times smaller
 _OVER = 1.2  # times the mean is subtracted at most, so that some drifts change sign
 
+Row = Float[Tensor, " P"]  # the weights of one member
+Lists = Float[Tensor, "L n"]
+Answers = Float[Tensor, "L N"]
+Key = Int64[Tensor, ""]
 Order = tuple[tuple[int, int], ...]  # how many numbers the earlier and the later stretch of each join have
 Report = Callable[[int, float], None]  # of how many more steps are done, and of the error before the last move
 
@@ -96,31 +100,29 @@ class _Fit:
     """Least squares in the weights of one member, a row of P numbers."""
 
     def __init__(self, parameters: Parameters, task: Task, lengths: Sequence[int] = ()):
-        assert isinstance(parameters.config, LoopedConfig)
-        self.parameters, self.sharpness = parameters, parameters.config.sharpness
-        network = parameters.model(0).double()
-        assert isinstance(network, LoopedTransformer)
-        self.scan, self.task = OrderedScan(network), task
-        self.heads = parameters.config.heads
-        self.scans = parameters.config.family == "dilated" and parameters.config.stay
+        config, network = parameters.config, parameters.model(0).double()
+        assert isinstance(config, LoopedConfig) and isinstance(network, LoopedTransformer)
+        self.parameters, self.task, self.scan = parameters, task, OrderedScan(network)
+        self.heads, self.sharpness = config.heads, config.sharpness
+        self.scans = config.family == "dilated" and config.stay
         self.shorter = () if self.scans else tuple(lengths)
 
-    def answers(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None) -> Float[Tensor, "L N"]:
+    def answers(self, row: Row, x: Lists, order: Order | None) -> Answers:
         """Per list the answers to its n numbers, then those to the shorter lists that it begins with."""
         own = {f"network.{name}": value[0] for name, value in self.parameters.by_name(row[None]).items()}
         return torch.cat([functional_call(self.scan, own, (each, order)) for each in self._cut(x)], dim=-1)
 
-    def target(self, x: Float[Tensor, "L n"]) -> Float[Tensor, "L N"]:
+    def target(self, x: Lists) -> Answers:
         return torch.cat([exact_answers(self.task, each) for each in self._cut(x)], dim=-1)
 
-    def _cut(self, x: Float[Tensor, "L n"]) -> list[Tensor]:
+    def _cut(self, x: Lists) -> list[Tensor]:
         return [x, *(x[:, :length] for length in self.shorter)]
 
     @torch.no_grad()
-    def error(self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None = None) -> float:
+    def error(self, row: Row, x: Lists, order: Order | None = None) -> float:
         return (self.answers(row, x, order) - self.target(x)).square().mean().item()
 
-    def hardened(self, row: Float[Tensor, " P"], faithful: Sequence[bool]) -> Float[Tensor, " P"]:
+    def hardened(self, row: Row, faithful: Sequence[bool]) -> Row:
         """The row with logits whose softmax is 1 at the largest and 0 elsewhere, and so flat that no step moves them.
 
         A ``faithful`` head goes to the sink only if almost all its weight is there. Its values are scaled by the weight of
@@ -137,7 +139,7 @@ class _Fit:
         logits.copy_(one_hot(a.argmax(dim=-1), a.shape[-1]) * (_CERTAIN / self.sharpness))
         return row
 
-    def joins_neighbours(self, row: Float[Tensor, " P"]) -> bool:
+    def joins_neighbours(self, row: Row) -> bool:
         """Whether a loop joins two neighbouring stretches, so that other orders of joining give the same answers.
 
         A head that looks further back, at r = -2 or -3, attends to a third stretch or leaves a gap.
@@ -149,9 +151,7 @@ class _Fit:
         return not torch.isin(looks, torch.tensor(far, device=row.device)).any()
 
     @torch.no_grad()
-    def run(
-        self, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], steps: int, report: Report = lambda *_: None
-    ) -> Float[Tensor, " P"]:
+    def run(self, row: Row, lists: Float[Tensor, "S n"], steps: int, report: Report = lambda *_: None) -> Row:
         damping, remembered = 1e-3, row.new_zeros(len(row), len(row))
         moves = 1 + _OTHERS if self.joins_neighbours(row) else 1
         for number in range(steps * moves):
@@ -175,9 +175,7 @@ class _Fit:
                 report(1, before)
         return row
 
-    def _lists_of(
-        self, number: int, row: Float[Tensor, " P"], lists: Float[Tensor, "S n"], order: Order | None
-    ) -> Float[Tensor, "L n"]:
+    def _lists_of(self, number: int, row: Row, lists: Float[Tensor, "S n"], order: Order | None) -> Lists:
         """The lists of a move: half in turn, and half the worst of many others."""
         half = max(1, min(_LISTS, len(lists)) // 2)
         chosen = (torch.arange((1 + _MANY) * half, device=row.device) + number * half) % len(lists)
@@ -186,9 +184,7 @@ class _Fit:
         errors = (self.answers(row, others, order) - self.target(others)).square().sum(dim=1)
         return torch.cat([x, others[errors.topk(half).indices]])
 
-    def _normal_equations(
-        self, row: Float[Tensor, " P"], x: Float[Tensor, "L n"], order: Order | None
-    ) -> tuple[Float[Tensor, "P P"], Float[Tensor, " P"]]:
+    def _normal_equations(self, row: Row, x: Lists, order: Order | None) -> tuple[Float[Tensor, "P P"], Row]:
         """JᵀJ and Jᵀ r."""
         squares, slope = row.new_zeros(len(row), len(row)), row.new_zeros(len(row))
         jacobian_of = vmap(jacrev(lambda row, x: self.answers(row, x[None], order)[0]), in_dims=(None, 0))
@@ -242,7 +238,7 @@ class OrderedScan(nn.Module):
 # length and range, reach them.
 
 
-def vary_lists(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+def vary_lists(x: Lists, key: Key) -> Lists:
     """A quarter of the lists as they are and a quarter by each function below, all scaled to the largest number in ``x``."""
     lists = x.clone()
     for kind, vary in enumerate((_less_drift, _some_small, _signs_in_runs), start=1):
@@ -251,13 +247,13 @@ def vary_lists(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor,
     return lists * torch.where(largest > 0, x.abs().max() / largest, 1.0)
 
 
-def _less_drift(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+def _less_drift(x: Lists, key: Key) -> Lists:
     """Each list with a random share of its mean subtracted."""
     share = _OVER * streams.uniform(key, len(x)).to(x.dtype)
     return x - share[:, None] * x.mean(dim=1, keepdim=True)
 
 
-def _some_small(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+def _some_small(x: Lists, key: Key) -> Lists:
     """Each list with some numbers scaled down, by one factor per list; in half of the lists the others become negative."""
     u = streams.uniform(key, len(x) * (x.shape[1] + 3)).to(x.dtype).unflatten(0, (len(x), -1))
     share, decades, sign, each = u.split([1, 1, 1, x.shape[1]], dim=1)
@@ -265,7 +261,7 @@ def _some_small(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor
     return torch.where(each < share, x * 10 ** (-_DECADES * decades), others)
 
 
-def _signs_in_runs(x: Float[Tensor, "L n"], key: Int64[Tensor, ""]) -> Float[Tensor, "L n"]:
+def _signs_in_runs(x: Lists, key: Key) -> Lists:
     """Each list with signs that seldom change, with one probability per list."""
     u = streams.uniform(key, len(x) * (x.shape[1] + 1)).to(x.dtype).unflatten(0, (len(x), -1))
     changes = (u[:, 1:] < u[:, :1] / 2).cumsum(dim=1)

@@ -16,7 +16,7 @@ from posattn.errors import UsageError, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.model import Transformer
-from posattn.network import NetworkConfig, can
+from posattn.network import can
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, load
 from posattn.training.parameters import Parameters
@@ -36,12 +36,13 @@ class Run(AnyRun):
         self.spec, self.parameters, self.result, self.history = spec, parameters, result, history
 
     @classmethod
-    def of(cls, model: Transformer, task: str, seed: int = 0) -> "Run":
-        """A network from elsewhere as a run of one member, to be tested on the lists of ``seed``."""
-        instance("model", model, Transformer, "a Transformer")
-        plan, named = Recipe(), {name: value.detach()[None] for name, value in model.named_parameters()}
-        spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),))
-        return cls(spec, Parameters.of(model.config, named), {"status": ["ok"]}, pd.DataFrame())
+    def of(cls, model: Transformer, task: str, seed: int = 0, members: int = 1) -> "Run":
+        """A network from elsewhere as a run whose members are all like it, to be tested on the lists of ``seed``."""
+        plan, named = Recipe(), dict(instance("model", model, Transformer, "a Transformer").named_parameters())
+        spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),) * members)
+        own = Parameters.of(model.config, {name: value.detach()[None] for name, value in named.items()})
+        parameters = Parameters(model.config, own.flat.repeat(members, 1))
+        return cls(spec, parameters, {"status": ["ok"] * members}, pd.DataFrame())
 
     @property
     def best_starts(self) -> list[Member]:
@@ -85,32 +86,26 @@ class Run(AnyRun):
         return f"Run({tasks}; {self.kind}, n={self.config.n}, {len(self)} members)"
 
 
-_TILE = 5000  # lists of up to _SHORT numbers, answered at once
+_TILE = 5000  # lists of up to _SHORT numbers, answered at once, which bounds the memory of large tests
 _SHORT = 64
-
-
-def _tile(config: NetworkConfig, n: int) -> int:
-    """How many lists of n take the memory of ``_TILE`` short ones: attention matrices grow with n², everything else with n."""
-    longer = max(1.0, n / _SHORT)
-    return max(1, int(_TILE / (longer if can(config, "last steps") else longer**2)))
 
 
 def predictor(parameters: Parameters) -> Predict:
     """A function from every member's own lists to their outputs, in float32 whatever the training's precision."""
-    device, members = parameters.flat.device, len(parameters.flat)
-    way = way_for(parameters.config, device)
-    groups = units(members, device)
+    config, device = parameters.config, parameters.flat.device
+    way = way_for(config, device)
 
     def predict(x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+        longer = max(1.0, x.shape[-1] / _SHORT)  # attention matrices grow with n², everything else with n
+        tile = max(1, int(_TILE / (longer if can(config, "last steps") else longer**2)))
+
         def part(group: slice) -> Tensor:
             with torch.no_grad():
                 prepared = way.prepare(parameters, group, x.shape[-1]).tensors
-                tile = _tile(parameters.config, x.shape[-1])
-                # In tiles, which bounds the memory of large tests.
-                return torch.cat([way.predict(prepared, tile) for tile in x[group].split(tile, dim=1)], dim=1)
+                return torch.cat([way.predict(prepared, lists) for lists in x[group].split(tile, dim=1)], dim=1)
 
         with Workers() as workers, Precision("fp32", device):
-            return torch.cat(workers.map(part, groups))
+            return torch.cat(workers.map(part, units(len(parameters.flat), device)))
 
     return predict
 

@@ -12,7 +12,7 @@ from posattn.network import NetworkConfig, from_dict
 from posattn.tasks import TASKS
 from posattn.training.recipe import Recipe
 from posattn.training.suitability import check_reads
-from posattn.training.trainer import Member, lengths_of
+from posattn.training.trainer import Member
 
 _FORMAT = 1
 
@@ -70,7 +70,8 @@ class RunSpec:
     @property
     def lengths(self) -> Sequence[int]:
         """The lengths of the lists that the networks train on."""
-        return lengths_of(self.variable_length, self.model.n)
+        given, n = self.variable_length, self.model.n
+        return range(1 if given else n, n + 1) if isinstance(given, bool) else given
 
     @property
     def digest(self) -> str:

@@ -20,10 +20,9 @@ from posattn.folding import Tensors
 from posattn.network import NetworkConfig, stored_fields
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
-from posattn.training.losses import loss_of
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
-from posattn.training.ways import way_for
+from posattn.training.ways import loss_of, way_for
 from posattn.training.workers import Workers
 
 _TILE = 500  # lists at most: the state of a tile fits a core's cache
@@ -76,18 +75,17 @@ class Trainer:
         members: Sequence[Member],
         device: torch.device,
         workers: Workers,
-        variable_length: bool | Sequence[int] = False,
-        folded: bool | None = None,
+        lengths: Sequence[int] = (),
         precision: str | None = None,
         scale: float = 1.0,
         only: str | None = None,
     ):
-        """``variable_length`` is as for ``train``; ``only`` is a part of the names of the parameters to train."""
+        """``lengths`` are those of the lists, by default n; ``only`` is a part of the names of what is trained."""
         self.config, self.recipe, self.members, self.device, self.workers = config, recipe, members, device, workers
         count = len(members)
-        self.blocks = self._blocks(lengths_of(variable_length, config.n), scale)
+        self.blocks = self._blocks(lengths or (config.n,), scale)
         self.shuffles_batches = recipe.shuffle_lengths and len(self.blocks) > 1
-        self.way = way_for(config, device, loss_of([member.task for member in members]), precision, folded)
+        self.way = way_for(config, device, loss_of([member.task for member in members]), precision)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)
         self.first_moment = torch.zeros_like(self.parameters.flat)
@@ -250,11 +248,15 @@ class Trainer:
             setattr(self, name, getattr(self, name)[chosen])
         self.history = self.history[..., chosen.cpu()]
 
+    def tensors(self) -> Tensors:
+        """What a step changes."""
+        return {name: getattr(self, name) for name in self._TENSORS} | {"parameters": self.parameters.flat}
+
     def state_dict(self) -> Tensors:
         """All that training changes. The shuffles and data are functions of the seed and the epoch."""
-        state = {name: getattr(self, name).cpu() for name in self._TENSORS}
-        state |= {"parameters": self.parameters.flat.cpu(), "history": self.history[: self.epoch].clone()}
-        return state | {"progress": torch.tensor([self.epoch, self.batch])}
+        state = {name: value.cpu() for name, value in self.tensors().items()}
+        place = torch.tensor([self.epoch, self.batch])
+        return state | {"history": self.history[: self.epoch].clone(), "progress": place}
 
     def fits(self, state: Tensors) -> bool:
         """Whether a checkpoint's tensors have the names, shapes and types of this trainer's state, and of the seconds spent."""
@@ -273,11 +275,6 @@ class Trainer:
             setattr(self, name, state[name].clone().to(self.device))
         self.epoch, self.batch = state["progress"].tolist()
         self.history[: self.epoch] = state["history"]
-
-
-def lengths_of(variable_length: bool | Sequence[int], n: int) -> Sequence[int]:
-    """The lengths of training lists: n, 1 to n, or those given."""
-    return range(1 if variable_length else n, n + 1) if isinstance(variable_length, bool) else variable_length
 
 
 def units(count: int, device: torch.device) -> list[slice]:

@@ -8,33 +8,60 @@
 ``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding),
 ``Half`` does so in half precision, and ``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
 
-Letters: M members, m some of them, P parameters of one, b lists, k numbers per list.
+A loss is a sum over the lists and outputs of a part of a batch, by the name that tasks give it (:data:`LOSSES`).
+
+Letters: M members, m some of them, P parameters of one, b lists, k numbers per list, V words.
 """
 
 import copy
 import importlib.util
 import threading
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from posattn.errors import UsageError
 from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
 from posattn.folding.queries_and_keys import keeps_queries_apart
-from posattn.kernels.limits import folds_rows, serves
+from posattn.kernels.shapes import folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
+from posattn.metrics import cross_entropies
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.network import NetworkConfig, can
+from posattn.tasks import task
 from posattn.tokens.token_model import TokenConfig
 from posattn.tokens.vocabulary import relative_numbers
-from posattn.training.losses import Loss, cross_entropy, squared_error
 from posattn.training.parameters import Layered, Parameters, initial_model
 
+Lists = Shaped[Tensor, "M b k"]
+Targets = Shaped[Tensor, "M b out"]
+Answers = Float[Tensor, "M b *out"]
+Loss = Callable[[Tensor, Tensor], Tensor]  # of answers and targets, one per member
+
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
+
+
+def squared_error(out: Float[Tensor, "M b k"], y: Float[Tensor, "M b k"]) -> Float[Tensor, " M"]:
+    return (out - y).square().sum(dim=(1, 2))
+
+
+def cross_entropy(out: Float[Tensor, "M b k V"], y: Int64[Tensor, "M b k"]) -> Float[Tensor, " M"]:
+    return cross_entropies(out, y).sum(dim=(1, 2))
+
+
+LOSSES: dict[str, Loss] = {"squared-error": squared_error, "cross-entropy": cross_entropy}
+
+
+def loss_of(tasks: Sequence[str]) -> Loss:
+    """The loss that tasks share."""
+    names = {task(name).LOSS for name in tasks}
+    if len(names) > 1:
+        raise UsageError(f"the tasks are {', '.join(tasks)}; those of one ensemble must have one loss.")
+    return LOSSES[names.pop()]
 
 
 class Precision:
@@ -68,24 +95,22 @@ class Plain:
         self.skeleton = initial_model(config, 0).to(device)  # for its structure; its weights do not matter
         self._own = threading.local()
 
-    def prepare(
-        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
-    ) -> Prepared:
+    def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
         """``length`` is that of the lists; ``factor`` multiplies the attention logits of a looped network."""
         # Copies: products of matrices that lie elsewhere in memory may differ in the last bit.
         named = {name: value.clone() for name, value in parameters.named(members).items()}
         sharpened = self.config.sharpened
         if factor is None or sharpened is None:
-            return Prepared(named, lambda found: parameters.flatten(found, stacked=False))
+            return Prepared(named, lambda found: parameters.flatten(found, parameters.by_name))
         grown = factor
 
         def adjoint(found: list[Tensor]) -> Tensor:
             own = [value * grown if name == sharpened else value for name, value in zip(named, found, strict=True)]
-            return parameters.flatten(own, stacked=False)
+            return parameters.flatten(own, parameters.by_name)
 
         return Prepared(named | {sharpened: named[sharpened] * factor}, adjoint)
 
-    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+    def predict(self, tensors: Tensors, x: Lists) -> Answers:
         if len(x) == 1:  # vmap costs time and gains nothing for one member
             return self._answer({name: value[0] for name, value in tensors.items()}, x[0])[None]
         return vmap(self._answer)(tensors, x)
@@ -96,9 +121,7 @@ class Plain:
             self._own.skeleton = copy.deepcopy(self.skeleton)
         return functional_call(self._own.skeleton, parameters, (x,))
 
-    def gradient(
-        self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
-    ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
+    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, list[Tensor]]:
         """The loss of a part of a batch of ``lists``, and its gradient; over the parts both add up to the mean's."""
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
         loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
@@ -111,7 +134,7 @@ class Looped(Plain):
 
     config: LoopedConfig
 
-    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+    def predict(self, tensors: Tensors, x: Lists) -> Answers:
         if x.shape[-1] > _LONG:
             return super().predict(tensors, x)
         return looped_forward(tensors, x, self.config)
@@ -123,14 +146,11 @@ class Folded(Plain):
     config: ModelConfig
     skeleton: Transformer
 
-    def prepare(
-        self, parameters: Parameters, members: slice, length: int, factor: Float[Tensor, ""] | None = None
-    ) -> Prepared:
-        stacked = parameters.stacked(members)
-        fold, adjoint = self.fold(
-            {name: value.clone(memory_format=torch.contiguous_format) for name, value in stacked.items()}, length
-        )
-        return Prepared(fold.folded, lambda found: parameters.flatten(adjoint(found), stacked=True))
+    def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
+        views = parameters.by_layer(parameters.flat[members])
+        stacked = {name: value.clone(memory_format=torch.contiguous_format) for name, value in views.items()}
+        fold, adjoint = self.fold(stacked, length)
+        return Prepared(fold.folded, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
 
     def fold(self, stacked: Tensors, length: int) -> tuple[Fold, Callable[[list[Tensor]], list[Tensor]]]:
         """The fold of stacked parameters, and its adjoint from a list of gradients to another."""
@@ -143,12 +163,12 @@ class Folded(Plain):
 
         return fold, adjoint
 
-    def predict(self, tensors: Tensors, x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
+    def predict(self, tensors: Tensors, x: Lists) -> Answers:
         x, mean = self.relative(x)
         out = folded_forward(tensors, self.features(x), self.config)
         return out if mean is None else out * mean
 
-    def relative(self, x: Shaped[Tensor, "M b k"]) -> tuple[Tensor, Tensor | None]:
+    def relative(self, x: Lists) -> tuple[Tensor, Tensor | None]:
         """The numbers relative to their mean, and the mean, if the network reads them so; else ``x`` and None."""
         return relative_numbers(x) if isinstance(self.config, TokenConfig) and self.config.relative else (x, None)
 
@@ -167,9 +187,7 @@ class Folded(Plain):
 class Half(Folded):
     """A network that folds, in half precision: for lists that the fused kernels do not hold."""
 
-    def gradient(
-        self, tensors: Tensors, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"], lists: int
-    ) -> tuple[Float[Tensor, " M"], list[Tensor]]:
+    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, list[Tensor]]:
         """As for all ways; what flows back starts at size one in every member, because float16 has few exponents."""
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
         x, mean = self.relative(x)
@@ -201,41 +219,45 @@ class Fused(Folded):
         self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
         self._tables: dict[int, Tensor] = {}
 
-    @cached_property
-    def kernels(self) -> Any:
-        from posattn.kernels import fused  # needs Triton
-
-        return fused
-
     def step(
-        self, parameters: Parameters, members: slice, x: Shaped[Tensor, "m b k"], y: Shaped[Tensor, "m b out"]
+        self, parameters: Parameters, members: slice, x: Lists, y: Targets
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
         """The mean loss of some members, its gradient and that gradient's norm."""
+        rows, key = parameters.flat[members], (members.start, members.stop)
         if not isinstance(self.config, TokenConfig) and folds_rows(self.config):
-            return self._by_rows(parameters.flat[members], parameters.starts, x, y)
-        key = (members.start, members.stop)
+            from posattn.kernels.folds import RowsFold  # needs Triton, as all kernels do
+
+            by_rows = RowsFold(rows, parameters.starts, self.config, self._input(x.shape[-1])[0])
+            loss, gradients = self._gradients(by_rows.folded, x, y)
+            return loss, *by_rows.adjoint(gradients)
         if key not in self._layered:
             self._layered[key] = Layered(parameters, members)
         layered = self._layered[key]
-        fold, adjoint = self.fold(layered.gather(parameters.flat[members]), x.shape[-1])
-        if isinstance(self.config, TokenConfig):
-            loss, gradients = self._of_tokens(fold.folded, x, y)
-        else:
-            given = fold.folded, x, y, self._input(x.shape[-1])[1], self.config, self.precision
-            loss, gradients = self.kernels.loss_and_gradients(*given)
+        fold, adjoint = self.fold(layered.gather(rows), x.shape[-1])
+        loss, gradients = self._gradients(fold.folded, x, y)
         found = layered.scatter(adjoint([gradients[name] for name in fold.folded]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
-    def _by_rows(
-        self, rows: Float[Tensor, "m P"], starts: dict[str, int], x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The step with the fold in kernels, too."""
-        from posattn.kernels.folds import RowsFold
+    def _gradients(self, folded: Tensors, x: Lists, y: Targets) -> tuple[Float[Tensor, " m"], Tensors]:
+        """The mean loss, and its gradient for every folded tensor."""
+        from posattn.kernels import fused, words
 
-        p, encoding = self._input(x.shape[-1])
-        fold = RowsFold(rows, starts, self.config, p)
-        loss, gradients = self.kernels.loss_and_gradients(fold.folded, x, y, encoding, self.config, self.precision)
-        return loss, *fold.adjoint(gradients)
+        config, precision, length = self.config, self.precision, x.shape[-1]
+        if not isinstance(config, TokenConfig):
+            return fused.loss_and_gradients(folded, x, y, self._input(length)[1], config, precision)
+        x, mean = self.relative(x)
+        if length not in self._tables:
+            every = self.features(words.every_word(config, length, self.device))
+            self._tables[length] = words.table_of(every, precision)
+        states = words.first_states(x, self._tables[length], config, precision)
+        if not config.vocabulary.numbers:
+            assert self.loss is cross_entropy
+            return fused.loss_and_gradients_of_letters(folded, states, y, config, precision)
+
+        def finish(out: Tensor) -> Tensor:
+            return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
+
+        return fused.loss_and_gradients_of_answers(folded, states, finish, config, precision)
 
     def _input(self, length: int) -> tuple[Tensor, Tensor]:
         """P, and what the encoder reads as number * slope + base."""
@@ -244,37 +266,14 @@ class Fused(Folded):
             self._inputs[length] = p, input_encoding(p, self._positions(length), self.config)
         return self._inputs[length]
 
-    def _of_tokens(self, folded: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
-        from posattn.kernels import words
-
-        assert isinstance(self.config, TokenConfig)
-        x, mean = self.relative(x)
-
-        def finish(out: Tensor) -> Tensor:
-            return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
-
-        length = x.shape[-1]
-        if length not in self._tables:
-            every = words.every_word(self.config, length, self.device)
-            self._tables[length] = words.table_of(self.features(every), self.precision)
-        states = words.first_states(x, self._tables[length], self.config, self.precision)
-        if self.config.vocabulary.numbers:
-            return self.kernels.loss_and_gradients_of_answers(folded, states, finish, self.config, self.precision)
-        assert self.loss is cross_entropy
-        return self.kernels.loss_and_gradients_of_letters(folded, states, y, self.config, self.precision)
-
 
 def way_for(
-    config: NetworkConfig,
-    device: torch.device,
-    loss: Loss = squared_error,
-    precision: str | None = None,
-    folded: bool | None = None,
+    config: NetworkConfig, device: torch.device, loss: Loss = squared_error, precision: str | None = None
 ) -> Plain:
-    """The fastest way that a network has on a device. ``precision`` asks for kernels, ``folded`` forces or forbids folding."""
+    """The fastest way that a network has on a device. ``precision`` asks for kernels."""
     if isinstance(config, LoopedConfig):
         return Looped(config, device, loss)
-    if not (can(config, "fold") if folded is None else folded):
+    if not can(config, "fold"):
         return Plain(config, device, loss)
     if precision is not None and has_kernels(config, device, precision):
         return Fused(config, device, loss, precision)

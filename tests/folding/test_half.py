@@ -5,9 +5,8 @@ import torch
 
 import posattn
 from posattn.tokens import TokenConfig
-from posattn.training.losses import squared_error
 from posattn.training.parameters import Parameters
-from posattn.training.ways import Folded, Half, way_for
+from posattn.training.ways import Folded, Half, squared_error, way_for
 
 
 @pytest.mark.parametrize("arch", ["positional", "standard", "misaligned", "no-encoding"])

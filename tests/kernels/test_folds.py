@@ -12,7 +12,7 @@ if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 from posattn.kernels.folds import RowsFold
-from posattn.kernels.limits import folds_rows
+from posattn.kernels.shapes import folds_rows
 from posattn.training.parameters import Parameters
 
 MEMBERS = slice(1, 3)  # of three
@@ -27,9 +27,9 @@ def problem(config, length):
 
 def assert_fold_and_adjoint_agree(config, length):
     parameters, p = problem(config, length)
-    plain = Fold(parameters.stacked(MEMBERS), config, p)
+    plain = Fold(parameters.by_layer(parameters.flat[MEMBERS]), config, p)
     ours = RowsFold(parameters.flat[MEMBERS], parameters.starts, config, p)
-    assert list(ours.folded) == list(plain.folded)
+    assert ours.folded.keys() == plain.folded.keys()
     for name, value in plain.folded.items():
         torch.testing.assert_close(
             ours.folded[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
@@ -37,7 +37,7 @@ def assert_fold_and_adjoint_agree(config, length):
 
     given = {name: torch.randn_like(value) for name, value in plain.folded.items()}
     found = plain.adjoint(given)
-    expected = Parameters(config, parameters.flatten(list(found.values()), stacked=True))
+    expected = Parameters(config, parameters.flatten(list(found.values()), parameters.by_layer))
     gradient, norm = ours.adjoint(given)
     for name, value in Parameters(config, gradient).named().items():
         wanted = expected.named()[name]

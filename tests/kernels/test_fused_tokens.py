@@ -9,11 +9,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import posattn
-from posattn.kernels.limits import serves
-from posattn.training.losses import loss_of
+from posattn.kernels.shapes import serves
 from posattn.training.parameters import Parameters
 from posattn.training.suitability import network_for
-from posattn.training.ways import Fused
+from posattn.training.ways import Fused, loss_of
 
 CPU = torch.device("cpu")
 

@@ -10,11 +10,9 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform; the
 
 import posattn
 from posattn.kernels import words
-from posattn.kernels.limits import ROWS
-from posattn.kernels.shapes import padded, short
-from posattn.training.losses import cross_entropy
+from posattn.kernels.shapes import ROWS, padded, short
 from posattn.training.suitability import network_for
-from posattn.training.ways import Folded
+from posattn.training.ways import Folded, cross_entropy
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from shapes import _where_shapes_are, beartype_shapes, checked_modules
 from torch import Tensor
 
-from posattn.training.losses import squared_error
+from posattn.training.ways import squared_error
 
 
 def test_arguments_and_answers_are_checked_and_nothing_else():

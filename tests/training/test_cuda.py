@@ -47,7 +47,7 @@ def trainer(kind, workers, schedule="plateau", variable_length=False, arch="posi
     plan = recipe("paper", samples=50, batch=20, epochs=4, patience=0, threshold=0.5)  # 20, 20 and 10 lists a batch
     plan = recipe(plan, schedule=schedule, warmup=0.1, clip=1.0, shuffle_lengths=variable_length is True)
     config = posattn.ModelConfig(4, arch, embed=8, width=8)
-    return kind(config, plan, TEAM, CPU, workers, variable_length)
+    return kind(config, plan, TEAM, CPU, workers, range(1 if variable_length else 4, 5))
 
 
 def state(trained):

@@ -11,10 +11,9 @@ import posattn
 from posattn.errors import UsageError
 from posattn.runs import answer_tokens, load
 from posattn.training import RunSpec
-from posattn.training.losses import loss_of
 from posattn.training.parameters import Parameters
 from posattn.training.trainer import Member
-from posattn.training.ways import way_for
+from posattn.training.ways import Folded, Plain, loss_of
 
 SMALL = {"layers": 2, "embed": 8, "width": 8}
 LETTERS = posattn.TokenConfig(9, tokens="letters", causal=True, **SMALL)
@@ -55,8 +54,8 @@ def test_members_together_have_the_gradients_of_plain_modules_alone(name, settin
         loss.backward()
         losses.append(loss.detach())
         expected.append(torch.cat([value.grad.flatten() for value in model.parameters()]))
-    for folded in (True, False):
-        program = way_for(config, torch.device("cpu"), loss_of([name]), folded=folded)
+    for kind in (Folded, Plain):
+        program = kind(config, torch.device("cpu"), loss_of([name]))
         program.skeleton.double()
         prepared = program.prepare(parameters, slice(0, 3), config.n)
         found, gradients = program.gradient(prepared.tensors, x, y, 6)

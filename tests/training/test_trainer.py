@@ -21,10 +21,11 @@ CPU = torch.device("cpu")
 TINY = posattn.ModelConfig(3, embed=8, width=8)
 
 
-def ensemble(config, recipe, members, threads=1, **options):
+def ensemble(config, recipe, members, threads=1, way=None, **options):
     """A trainer that has trained to the end."""
     with Workers(threads) as workers:
         trainer = Trainer(config, recipe, members, CPU, workers, **options)
+        trainer.way = trainer.way if way is None else way
         for _ in trainer.steps():
             pass
     return trainer
@@ -108,7 +109,7 @@ def test_training_is_what_a_plain_loop_does(arch, recipe):
 def test_the_folded_step_trains_as_the_plain_one(arch):
     config, member = posattn.ModelConfig(5, arch, embed=16), Member("sort", 2, 1e-3)
     recipe = Recipe(samples=37, batch=10, epochs=5, lr=1e-3)
-    folded, plain = (ensemble(config, recipe, [member], folded=choice) for choice in (True, False))
+    folded, plain = (ensemble(config, recipe, [member], way=way) for way in (None, Plain(config, CPU)))
     assert isinstance(folded.way, Folded) and type(plain.way) is Plain
     assert relative_difference(named(folded), named(plain)) < 1e-4
 
@@ -279,7 +280,7 @@ LENGTHS = posattn.ModelConfig(4, embed=16, width=16)
 def test_variable_lengths_come_equally_often_in_batches_of_one_length_each_list_once_an_epoch():
     recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3, shuffle_lengths=True)
     with Workers(1) as workers:
-        trainer = Trainer(LENGTHS, recipe, TEAM[:2], CPU, workers, variable_length=True)
+        trainer = Trainer(LENGTHS, recipe, TEAM[:2], CPU, workers, lengths=range(1, LENGTHS.n + 1))
         seen = []
         step = trainer._step
         trainer._step = lambda x, y, *rest: (seen.append((x.clone(), y.clone())), step(x, y, *rest))
@@ -307,7 +308,7 @@ def test_the_order_of_batches_is_one_for_all_members_and_resumes_within_an_epoch
     recipe = Recipe(samples=100, batch=10, epochs=2, lr=1e-3, shuffle_lengths=True)
     with Workers(1) as workers:
         whole, begun, resumed, alone = (
-            Trainer(LENGTHS, recipe, team, CPU, workers, variable_length=True)
+            Trainer(LENGTHS, recipe, team, CPU, workers, lengths=range(1, LENGTHS.n + 1))
             for team in (TEAM[:2], TEAM[:2], TEAM[:2], TEAM[1:2])
         )
         for steps in (whole.steps(), alone.steps()):
@@ -326,7 +327,7 @@ def test_the_order_of_batches_is_one_for_all_members_and_resumes_within_an_epoch
 def test_without_shuffling_lengths_come_in_turn():
     recipe = Recipe(samples=60, batch=10, epochs=2, lr=1e-3)
     with Workers(1) as workers:
-        trainer = Trainer(LENGTHS, recipe, TEAM[:1], CPU, workers, variable_length=(2, 4))
+        trainer = Trainer(LENGTHS, recipe, TEAM[:1], CPU, workers, lengths=(2, 4))
         assert trainer.batch_order() == list(range(6))
     assert [index for index, _, _ in trainer.batches()] == [0, 1] * 3
 
@@ -350,7 +351,7 @@ def test_the_recipes_shuffle_lists_of_1_to_n_numbers(arch, given, shuffled):
 
 def test_variable_length_training_learns():
     recipe = Recipe(schedule="cosine", samples=400, batch=20, epochs=30, lr=3e-3, warmup=0.1, clip=1.0)
-    losses = ensemble(LENGTHS, recipe, [Member("sum", 0, 3e-3)], variable_length=True).history[:, 0, 0]
+    losses = ensemble(LENGTHS, recipe, [Member("sum", 0, 3e-3)], lengths=range(1, LENGTHS.n + 1)).history[:, 0, 0]
     assert losses.isfinite().all() and losses[-1] < losses[0] / 20
 
 

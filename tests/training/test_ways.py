@@ -1,4 +1,4 @@
-"""The losses of the tasks."""
+"""The losses that ways minimise."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from posattn.errors import UsageError
 from posattn.metrics import cross_entropies
-from posattn.training.losses import LOSSES, loss_of
+from posattn.training.ways import LOSSES, loss_of
 
 
 def test_the_loss_of_letters_is_the_cross_entropy():
