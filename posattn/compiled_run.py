@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posattn import files
-from posattn.compiler import letters, prompt_programs
+from posattn.compiler import khop_programs, prompt_programs
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
 from posattn.compiler.function_programs import OWN_PROGRAMS, Program
@@ -100,13 +100,13 @@ class CompiledRun(AnyRun):
         if not x.ndim or not self._takes(x.shape[-1] - beside):
             found, up_to = x.shape[-1] if x.ndim else "no", f"{1 + beside} to " * self.config.lengths
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {up_to}{self.lengths[0]}.")
-        return (letters.answer_letters if self._tokens == "letters" else prompt_programs.answer_prompts)(self.network, x)
+        return (khop_programs.answer_letters if self._tokens == "letters" else prompt_programs.answer_prompts)(self.network, x)
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
         given = self._given(x)
         if self._tokens != "none":
-            given = (letters if self._tokens == "letters" else prompt_programs).machine_inputs(given)
+            given = (khop_programs if self._tokens == "letters" else prompt_programs).machine_inputs(given)
         return self.network.trace(given, self.program)
 
     @property

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from posattn import files
-from posattn.compiler import programs, prompt_programs, scan_programs
+from posattn.compiler import khop_programs, programs, prompt_programs
 from posattn.compiler.function_programs import Program
 from posattn.compiler.remarks import attention_program
 from posattn.errors import UsageError, choice
 
-MODULES = (programs, scan_programs, attention_program, prompt_programs)
+MODULES = (programs, khop_programs, attention_program, prompt_programs)
 
 
 def _in(found: dict[str, Any]) -> list[Program]:
