@@ -412,6 +412,26 @@ def each(parts: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
     return found
 
 
+def shape_of(made: Iterable[Expression]) -> tuple[Any, ...]:
+    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
+    parts: dict[Any, int] = {}
+    done: dict[Any, int] = {}
+
+    def described(part: Any) -> Generator[Any, Any, Any]:
+        if isinstance(part, tuple):
+            found = []
+            for each in part:
+                found.append((yield from described(each)))
+            return tuple(found)
+        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
+
+    def find(node: Any) -> Generator[Any, Any, int]:
+        key = (type(node), (yield from described(tuple(vars(node).values()))))
+        return parts.setdefault(key, len(parts))
+
+    return tuple(resolved(node, done, find) for node in made), *parts
+
+
 class Memory(Sequence[Expression]):
     """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number."""
 

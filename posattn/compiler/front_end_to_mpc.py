@@ -6,7 +6,7 @@ padded to one length, so the memory s is this length times the most messages tha
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,31 +17,11 @@ from posattn.compiler.expressions import Assume, Expression, as_expression, by_m
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.mpc import MPC, Machine, Message
 from posattn.compiler.program_numbers import Value, computed, needed
-from posattn.compiler.traces import Labels
 
 
 def directed_by_data(tracing: Tracing) -> bool:
     """Whether the address of any message depends on the data; if none does, the program is PCOC already."""
     return any(sent.to.pure is None for part in tracing.parts for sent in part.sent)
-
-
-@dataclass(frozen=True)
-class WrittenMPC(MPC):
-    """An MPC program with its source, whose lines and rounds errors name."""
-
-    tracing: Tracing = field(kw_only=True)
-
-    def place(self, r: int) -> str:
-        return self.tracing.place(r)
-
-    def labels(self, steps: int) -> Labels:
-        """Only the answers have columns of their own: during routing any word may lie anywhere."""
-        rounds = [self.place(0)]
-        for r in range(len(self.rounds)):
-            rounds += [*(f"{self.place(r)}, step {step} of routing" for step in range(1, steps)), self.place(r + 1)]
-        count = len(self.tracing.answers)
-        answers = {"answer": 0} if count == 1 else {f"answer[{at}]": at for at in range(count)}
-        return Labels(tuple(rounds), (*({} for _ in rounds[1:]), answers))
 
 
 @dataclass(frozen=True)
@@ -137,7 +117,7 @@ class _Plan:
         return [_of(found, answer) for answer in self.tracing.answers]
 
 
-def as_mpc(tracing: Tracing) -> WrittenMPC:
+def as_mpc(tracing: Tracing) -> MPC:
     """The MPC program that runs the traced function."""
     last = len(tracing.parts) - 1
     kept: list[list[Value]] = [[] for _ in range(last + 1)]
@@ -150,7 +130,7 @@ def as_mpc(tracing: Tracing) -> WrittenMPC:
     def sending(r: int) -> Any:
         return lambda machine: plan.sends(r, machine)
 
-    return WrittenMPC(
+    return MPC(
         machines=tracing.n,
         memory=plan.memory,
         longest=plan.longest,
@@ -159,7 +139,7 @@ def as_mpc(tracing: Tracing) -> WrittenMPC:
         finish=plan.answers,
         name=tracing.name,
         checks=plan.checks,
-        tracing=tracing,
+        names=tuple(tracing.place(r) for r in range(last + 1)),
     )
 
 

@@ -7,27 +7,16 @@ addressed to it. So a round takes one layer, and memory grows with N; routing ov
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posattn.compiler.expressions import (
-    Expression,
-    Memory,
-    Sort,
-    as_expression,
-    both,
-    either,
-    linear,
-    relu,
-    resolved,
-    select,
-)
+from posattn.compiler.expressions import Expression, Memory, as_expression, both, either, linear, relu, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.compiler.program_numbers import Value, computed, needed
-from posattn.compiler.traces import Labels
+from posattn.compiler.traces import Labels, answer_columns
 
 
 @dataclass(frozen=True)
@@ -127,34 +116,22 @@ def _assembled(tracing: Tracing, layouts: list[_Layout], spare: int) -> WrittenP
         homes = {name: place for name, place in homes.items() if name in alive}
         variables.append(layout.place(tracing.parts[r].names, homes))
     answers = dict(enumerate(tracing.answers))
-    one = len(answers) == 1
-    variables.append({"answer" if one else f"answer[{at}]": (answer, at) for at, answer in answers.items()})
+    variables.append({name: (answers[at], at) for name, at in answer_columns(len(answers)).items()})
     places = (1 + place for layout in layouts for place in layout.at.values())
     size = max(len(tracing.inputs), len(answers), *places, *(layout.most_sent(tracing.n) for layout in layouts[1:]))
-    same: dict[object, Any] = {}  # the function for a computation: rounds with the same one share an MLP
-    computes: list[Local] = []
-    guards: list[Guard | None] = []
-    for r, layout in enumerate(layouts):
-        written = layouts[r + 1].written() if r + 1 < len(layouts) else answers
-        compute, guard = _compute(layout, written, size), _guard(tracing, r, layout)
-        computes.append(same.setdefault(_shape(map(as_expression, compute(Memory(size)))), compute))
-        if guard is not None:
-            excesses = guard(Memory(size))
-            shape = _shape(each.count for each in excesses)
-            guard = same.setdefault((shape, tuple(each.kind for each in excesses)), guard)
-        guards.append(guard)
+    written = [*(layout.written() for layout in layouts[1:]), answers]
     rounds = [
-        Round(layout.receive, compute, guard)
-        for layout, compute, guard in zip(layouts[1:], computes[1:], guards[1:], strict=True)
+        Round(layout.receive, _compute(layout, written[r], size), _guard(tracing, r, layout))
+        for r, layout in enumerate(layouts)
     ]
     return WrittenPCOC(
         machines=tracing.n,
         memory=size,
         inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
-        rounds=tuple(rounds),
+        rounds=tuple(rounds[1:]),
         outputs=tuple(answers),
-        start=computes[0],
-        start_guard=guards[0],
+        start=rounds[0].compute,
+        start_guard=rounds[0].guard,
         name=tracing.name,
         spare=spare,
         labels=_labels(tracing, variables),
@@ -213,23 +190,3 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
         return excesses
 
     return guard
-
-
-def _shape(made: Iterable[Expression]) -> tuple[Any, ...]:
-    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
-    parts: dict[Any, int] = {}
-    done: dict[Any, int] = {}
-
-    def described(part: Any) -> Generator[Any, Any, Any]:
-        if isinstance(part, tuple):
-            found = []
-            for each in part:
-                found.append((yield from described(each)))
-            return tuple(found)
-        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
-
-    def find(node: Any) -> Generator[Any, Any, int]:
-        key = (type(node), (yield from described(tuple(vars(node).values()))))
-        return parts.setdefault(key, len(parts))
-
-    return tuple(resolved(node, done, find) for node in made), *parts

@@ -1,18 +1,79 @@
-"""The input of a compiled program: X of Lemma B.2, whose row i is the memory of machine i.
+"""The input of a program: X of Lemma B.2, whose row i is the memory of machine i, and the codes of broken rules in it.
 
 Letters: n machines with an input, c numbers per machine, N positions including spare machines and the sink.
 """
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from posattn.errors import UsageError
+from posattn.compiler.analysis import LARGEST, Known
+from posattn.compiler.expressions import Array
+from posattn.errors import UsageError, flag, instance, several, whole
 from posattn.network import check_input
+
+
+class ParallelProgram:
+    """What MPC and PCOC programs share. The last ``spare`` machines have no input; every other one has c = len(``inputs``).
+
+    With ``lengths`` the program is for lists of every length, and the last input of all machines is the length.
+    """
+
+    name: str
+    machines: int
+    spare: int
+    inputs: tuple[Known, ...]
+    lengths: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many machines have an input: the length of the list."""
+        return self.machines - self.spare
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """The smallest and the largest value of each input of a list."""
+        return tuple((float(known.lo), float(known.hi)) for known in self.inputs[: len(self.inputs) - self.lengths])
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """Which of these must be whole numbers."""
+        return tuple(place for place in range(len(self.bounds)) if self.inputs[place].integer)
+
+    def check_inputs(self) -> None:
+        """Raises if the range of an input is empty or too large, or if all machines are spare."""
+        instance("name", self.name, str, "a text")
+        for place, known in enumerate(several("inputs", self.inputs)):
+            instance(f"input {place}", known, Known, "a Known, such as Known(-1, 1)")
+            flag(f"integer of input {place}", known.integer)
+            if not -math.inf < known.lo <= known.hi < math.inf or known.size > LARGEST:
+                raise UsageError(
+                    f"{self.name} has input {place} in [{known.lo:g}, {known.hi:g}]; the bounds must be numbers of at most "
+                    f"{LARGEST:.3g}, the smaller one first."
+                )
+        if whole("spare", self.spare, least=0) >= self.machines:
+            raise UsageError(f"{self.name} has {self.spare} spare machines; it has {self.machines} in all.")
+
+    def given(self, x: Array) -> Array:
+        """``x`` as an array (..., n, c) of numbers; raises if the program does not take it."""
+        try:
+            if np.iscomplexobj(x):
+                raise TypeError
+            x = np.asarray(x, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the input of {self.name} must be an array of real numbers.") from error
+        if x.shape[-2:] != (self.length, len(self.inputs)):
+            raise UsageError(f"the input has shape {x.shape}; {self.name} takes (..., {self.length}, {len(self.inputs)}).")
+        c = len(self.bounds)
+        within_bounds(torch.from_numpy(x[..., 0] if c == 1 else x[..., :c]), self.length, self.bounds, self.integers)
+        return x
 
 
 def check_real(x: object, wanted: torch.dtype) -> None:
@@ -92,16 +153,19 @@ def breach_code(kind: int, count: Any, layers: int) -> Any:
     return -1.0 - layers * kind - (count - 1) * (layers * len(BREACHES))
 
 
-STATED = (
-    "has a number that is {} beyond the range stated for it"  # what OVERFLOWS is in a program whose rounds have names
-)
-
-
 def described_breach(kind: int, count: int, named: bool = False) -> str:
-    text = (STATED if named and kind == OVERFLOWS else BREACHES[kind]).format(count)
-    return (
-        text.replace("words", "word").replace("tuples", "tuple").replace("messages", "message") if count == 1 else text
-    )
+    """A breach in words; in a program whose rounds are ``named``, only a number that ``within`` bounds overflows."""
+    if named and kind == OVERFLOWS:
+        return f"has a number that is {count} beyond the range stated for it"
+    text = BREACHES[kind].format(count)
+    return re.sub(r"(word|tuple|message)s", r"\1", text) if count == 1 else text
+
+
+def refuse_excess(count: Array, kind: int, where: str, named: bool) -> None:
+    """Raises if a count (..., N) of broken rules is above 0 at any machine."""
+    if (count > 0).any():
+        place = tuple(np.argwhere(count > 0)[0])
+        raise UsageError(f"{where}: machine {place[-1]} {described_breach(kind, math.ceil(count[place]), named)}.")
 
 
 def refuse_breaches(
@@ -109,9 +173,7 @@ def refuse_breaches(
 ) -> Float[Tensor, "*batch N d"]:
     """``z`` if every machine has its number in the last column; otherwise raises and describes the earliest breach.
 
-    ``rounds`` are the names of the program's rounds, if it has any.
-
-    An exported program cannot raise; its answers become NaN.
+    ``rounds`` are the names of the program's rounds, if it has any. An exported program cannot raise; its answers become NaN.
     """
     lost = z[..., -1] < -0.5
     if torch.compiler.is_exporting():

@@ -23,9 +23,7 @@ from posattn.compiler.expressions import (
     check_cells,
     evaluate_expressions,
 )
-from posattn.compiler.inputs import ParallelProgram
-from posattn.compiler.machine_memory import OVERFLOWS, described_breach
-from posattn.compiler.traces import Labels
+from posattn.compiler.machine_memory import OVERFLOWS, ParallelProgram, refuse_excess
 from posattn.errors import UsageError, whole
 
 
@@ -74,6 +72,7 @@ class MPC(ParallelProgram):
 
     ``memory`` is s, in words, and ``longest`` the words of every message; the input, which is the first inbox, counts as one.
     ``checks`` gives, of a round and a machine, whole numbers that must not exceed 0; the round after the last is the finish.
+    ``names`` are what errors call the rounds and the finish, if they have names.
     """
 
     machines: int
@@ -84,6 +83,7 @@ class MPC(ParallelProgram):
     finish: Callable[[Machine], Sequence[Expression]]
     name: str = "program"
     checks: Callable[[int, Machine], Sequence[Expression]] = lambda r, machine: []
+    names: tuple[str, ...] = ()
 
     spare = 0  # every machine has an input
 
@@ -104,11 +104,7 @@ class MPC(ParallelProgram):
 
     def place(self, r: int) -> str:
         """What errors call round ``r``, counted from 0."""
-        return f"{self.name}, round {r + 1}"
-
-    def labels(self, steps: int) -> Labels | None:
-        """The names of the rounds of PCOC, ``steps`` for each of the program's, if the program has names for its own."""
-        return None
+        return self.names[r] if self.names else f"{self.name}, round {r + 1}"
 
     def view(self) -> Machine:
         """A machine whose inbox is memory cells: for each place the bit, then the words."""
@@ -147,10 +143,7 @@ def run(program: MPC, x: Array) -> Array:
     for r in range(len(program.rounds) + 1):
         cells = inbox.reshape(*shape, math.prod(inbox.shape[2:]))
         for count in evaluate_expressions(program.checks(r, program.view()), cells, me):
-            if (count > 0).any():
-                place = tuple(np.argwhere(count > 0)[0])
-                told = described_breach(OVERFLOWS, math.ceil(count[place]), named=True)
-                raise UsageError(f"{program.place(r)}, machine {place[-1]}: it {told}.")
+            refuse_excess(count, OVERFLOWS, program.place(r), named=True)
         inbox = _deliver(program, r, cells, me) if r < len(program.rounds) else inbox
     answers = evaluate_expressions(program.answers(program.view()), cells, me)
     return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], len(answers))

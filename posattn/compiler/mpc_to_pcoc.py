@@ -14,6 +14,7 @@ a multiple of 2^(k-1) of them, so messages are padded to B tuples.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from posattn.compiler.analysis import Analysis, Known
 from posattn.compiler.benes import Benes, size_for
@@ -32,6 +33,7 @@ from posattn.compiler.expressions import (
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS, PASSES_ON, RECEIVES, SENDS
 from posattn.compiler.mpc import MPC, Machine, Received, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
+from posattn.compiler.traces import Labels, answer_columns
 from posattn.errors import UsageError
 
 CELLS = 2  # a tuple is a key and a word
@@ -110,18 +112,27 @@ def simulate(program: MPC) -> PCOC:
     *inner, last = plan.network.steps
     placing = [Round(_receive(plan, step), _placing(plan, step + 1), lambda memory: [_held(plan, memory)]) for step in inner]
     rounds = [each for own in others for each in (*placing, Round(_receive(plan, last), *own))]
+    answers = len(program.answers(program.view()))
     return PCOC(
         machines=plan.network.machines,
         memory=plan.memory,
         inputs=program.inputs,
         rounds=tuple(rounds),
-        outputs=tuple(range(len(program.answers(program.view())))),
+        outputs=tuple(range(answers)),
         start=start,
         start_guard=start_guard,
         name=program.name,
         spare=plan.network.machines - program.length,
-        labels=program.labels(len(plan.network.steps)),
+        labels=_labels(program, len(plan.network.steps), answers) if program.names else None,
     )
+
+
+def _labels(program: MPC, steps: int, answers: int) -> Labels:
+    """Only the answers have columns of their own: during routing any word may lie anywhere."""
+    rounds = [program.names[0]]
+    for before, name in pairwise(program.names):
+        rounds += [*(f"{before}, step {step} of routing" for step in range(1, steps)), name]
+    return Labels(tuple(rounds), (*({} for _ in rounds[1:]), answer_columns(answers)))
 
 
 def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]]:

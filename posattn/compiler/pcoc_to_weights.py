@@ -20,7 +20,7 @@ from torch import Tensor
 
 from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
-from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select
+from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select, shape_of
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
@@ -108,7 +108,7 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
         row = [*local, _number(program, r)]
-        key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
+        key = (shape_of(row), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
             # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
             s = program.memory

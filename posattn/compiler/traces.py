@@ -32,6 +32,11 @@ class Labels:
         return cls(tuple(found["rounds"]), tuple(found["columns"]))
 
 
+def answer_columns(count: int) -> dict[str, int]:
+    """The columns of the answers after the last round."""
+    return {"answer": 0} if count == 1 else {f"answer[{at}]": at for at in range(count)}
+
+
 @dataclass(frozen=True)
 class Trace:
     """Every variable at every machine when a round ends. ``rounds[r][name]`` is an array (..., n) over the machines."""
