@@ -7,7 +7,7 @@ temperature, at which every comparison still sees the right integer and every ou
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -87,19 +87,14 @@ class Known:
         )
 
 
-@dataclass
 class Margins:
-    """The conditions error · ε ≤ room under which a compiled network is right."""
+    """The conditions error · ε ≤ room under which a compiled network is right: ``epsilon`` is the largest ε that meets all."""
 
-    limits: list[tuple[float, float]] = field(default_factory=list)
+    epsilon: float = 1.0
 
     def need(self, error: float, room: float) -> None:
         if error > 0:
-            self.limits.append((error, room))
-
-    def epsilon(self) -> float:
-        """The largest ε that meets all conditions."""
-        return min((room / error for error, room in self.limits), default=1.0)
+            self.epsilon = min(self.epsilon, room / error)
 
 
 class Analysis:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from posattn.compiler import interpreter, library, mpc, pcoc
-from posattn.compiler.compiled_model import CompiledTransformer
+from posattn.compiler.compiled_model import CompiledTransformer, attention_parameters, require_room_for
 from posattn.compiler.expressions import Array
 from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.function_programs import Program
@@ -27,7 +27,6 @@ from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
-from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
@@ -222,8 +221,9 @@ class Compilation:
     def _both_kinds(self, epsilon: float) -> list[Lowered]:
         if isinstance(self.model, SelectionNetwork):  # which only hardmax has
             return [self.lowered]
-        values = "lean" if self.model.config.d_v == 1 else "proved"
-        other = lower(self.program, None if self.lowered.temperature is not None else epsilon, values)
+        other = lower(
+            self.program, None if self.lowered.temperature is not None else epsilon, lean=self.model.config.d_v == 1
+        )
         return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
 
 
@@ -259,8 +259,7 @@ def compile_program(
     choice("route", route, ROUTES)
     source, written = _written(program, machines, bound, route, flag("sparse", sparse), flag("lengths", lengths))
     fixed = fixed_communication(written)  # Lemma B.1
-    values = "proved" if route == "theorem" and not sparse else "lean"
-    lowered = lower(fixed, epsilon, values, temperature, sparse)  # Lemmas B.2 and B.3
+    lowered = lower(fixed, epsilon, route == "lean", temperature, sparse)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 

@@ -26,9 +26,6 @@ class WrittenPCOC(PCOC):
     tracing: Tracing = field(kw_only=True)
     variables: tuple[dict[str, tuple[Value, int]], ...] = field(kw_only=True)
 
-    @property
-    def lengths(self) -> bool:
-        return self.tracing.length is not None
 
 class _Layout:
     """Which values a round finds in memory, and where."""
@@ -135,6 +132,7 @@ def _assembled(tracing: Tracing, layouts: list[_Layout], spare: int) -> WrittenP
         name=tracing.name,
         spare=spare,
         labels=_labels(tracing, variables),
+        lengths=tracing.length is not None,
         tracing=tracing,
         variables=tuple(variables),
     )

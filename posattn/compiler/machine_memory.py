@@ -21,10 +21,7 @@ from posattn.network import check_input
 
 
 class ParallelProgram:
-    """What MPC and PCOC programs share. The last ``spare`` machines have no input; every other one has c = len(``inputs``).
-
-    With ``lengths`` the program is for lists of every length, and the last input of all machines is the length.
-    """
+    """What MPC and PCOC programs share. The last ``spare`` machines have no input; every other one has c = len(``inputs``)."""
 
     name: str
     machines: int

@@ -66,6 +66,7 @@ class PCOC(ParallelProgram):
         start: the first local computation, which by default changes nothing. ``start_guard`` is its guard.
         spare: how many machines, the last ones, have neither input nor output.
         labels: the names of rounds and variables, if the program has any.
+        lengths: whether it is for lists of every length: then the last input of all machines is the length.
     """
 
     machines: int
@@ -78,6 +79,7 @@ class PCOC(ParallelProgram):
     name: str = "program"
     spare: int = 0
     labels: Labels | None = None
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         for field in ("machines", "memory"):
