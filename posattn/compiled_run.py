@@ -176,13 +176,11 @@ def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program |
         return None
     for route in ROUTES[: 1 if config.lengths else None]:
         try:
-            own = row.for_lengths(config.n, bound) if config.lengths else row.build(config.n, bound, route)
-            built = fixed_communication(own)
+            built = fixed_communication(row.build(config.n, bound, route, config.lengths))
         except UsageError:  # a program of that name that cannot be built is another one
             continue
-        of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
         same = built.labels is not None and built.labels.columns == labels.columns
-        if same and of_inputs == (config.bounds, config.integers):
+        if same and (built.bounds, built.integers) == (config.bounds, config.integers):
             return row
     return None
 

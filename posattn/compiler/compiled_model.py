@@ -199,7 +199,7 @@ class CompiledTransformer(Transformer):
         if config.lengths:
             given = with_length(given, config.n, config.bounds, config.integers)
         positions = torch.arange(config.positions, device=given.device)
-        return self.encoder(memory_cells(given, positions, config.input_dim - 1)), self.P, positions
+        return self.encoder(memory_cells(given, positions)), self.P, positions
 
     def tensors(self) -> dict[str, Tensor]:
         """What a folder stores: every tensor once, by name."""

@@ -84,21 +84,21 @@ def within_bounds(
     bounds: tuple[tuple[float, float], ...],
     integers: tuple[int, ...] = (),
     lengths: bool = False,
-) -> Float[Tensor, "*batch"]:
-    """``x`` if it is a list of n, each input lies within its bounds, and those of ``integers`` are whole numbers.
+) -> Float[Tensor, "*any k c"]:
+    """``x`` as c numbers per machine, if it is a list of n, each input lies within its bounds, and ``integers`` are whole.
 
     A program's weights are right for such inputs only, so others are refused. With ``lengths`` a list may be shorter.
     """
     c = len(bounds)
     if x.ndim < 1 + (c > 1) or (c > 1 and x.shape[-1] != c):
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
-    if (length := x.shape[-1 - (c > 1)]) != n and not (lengths and 1 <= length <= n):
+    words = x if c > 1 else x[..., None]
+    if (length := words.shape[-2]) != n and not (lengths and 1 <= length <= n):
         raise UsageError(f"the list has {length} numbers; this compiled program takes {'1 to ' * lengths}{n}.")
     if torch.compiler.is_exporting():  # an exported program cannot raise
-        return x
+        return words
     for place, (low, high) in enumerate(bounds):
-        numbers = x if c == 1 else x[..., place]
-        numbers = numbers.double() if numbers.dtype == torch.bool else numbers
+        numbers = words[..., place].double() if words.dtype == torch.bool else words[..., place]
         if numbers.numel() and not bool(((numbers >= low) & (numbers <= high)).all()):
             found = f"{numbers.min().item():g} to {numbers.max().item():g}"
             raise UsageError(
@@ -107,17 +107,16 @@ def within_bounds(
         if place in integers and bool((broken := numbers != numbers.round()).any()):
             found = f"{numbers[broken][0].item():g}"
             raise UsageError(f"input {place} has the number {found}; the program was compiled for whole numbers.")
-    return x
+    return words
 
 
 def with_length(
-    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
-) -> Float[Tensor, "*any n c"]:
+    words: Float[Tensor, "*batch k c"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
+) -> Float[Tensor, "*batch n c+1"]:
     """A list of up to n as the inputs of all n machines, with its length as the last one.
 
     Machines beyond the list are given the number nearest to 0 that they may be given, so that what they compute is legal.
     """
-    words = x[..., None] if len(bounds) == 1 else x
     length = words.shape[-2]
     nearest = words.new_tensor([min(max(0.0, low), high) for low, high in bounds])
     nearest[list(integers)] = nearest[list(integers)].ceil()
@@ -125,11 +124,10 @@ def with_length(
     return pad(torch.cat([words, blank], dim=-2), (0, 1), value=float(length))
 
 
-def memory_cells(x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int) -> Float[Tensor, "*any N d_in"]:
+def memory_cells(words: Float[Tensor, "*batch k c"], positions: Int64[Tensor, " N"]) -> Float[Tensor, "*batch N c+1"]:
     """Each machine's input and, in the last column, its number (Lemma B.2). The input of spare machines and the sink is 0."""
-    words = x[..., None] if c == 1 else x
     words = pad(words, (0, 0, 0, len(positions) - words.shape[-2]))
-    return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
+    return torch.cat([words, positions.to(words.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
 
 
 # The breaches: what a machine can do that its model of computation forbids. A code replaces the number of such a machine:

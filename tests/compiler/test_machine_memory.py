@@ -22,9 +22,9 @@ TOLD = re.compile(r"round (\d+): machine (\d+) (sends|receives|has to pass on) (
 
 def test_memory_cells_hold_inputs_numbers_and_blanks():
     x = torch.tensor([[5.0, 6.0], [7.0, 8.0]])
-    cells = memory_cells(x, torch.arange(4), 2)
+    cells = memory_cells(x, torch.arange(4))
     assert cells.tolist() == [[5, 6, 0], [7, 8, 1], [0, 0, 2], [0, 0, 3]]
-    assert memory_cells(x[:, 0], torch.arange(3), 1).tolist() == [[5, 0], [7, 1], [0, 2]]
+    assert memory_cells(x[:, :1], torch.arange(3)).tolist() == [[5, 0], [7, 1], [0, 2]]
 
 
 def test_bounds():
