@@ -1,7 +1,7 @@
 """Local functions as expressions: what a machine computes on its memory in one round.
 
 An expression is built from memory cells, the machine's number and constants by the functions of this file. It has two
-meanings, which must agree: :func:`evaluate` computes it with numpy, and ``expressions_to_relu`` turns it into ReLU layers.
+meanings, which must agree: :func:`evaluate_expressions` computes it, and ``expressions_to_relu`` turns it into ReLU layers.
 
     lambda memory: [minimum(memory[0], memory[1]), select(memory.me >= 4, memory[0], 0)]
 
@@ -10,7 +10,7 @@ do so between two integers.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -432,51 +432,34 @@ def shape_of(made: Iterable[Expression]) -> tuple[Any, ...]:
     return tuple(resolved(node, done, find) for node in made), *parts
 
 
-class Memory(Sequence[Expression]):
+class Memory(tuple[Expression, ...]):
     """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number."""
 
-    def __init__(self, size: int):
-        self.me: Expression = Me()
-        self._cells = [MemoryCell(index) for index in range(size)]
+    me: Expression = Me()
+
+    def __new__(cls, size: int) -> "Memory":
+        return super().__new__(cls, map(MemoryCell, range(size)))
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return self._cells[index]
+            return super().__getitem__(index)
         except IndexError as error:
             raise UsageError(f"memory position {index} is read; positions are 0 to {len(self) - 1}.") from error
 
-    def __iter__(self) -> Iterator[Expression]:
-        return iter(self._cells)
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
 
 def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:
-    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...)."""
-    evaluation = _Evaluation(cells, me)
-    return [evaluation.value(expression) for expression in expressions]
+    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...); shared parts are once."""
+    done: dict[object, Any] = {}
+    machine = np.broadcast_to(me, cells.shape[:-1])
 
-
-class _Evaluation:
-    """One pass over a graph of expressions; shared parts are computed once."""
-
-    def __init__(self, cells: Array, me: Array):
-        self.cells, self.me = cells, np.broadcast_to(me, cells.shape[:-1])
-        self.done: dict[object, Any] = {}
-
-    def value(self, node: Expression) -> Array:
-        found: Array = resolved(node, self.done, self._compute)
-        return found
-
-    def _compute(self, node: Expression | Sort) -> Generator[Any, Any, Array]:
+    def compute(node: Expression | Sort) -> Generator[Any, Any, Array]:
         match node:
             case MemoryCell(index):
-                return self.cells[..., index]
+                return cells[..., index]
             case Me():
-                return self.me.astype(float)
+                return machine.astype(float)
             case Linear(terms, constant):
-                total = np.full(self.me.shape, constant)
+                total = np.full(machine.shape, constant)
                 for term, weight in terms:
                     total = total + weight * (yield term)
                 return total
@@ -489,7 +472,7 @@ class _Evaluation:
             case Select(chosen, a, b):
                 return np.where((yield chosen) > 0.5, (yield a), (yield b))
             case ByMachine(values):
-                return np.asarray(values)[np.minimum(self.me.astype(int), len(values) - 1)]
+                return np.asarray(values)[np.minimum(machine.astype(int), len(values) - 1)]
             case Assume(x) | Bit(x):
                 return (yield x)
             case Fitted(function, arguments):
@@ -497,16 +480,11 @@ class _Evaluation:
             case Sorted(sort, place, field):
                 return (yield sort)[..., place, field]
             case Sort(records, key):
-                return _in_order((yield from _table(records)), key)
+                parts = yield from each(part for record in records for part in record)
+                return _in_order(np.stack(parts, axis=-1).reshape(*machine.shape, len(records), len(records[0])), key)
         raise TypeError(f"{type(node).__name__} is no expression")
 
-
-def _table(records: Sequence[Sequence[Expression]]) -> Generator[Any, Any, Array]:
-    """The values of the records, (..., records, fields)."""
-    rows = []
-    for record in records:
-        rows.append(np.stack((yield from each(record)), axis=-1))
-    return np.stack(rows, axis=-2)
+    return [resolved(expression, done, compute) for expression in expressions]
 
 
 def _in_order(table: Array, key: int) -> Array:
@@ -514,7 +492,5 @@ def _in_order(table: Array, key: int) -> Array:
     for low, high in comparators(table.shape[-2]):
         swap = (table[..., low, key] > table[..., high, key])[..., None]
         pair = table[..., [low, high], :]
-        table[..., low, :], table[..., high, :] = (
-            np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0)
-        )
+        table[..., [low, high], :] = np.where(swap[..., None, :], pair[..., ::-1, :], pair)
     return table
