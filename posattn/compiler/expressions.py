@@ -228,6 +228,8 @@ def as_expression(value: "Expression | float") -> Expression:
 def _number(value: Any) -> float:
     try:
         found = float(value)
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise UsageError(f"{value!r} is no number and no expression.") from error
     if not math.isfinite(found):
@@ -368,9 +370,10 @@ def cells_read(nodes: Iterable[object]) -> list[MemoryCell]:
             waiting += node
         elif isinstance(node, (Expression, Sort)) and id(node) not in seen:
             seen.add(id(node))
-            waiting += vars(node).values()
             if isinstance(node, MemoryCell):
                 found.append(node)
+            else:
+                waiting += vars(node).values()
     return found
 
 

@@ -39,12 +39,11 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 @dataclass(frozen=True)
 class Sent:
-    """A message to one address, as the round computes it, the line that sends it, and which ``send`` it is of."""
+    """A message to one address, as the round computes it, and which ``send`` it is of."""
 
     to: Value
     words: tuple[Value, ...]
     when: Value
-    line: int
     send: Send
 
 
@@ -56,6 +55,11 @@ class Part:
     sent: list[Sent] = field(default_factory=list)
     names: dict[Value, str] = field(default_factory=dict)
     line: int = 0
+
+    @property
+    def checked(self) -> list[Stated]:
+        """The stated ranges that networks check."""
+        return [each for each in self.stated if each.integer and each.value.pure is None]
 
 
 class Tracing:
@@ -90,6 +94,11 @@ class Tracing:
     def here(self) -> Part:
         return self.parts[-1]
 
+    @property
+    def ranges(self) -> tuple[Known, ...]:
+        """What is known of the inputs."""
+        return tuple(self.known[value.index] for value in self.inputs)
+
     def value(self, x: Expression) -> Value:
         """``x`` as a value of this round; raises if its parts do not suit it."""
         if isinstance(x, Value):
@@ -99,7 +108,7 @@ class Tracing:
 
     def read(self, x: object) -> None:
         """Notes which values are read next; raises if one is not of this trace."""
-        self.reading = list(values_in(x))
+        self.reading = values_in(x)
         for value in self.reading:
             self._own(value)
 
@@ -163,8 +172,9 @@ class Tracing:
         names = [] if frame is None else [name for v, name in _names(frame.f_locals).items() if v in reading]
         about = f" ({', '.join(names)})" if names and isinstance(error, UsageError) else ""
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}."
-        if isinstance(error, TypeError) and f"'{Inbox.__name__}'" in text:
-            text = "an inbox is used as a number; take one from it, with get(), sum(), count(), min(empty) or max(empty)."
+        for kind in (Inbox, Place):
+            if isinstance(error, TypeError) and f"'{kind.__name__}'" in text:
+                text = kind.NO_NUMBER
         return UsageError(f"{self.place(len(self.parts) - 1, line or self.here.line)}{about}: {text}")
 
     def _answered(self, found: Any) -> list[Value]:
@@ -216,14 +226,13 @@ class Tracing:
         places = [self._sent(each, part) for each in sends]
         self.parts.append(Part(line=part.line))
         self._waiting = True
-        inboxes = [
-            Inbox(self._arriving(group), len(each.words), each.most) for group, each in zip(places, sends, strict=True)
-        ]
+        arriving = [Inbox(self._arriving(own), len(each.words), each.most) for own, each in zip(places, sends, strict=True)]
         self._waiting = False
-        return inboxes[0] if isinstance(asked, Send) else tuple(inboxes)
+        return arriving[0] if isinstance(asked, Send) else tuple(arriving)
 
-    def _sent(self, each: Send, part: Part) -> list[int]:
-        found = []
+    def _sent(self, each: Send, part: Part) -> range:
+        """Notes the messages of a ``send``; returns their numbers in the round."""
+        first = len(part.sent)
         for to, when in zip(each.to, each.when, strict=True):
             bit, address = self.value(as_bit(when)), self.value(as_expression(to))
             if not self.known[address.index].integer:
@@ -235,54 +244,54 @@ class Tracing:
                 for i, (wanted, sends) in enumerate(zip(self.table(address), self.table(bit), strict=True)):
                     if sends and not 0 <= wanted < self.n:
                         raise UsageError(f"machine {i} sends to machine {wanted:g}, which is not there; use when=.")
-            found.append(len(part.sent))
-            part.sent.append(Sent(address, words, bit, part.line, each))
-        return found
+            part.sent.append(Sent(address, words, bit, each))
+        return range(first, len(part.sent))
 
     def table(self, value: Value) -> Array:
         """The numbers of a value that depends on the machine alone, for every machine."""
         assert value.pure is not None
         return expressions.evaluate_expressions([value.pure], np.zeros((self.n, 1)), np.arange(self.n, dtype=float))[0]
 
-    def _arriving(self, numbers: list[int]) -> list[Place]:
+    def _arriving(self, numbers: range) -> list[Place]:
         """The places for the messages of one ``send``, by their numbers in the round that just ended."""
-        sent = [self.parts[-2].sent[number] for number in numbers]
-        if not sent:
-            return []
-        if all(each.to.pure is not None and each.when.pure is not None for each in sent):
+        sent = self.parts[-2].sent
+        if all(sent[each].to.pure is not None and sent[each].when.pure is not None for each in numbers):
             return self._expected_all(numbers)
-        if len(numbers) > 1:
-            return [place for number in numbers for place in self._arriving([number])]
-        if sent[0].to.pure is not None:
-            return self._expected_all(numbers)
-        return [self._addressed(sent[0], numbers[0], i) for i in range(self.n)]
+        found: list[Place] = []
+        for each in numbers:
+            if sent[each].to.pure is not None:
+                found += self._expected_all(range(each, each + 1))
+            else:
+                found += [self._addressed(sent[each], each, i) for i in range(self.n)]
+        return found
 
-    def _expected_all(self, numbers: list[int]) -> list[Place]:
+    def _expected_all(self, numbers: range) -> list[Place]:
         """Places whose senders are known beforehand: the first one holds each machine's first message, and so on."""
-        arriving: list[list[tuple[int, int]]] = [[] for _ in range(self.n)]  # (number, sender) for every machine
-        for number in numbers:
-            sent = self.parts[-2].sent[number]
-            to, when = self.table(sent.to), None if sent.when.pure is None else self.table(sent.when)
-            for i in range(self.n):
-                if when is not None and not when[i]:
-                    continue
-                if 0 <= to[i] < self.n:
-                    arriving[int(to[i])].append((number, i))
-        return [self._expected(numbers[0], q, arriving) for q in range(max(map(len, arriving)))]
+        if not numbers:
+            return []
+        sent = [self.parts[-2].sent[each] for each in numbers]
+        to = np.stack([self.table(each.to) for each in sent])
+        when = np.stack([np.ones(self.n) if each.when.pure is None else self.table(each.when) for each in sent])
+        there = (when != 0) & (to >= 0) & (to < self.n)
+        (message, sender), receiver = there.nonzero(), to[there].astype(int)
+        order = receiver.argsort(kind="stable")
+        place = np.empty_like(receiver)  # how many messages of the same receiver come before
+        place[order] = np.arange(len(order)) - np.searchsorted(receiver[order], receiver[order])
+        table = np.full((2, place.max(initial=-1) + 1, self.n), [[[numbers[0]]], [[-1]]])
+        table[:, place, receiver] = numbers[0] + message, sender
+        return [self._expected(sent[0], *map(tuple, table[:, q].tolist())) for q in range(table.shape[1])]
 
-    def _expected(self, first: int, q: int, arriving: list[list[tuple[int, int]]]) -> Place:
+    def _expected(self, sent: Sent, numbers: tuple[int, ...], senders: tuple[int, ...]) -> Place:
         """A place whose sender is known beforehand; the sender blanks what it does not send."""
-        sent = self.parts[-2].sent[first]
-        numbers, senders = zip(*(each[q] if q < len(each) else (first, -1) for each in arriving), strict=True)
         bits = [sent.when] if sent.when.pure is None else []
         bits += [] if self.listed is None else [self.listed]
         words = [
             self._received(reduce(self._blanked, bits, word), senders, (numbers, w)) for w, word in enumerate(sent.words)
         ]
-        if not bits:
-            present = self.value(expressions.by_machine(float(i >= 0) for i in senders))
-            return Place(present, tuple(words))
-        return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
+        if bits:
+            return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
+        there = as_expression(1.0) if min(senders) >= 0 else expressions.by_machine(float(i >= 0) for i in senders)
+        return Place(self.value(there), tuple(words))
 
     def _blanked(self, x: Value, when: Value) -> Value:
         return self._gate(when, x, 0.0)

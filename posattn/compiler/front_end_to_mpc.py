@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from posattn.compiler.benes import size_for
-from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, relu, select
+from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.mpc import MPC, Machine, Message
-from posattn.compiler.program_numbers import Value, computed, needed
+from posattn.compiler.program_numbers import Computed, Value, computed, needed
 
 
 def directed_by_data(tracing: Tracing) -> bool:
@@ -54,7 +54,7 @@ class _Plan:
         """The tag of a message of round r; those before it are what the machine sends to itself."""
         return 1 + len(self.own(r + 1)) + number * self.tracing.n + sender
 
-    def values(self, r: int, machine: Machine) -> dict[Value, Expression]:
+    def values(self, r: int, machine: Machine) -> Computed:
         """All values of round r from the inbox."""
         if r == 0:
             found: dict[Value, Expression] = dict(zip(self.tracing.inputs, machine.inbox[0].words, strict=False))
@@ -99,22 +99,19 @@ class _Plan:
         for number, own in enumerate(self.own(r + 1), start=1):
             messages.append(Message(machine.me, [number, *(found[value] for value in own)]))
         for number, sent in enumerate(self.tracing.parts[r].sent):
-            to, when, *words = (_of(found, value) for value in (sent.to, sent.when, *sent.words))
+            to, when, *words = (found[value] for value in (sent.to, sent.when, *sent.words))
             messages.append(Message(to, [machine.me + self.tag(r, number, 0), *words], when))
         return messages
 
     def checks(self, r: int, machine: Machine) -> list[Expression]:
         """By how much whole numbers leave the ranges that round r states for them."""
-        stated = [each for each in self.tracing.parts[r].stated if each.integer and each.value.pure is None]
-        if not stated:
-            return []
-        found = self.values(r, machine)
-        numbers = [(found[each.value], each) for each in stated]
-        return [relu(each.lo - x) + relu(x - each.hi) for x, each in numbers]
+        checked = self.tracing.parts[r].checked
+        found = self.values(r, machine) if checked else Computed()
+        return [each.excess(found) for each in checked]
 
     def answers(self, machine: Machine) -> list[Expression]:
         found = self.values(len(self.tracing.parts) - 1, machine)
-        return [_of(found, answer) for answer in self.tracing.answers]
+        return [found[answer] for answer in self.tracing.answers]
 
 
 def as_mpc(tracing: Tracing) -> MPC:
@@ -134,7 +131,7 @@ def as_mpc(tracing: Tracing) -> MPC:
         machines=tracing.n,
         memory=plan.memory,
         longest=plan.longest,
-        inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
+        inputs=tracing.ranges,
         rounds=tuple(sending(r) for r in range(last)),
         finish=plan.answers,
         name=tracing.name,
@@ -153,10 +150,6 @@ def _roots(tracing: Tracing, r: int) -> list[Value]:
 def _needed(r: int, roots: Iterable[Value]) -> list[Value]:
     """The values that round r takes from its inbox or computes for ``roots``."""
     return needed(roots, lambda value: value.round == r and value.delivered is None)
-
-
-def _of(found: dict[Value, Expression], value: Value) -> Expression:
-    return found[value] if value.pure is None else value.pure
 
 
 def _most_received(tracing: Tracing, sent: Sequence[Sent]) -> int:

@@ -6,16 +6,17 @@ addressed to it. So a round takes one layer, and memory grows with N; routing ov
 2 log2 N - 1 layers, and its padding makes memory grow with N too.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posattn.compiler.expressions import Expression, Memory, as_expression, both, either, linear, relu, select
+import numpy as np
+
+from posattn.compiler.expressions import Expression, Memory, as_expression, both, either, linear, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
-from posattn.compiler.program_numbers import Value, computed, needed
+from posattn.compiler.program_numbers import Computed, Value, computed, needed
 from posattn.compiler.traces import Labels, answer_columns
 
 
@@ -69,11 +70,14 @@ class _Layout:
 
     def most_sent(self, n: int) -> int:
         """The most words that one of ``n`` machines sends; a machine's memory bounds it."""
-        return max(Counter(i for j in range(n) for i, _ in self.receive(j)).values(), default=0)
+        sent = np.full(n, len(self.kept))
+        for senders in {self.at[value]: value.senders for value in self.heard}.values():
+            sent += np.bincount([i for i in senders if i >= 0], minlength=n)
+        return int(sent.max())
 
-    def expressions(self, memory: Memory) -> dict[Value, Expression]:
+    def expressions(self, memory: Memory) -> Computed:
         """All values of the round over its memory."""
-        return computed(self.computed, {value: memory[place] for value, place in self.at.items()})
+        return computed(self.computed, {value: memory[at] for value, at in self.at.items() if value.pure is None})
 
 
 def _free(taken: set[int]) -> int:
@@ -124,23 +128,21 @@ def _assembled(tracing: Tracing, layouts: list[_Layout], spare: int) -> WrittenP
     return WrittenPCOC(
         machines=tracing.n,
         memory=size,
-        inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
+        inputs=tracing.ranges,
         rounds=tuple(rounds[1:]),
         outputs=tuple(answers),
         start=rounds[0].compute,
         start_guard=rounds[0].guard,
         name=tracing.name,
         spare=spare,
-        labels=_labels(tracing, variables),
+        labels=Labels(
+            tuple(tracing.place(r) for r in range(len(variables))),
+            tuple({name: at for name, (_, at) in each.items()} for each in variables),
+        ),
         lengths=tracing.length is not None,
         tracing=tracing,
         variables=tuple(variables),
     )
-
-
-def _labels(tracing: Tracing, variables: Sequence[dict[str, tuple[Value, int]]]) -> Labels:
-    columns = tuple({name: at for name, (_, at) in each.items()} for each in variables)
-    return Labels(tuple(tracing.place(r) for r in range(len(columns))), columns)
 
 
 def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
@@ -148,7 +150,7 @@ def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
         found = layout.expressions(memory)
         new: list[Expression] = [as_expression(0.0)] * size
         for place, value in written.items():
-            new[place] = found[value] if value.pure is None else value.pure
+            new[place] = found[value]
         return new
 
     return compute
@@ -164,26 +166,23 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
         or (tracing.length is not None and sent.to.pure is None)
     ]
     lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
-    stated = [each for each in part.stated if each.integer and each.value.pure is None]
-    if not lost and not stated:
+    if not lost and not part.checked:
         return None
 
     def guard(memory: Memory) -> list[Excess]:
         found = layout.expressions(memory)
-        of: Callable[[Value], Expression] = lambda value: found[value] if value.pure is None else value.pure  # noqa: E731
-        listed = [] if tracing.listed is None else [of(tracing.listed)]
+        listed = [] if tracing.listed is None else [found[tracing.listed]]
 
         def after(sent: Sent) -> Expression:
             """Whether a message is for a machine after the last of the list, if the data says where it goes, or of all."""
             if tracing.length is not None and sent.to.pure is None:
-                return of(sent.to) >= of(tracing.length)
-            return of(sent.to) > last
+                return found[sent.to] >= found[tracing.length]
+            return found[sent.to] > last
 
-        beyond = [(both(of(sent.when), *listed, either(of(sent.to) < 0, after(sent))), 1.0) for sent in lost]
+        beyond = [(both(found[sent.when], *listed, either(found[sent.to] < 0, after(sent))), 1.0) for sent in lost]
         excesses = [Excess(linear(*beyond), MISADDRESSES)] if beyond else []
-        for each in stated:
-            x = of(each.value)
-            excess = relu(each.lo - x) + relu(x - each.hi)
+        for each in part.checked:
+            excess = each.excess(found)
             excesses.append(Excess(select(listed[0], excess, 0) if listed else excess, OVERFLOWS))
         return excesses
 

@@ -120,10 +120,8 @@ class Value(MemoryCell):
 
     def __init__(self, index: int, x: Expression | None, r: int, line: int):
         super().__init__(index)
-        reads = () if x is None else tuple(values_in(x))
-        pure = None
-        if x is not None and all(read.pure is not None for read in reads):
-            pure = rebuilt(x, {read: read.pure for read in reads if read.pure is not None})
+        reads = tuple(values_in(x))
+        pure = None if x is None or any(read.pure is None for read in reads) else rebuilt(x, Computed())
         self._set(x=x, round=r, line=line, reads=reads, pure=pure, source=None, senders=(), delivered=None)
 
     def _set(self, **fields: Any) -> "Value":
@@ -164,16 +162,9 @@ for _name in (*_ARITHMETIC, *_OF_BITS):
 Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 
 
-def values_in(node: object) -> Iterable[Value]:
-    """The values that an expression reads."""
-    if isinstance(node, Value):
-        yield node
-    elif isinstance(node, (Expression, Sort)):
-        for part in vars(node).values():
-            yield from values_in(part)
-    elif isinstance(node, tuple):
-        for part in node:
-            yield from values_in(part)
+def values_in(node: object) -> list[Value]:
+    """The values that an expression, or a tuple of them, reads."""
+    return [cell for cell in expressions.cells_read([node]) if isinstance(cell, Value)]
 
 
 def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None = None) -> Any:
@@ -208,11 +199,18 @@ def needed(roots: Iterable[Value], computes: Callable[[Value], bool]) -> list[Va
     return sorted(found, key=lambda value: value.index)
 
 
-def computed(values: Iterable[Value], given: dict[Value, Expression]) -> dict[Value, Expression]:
+class Computed(dict[Value, Expression]):
+    """Values as expressions over what is given; one that depends on the machine alone is its own expression."""
+
+    def __missing__(self, value: Value) -> Expression:
+        assert value.pure is not None
+        return value.pure
+
+
+def computed(values: Iterable[Value], given: dict[Value, Expression]) -> Computed:
     """What is given, and the values as expressions over it."""
-    found, sorts = dict(given), dict[Any, Any]()
+    found, sorts = Computed(given), dict[Any, Any]()
     for value in values:
-        found |= {read: read.pure for read in value.reads if read.pure is not None}
         found[value] = rebuilt(value.x, found, sorts)
     return found
 
@@ -262,13 +260,18 @@ def clamp(x: Expression | float, lo: Expression | float, hi: Expression | float)
 
 @dataclass(frozen=True)
 class Stated:
-    """A range that ``within`` states."""
+    """A range that ``within`` states. That of whole numbers is checked, unless they depend on the machine alone."""
 
     value: Value
     lo: float
     hi: float
     integer: bool
     named: Value
+
+    def excess(self, found: dict[Value, Expression]) -> Expression:
+        """By how much the value leaves the range."""
+        x = found[self.value]
+        return expressions.relu(self.lo - x) + expressions.relu(x - self.hi)
 
 
 def within(x: Expression | float, lo: float, hi: float) -> Expression:
