@@ -69,6 +69,9 @@ class Known:
         )
 
 
+BLANK = Known(0.0, 0.0, True)  # what is known of a memory position that receives nothing
+
+
 class Margins:
     """The conditions error · ε ≤ room under which a compiled network is right: ``epsilon`` is the largest ε that meets all."""
 

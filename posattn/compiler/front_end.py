@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from posattn.compiler import expressions
-from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
 from posattn.compiler.program_messages import Inbox, Place, Send
 from posattn.compiler.program_numbers import TRACING, Real, Stated, Value, as_bit, equal, values_in
@@ -322,7 +322,7 @@ class Tracing:
         return self._gated[key]
 
     def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
-        found = self._new(None, self.known[source.index].join(Known(0.0, 0.0, True)))
+        found = self._new(None, self.known[source.index].join(BLANK))
         return found._set(source=source, senders=senders, delivered=delivered)
 
 

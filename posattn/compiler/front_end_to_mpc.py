@@ -26,10 +26,10 @@ def directed_by_data(tracing: Tracing) -> bool:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What machines keep, and how long messages are. ``kept[r]`` are the values of earlier rounds that round r finds."""
+    """What machines keep, and how long messages are. ``needed[r]`` is what round r takes from its inbox or computes."""
 
     tracing: Tracing
-    kept: list[list[Value]]
+    needed: list[list[Value]]
 
     @cached_property
     def longest(self) -> int:
@@ -37,11 +37,15 @@ class _Plan:
         sent = max((len(each.words) for part in self.tracing.parts for each in part.sent), default=0)
         least = max(1 + sent, len(self.tracing.inputs))
         unit = 1 << (size_for(self.tracing.n).k - 1)  # routing pads words to a multiple of this
-        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + max(map(len, self.kept))))
+        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + max(len(self.kept(r)) for r in range(len(self.needed)))))
+
+    def kept(self, r: int) -> list[Value]:
+        """The values of earlier rounds that round r finds."""
+        return [value for value in self.needed[r] if value.round < r]
 
     def own(self, r: int) -> list[list[Value]]:
         """What round r finds of its own past, message by message."""
-        words, kept = self.longest - 1, self.kept[r]
+        words, kept = self.longest - 1, self.kept(r)
         return [kept[start : start + words] for start in range(0, len(kept), words)]
 
     @property
@@ -65,12 +69,12 @@ class _Plan:
                 for place, value in enumerate(own, start=1):
                     found[value] = self._taken(value, hits, [box.words[place] for box in machine.inbox])
             found |= self._heard(r, machine)
-        return computed((value for value in self._needed(r) if value not in found), found)
+        return computed((value for value in self.needed[r] if value not in found), found)
 
     def _heard(self, r: int, machine: Machine) -> dict[Value, Expression]:
         found: dict[Value, Expression] = {}
         hit: dict[Any, list[Expression]] = {}
-        for value in self._needed(r):
+        for value in self.needed[r]:
             if value.round == r and value.delivered is not None:
                 numbers, word = value.delivered
                 message = numbers, value.senders
@@ -87,10 +91,6 @@ class _Plan:
         known = self.tracing.known[value.index]
         found = linear(*((select(hit, word, 0), 1.0) for hit, word in zip(hits, words, strict=True)))
         return Assume(found, min(known.lo, 0.0), max(known.hi, 0.0), known.integer)
-
-    def _needed(self, r: int) -> list[Value]:
-        after = self.kept[r + 1] if r + 1 < len(self.kept) else self.tracing.answers
-        return _needed(r, [*_roots(self.tracing, r), *after])
 
     def sends(self, r: int, machine: Machine) -> list[Message]:
         """The messages of round r: to oneself what is kept, then the program's own."""
@@ -117,12 +117,12 @@ class _Plan:
 def as_mpc(tracing: Tracing) -> MPC:
     """The MPC program that runs the traced function."""
     last = len(tracing.parts) - 1
-    kept: list[list[Value]] = [[] for _ in range(last + 1)]
-    following: Iterable[Value] = tracing.answers
+    found: list[list[Value]] = []
+    following = tracing.answers
     for r in reversed(range(last + 1)):
-        needed = _needed(r, [*_roots(tracing, r), *following])
-        kept[r] = following = [value for value in needed if value.round < r]
-    plan = _Plan(tracing, kept)
+        found.insert(0, _needed(tracing, r, following))
+        following = [value for value in found[0] if value.round < r]
+    plan = _Plan(tracing, found)
 
     def sending(r: int) -> Any:
         return lambda machine: plan.sends(r, machine)
@@ -140,16 +140,12 @@ def as_mpc(tracing: Tracing) -> MPC:
     )
 
 
-def _roots(tracing: Tracing, r: int) -> list[Value]:
-    """What round r sends and states."""
+def _needed(tracing: Tracing, r: int, following: Iterable[Value]) -> list[Value]:
+    """The values that round r takes from its inbox or computes, for what it sends and states and for later rounds."""
     part = tracing.parts[r]
     sent = [value for each in part.sent for value in (each.to, each.when, *each.words)]
-    return [*sent, *(each.value for each in part.stated if each.integer)]
-
-
-def _needed(r: int, roots: Iterable[Value]) -> list[Value]:
-    """The values that round r takes from its inbox or computes for ``roots``."""
-    return needed(roots, lambda value: value.round == r and value.delivered is None)
+    stated = [each.value for each in part.stated if each.integer]
+    return needed([*sent, *stated, *following], lambda value: value.round == r and value.delivered is None)
 
 
 def _most_received(tracing: Tracing, sent: Sequence[Sent]) -> int:

@@ -12,7 +12,6 @@ A table is one whole number per key: 0 for no entry, 1 for the entry 'none', and
 earlier one by a single ReLU.
 """
 
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -132,10 +131,3 @@ def as_logits(answers: Float[Tensor, "*batch machines"]) -> Float[Tensor, "*batc
     letters = answers.round().long()
     words = pad(torch.where(letters < 0, _WORDS.index[NONE], letters + _LETTER_A), (1, 0), value=_WORDS.index[BLANK])
     return _CERTAIN * one_hot(words, len(_WORDS.words)).double()
-
-
-def answer_letters(
-    network: Callable[[Tensor], Tensor], tokens: Int64[Tensor, "*batch n"]
-) -> Float[Tensor, "*batch n V"]:
-    """The logits that the compiled ``network`` gives for sequences of tokens."""
-    return as_logits(network(machine_inputs(tokens)))

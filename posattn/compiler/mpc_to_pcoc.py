@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.benes import Benes, size_for
 from posattn.compiler.expressions import (
     Assume,
@@ -86,9 +86,6 @@ class Layout:
         return sum((i >> bit & 1) << (self.network.k - 1 - bit) for bit in range(bits))
 
 
-View = Callable[[Layout, Memory, Sequence[Known]], Machine]
-
-
 def layout(program: MPC) -> Layout:
     view = program.view()
     most = max((len(program.messages(r, view)) for r in range(len(program.rounds))), default=1)
@@ -103,12 +100,12 @@ def fixed_communication(program: PCOC | MPC) -> PCOC:
 def simulate(program: MPC) -> PCOC:
     """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory."""
     plan = layout(program)
-    words, view = _input_knowledge(program), _from_input
+    words = [known.join(BLANK) for known in program.inputs] + [BLANK] * (program.longest - len(program.inputs))
     computes: list[tuple[Local, Guard]] = []  # the program's own, before every delivery and after the last
     for r in range(len(program.rounds)):
-        computes.append(_own(plan, r, words, view))
-        words, view = _sent_knowledge(program, r, words), _from_tuples
-    (start, start_guard), *others = [*computes, _own(plan, len(program.rounds), words, view)]
+        computes.append(_own(plan, r, words))
+        words = _sent_knowledge(program, r, words)
+    (start, start_guard), *others = [*computes, _own(plan, len(program.rounds), words)]
     *inner, last = plan.network.steps
     placing = [Round(_receive(plan, step), _placing(plan, step + 1), lambda memory: [_held(plan, memory)]) for step in inner]
     rounds = [each for own in others for each in (*placing, Round(_receive(plan, last), *own))]
@@ -187,20 +184,18 @@ def _held(plan: Layout, memory: Memory) -> Excess:
 # --- local computation of the program's own rounds --------------------------------------------------------------------
 
 
-def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-    """The first inbox, which holds one message: the input."""
-    given = [memory[word] for word in range(len(plan.program.inputs))]
-    zero = as_expression(0.0)
-    present = memory.me < plan.program.length
-    first = Received(present, tuple(given + [zero] * (plan.program.longest - len(given))))
-    none = Received(zero, (zero,) * plan.program.longest)
-    return Machine(memory.me, (first, *[none] * (plan.program.places - 1)))
+def _machine(plan: Layout, r: int, memory: Memory, words: Sequence[Known]) -> Machine:
+    """A machine in the program's own round ``r``. Its first inbox holds one message, the input.
 
-
-def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-    """Recombination: tuples sorted by sender, message and word are messages again."""
+    Later tuples, sorted by sender, message and word, are messages again (recombination).
+    """
+    program, zero = plan.program, as_expression(0.0)
+    if r == 0:
+        given = memory[: len(program.inputs)] + (zero,) * (program.longest - len(program.inputs))
+        none = Received(zero, (zero,) * program.longest)
+        return Machine(memory.me, (Received(memory.me < program.length, given), *[none] * (program.places - 1)))
     boxes = []
-    for block in _blocks(plan, memory)[: plan.program.places]:
+    for block in _blocks(plan, memory)[: program.places]:
         pairs = zip((word for _, word in block), words, strict=False)
         boxes.append(Received(block[0][0] < plan.blank, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in pairs)))
     return Machine(memory.me, tuple(boxes))
@@ -218,17 +213,20 @@ def _received(plan: Layout, memory: Memory) -> Excess:
     return Excess(linear(*counted, constant=-float(plan.program.memory)), RECEIVES)
 
 
-def _own(plan: Layout, r: int, words: Sequence[Known], view: View) -> tuple[Local, Guard]:
+def _own(plan: Layout, r: int, words: Sequence[Known]) -> tuple[Local, Guard]:
     """The program's own round ``r``, or its finish: the computation that writes messages or answers, and the guard."""
     program, finish = plan.program, r == len(plan.program.rounds)
 
     def compute(memory: Memory) -> list[Expression]:
-        machine = view(plan, memory, words)
-        return _filled(plan, program.answers(machine)) if finish else _as_tuples(plan, memory.me, program.messages(r, machine))
+        machine = _machine(plan, r, memory, words)
+        if not finish:
+            return _as_tuples(plan, memory.me, program.messages(r, machine))
+        answers = program.answers(machine)
+        return answers + [as_expression(0.0)] * (plan.memory - len(answers))
 
     def guard(memory: Memory) -> list[Excess]:
-        machine = view(plan, memory, words)
-        found = [_received(plan, memory)] if view is _from_tuples else []
+        machine = _machine(plan, r, memory, words)
+        found = [_received(plan, memory)] if r else []
         found += [Excess(count, OVERFLOWS) for count in program.checks(r, machine)]
         if finish:
             return found
@@ -279,26 +277,16 @@ def _reversed_bits(number: Expression, k: int) -> Expression:
     return total
 
 
-def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:
-    return words + [as_expression(0.0)] * (plan.memory - len(words))
-
-
 # --- ranges of words ---------------------------------------------------------------------------------------------------
 # In a machine's memory any word may lie at any place, so the ranges of words mix. In the program they do not: word w of the
 # messages of one round has its own range. It is computed here, and the receivers assume it.
 
 
-def _input_knowledge(program: MPC) -> list[Known]:
-    blank = Known(0.0, 0.0, True)
-    return [known.join(blank) for known in program.inputs] + [blank] * (program.longest - len(program.inputs))
-
-
 def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]:
     """What is known of each word of round ``r``'s messages, given that of the round before; a place may be empty."""
-    bit, blank = Known(0.0, 1.0, True), Known(0.0, 0.0, True)
-    cells = [known for _ in range(program.places) for known in (bit, *words)]
+    cells = [known for _ in range(program.places) for known in (Known(0.0, 1.0, True), *words)]
     analysis = Analysis(cells, program.machines, place=f"{program.place(r)}: ")
-    found = [blank] * program.longest
+    found = [BLANK] * program.longest
     for m, message in enumerate(program.messages(r, program.view()), start=1):
         where, to, when = f"{analysis.place}message {m}", analysis.known(message.to), analysis.known(message.when)
         if not to.integer:

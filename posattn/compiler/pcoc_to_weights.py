@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
+from posattn.compiler.analysis import BLANK, STEP_MARGIN, Analysis, Known, Margins
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer, attention_parameters, require_room_for
 from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select, shape_of
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
@@ -82,15 +82,14 @@ def lower(
 
 def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
     """The MLP of every round, and what is known of the outputs; adds the conditions on ε to ``margins``."""
-    blank = Known(0.0, 0.0, True)
     sink = np.zeros(program.memory)
-    cells = [known.join(blank) for known in program.inputs] + [blank] * (program.memory - len(program.inputs))
+    cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (program.memory - len(program.inputs))
     made: dict[object, Maps] = {}
     maps: list[Maps] = []
     layers = len(program.rounds) + 1
     for r in range(layers):
         # Attention is the identity in the first layer and follows the oracle in the others; softmax leaks in all of them.
-        cells = [known.join(blank) for known in cells]
+        cells = [known.join(BLANK) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
         local = program.local(r)
         erased = _heard_at_the_sink(program, r, local, sink)

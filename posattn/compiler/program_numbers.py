@@ -4,7 +4,7 @@ While the function is executed a number is a :class:`Value`. It notes how it was
 that a wrong operation is an error in its own line.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
@@ -302,12 +302,18 @@ def quotient(x: Expression, divisor: int) -> Expression:
     if last - first <= _LONGEST_SUM:
         steps = [(x >= value * divisor, 1.0) for value in range(first + 1, last + 1)]
         return traced(Assume)(expressions.linear(*steps, constant=float(first)), float(first), float(last), True)
-    rest, found = x - first * divisor, as_expression(float(first))
-    for power in reversed(range((last - first).bit_length())):
-        digit = rest >= divisor << power
-        rest, found = rest - digit * (divisor << power), found + digit * (1 << power)
-        rest = traced(Assume)(rest, 0.0, float((divisor << power) - 1), True)
+    found = as_expression(float(first))
+    for value, digit in _digits(x - first * divisor, divisor, last - first):
+        found = found + digit * value
     return traced(Assume)(found, float(first), float(last), True)
+
+
+def _digits(rest: Expression, unit: int, most: int) -> Iterator[tuple[int, Expression]]:
+    """The binary digits of rest // unit, which is 0 to ``most``, and what each is worth."""
+    for power in reversed(range(most.bit_length())):
+        digit = rest >= unit << power
+        rest = traced(Assume)(rest - digit * (unit << power), 0.0, float((unit << power) - 1), True)
+        yield 1 << power, digit
 
 
 def times(count: Expression | float, x: Expression | float) -> Expression:
@@ -315,11 +321,9 @@ def times(count: Expression | float, x: Expression | float) -> Expression:
     known = known_of(count)
     if not known.integer:
         raise UsageError("times is given a count that need not be whole; its first argument must be a whole number.")
-    rest, found = as_expression(count) - known.lo, as_expression(x) * known.lo
-    for power in reversed(range(int(known.hi - known.lo).bit_length())):
-        digit = rest >= 1 << power
-        rest = traced(Assume)(rest - digit * (1 << power), 0.0, float((1 << power) - 1), True)
-        found = found + select(digit, as_expression(x) * float(1 << power), 0)
+    found = as_expression(x) * known.lo
+    for value, digit in _digits(as_expression(count) - known.lo, 1, int(known.hi - known.lo)):
+        found = found + select(digit, as_expression(x) * float(value), 0)
     return traced(as_expression)(found)
 
 
