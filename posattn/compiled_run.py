@@ -1,6 +1,7 @@
 """A compiled program as a run: it can be asked, tested, saved and loaded like a trained one."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
     if compilation.source is None or compilation.source.own:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
-        described["labels"] = labels.as_json()
+        described["labels"] = asdict(labels)
     weights = {name: value for name, value in compilation.model.tensors().items() if value.count_nonzero()}
     RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
@@ -234,7 +235,7 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
     if not fits or not network.sound:
         raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
     if "labels" in described:
-        network.labels = Labels.from_json(described["labels"])
+        network.labels = Labels(*(tuple(described["labels"][field]) for field in ("rounds", "columns")))
     run = CompiledRun(name, network.eval().to(device), own=described.get("own", False), bound=described.get("bound"))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):
         raise files.Damaged(f"{folder.weights} belongs to another program than {folder.program}.")

@@ -94,52 +94,42 @@ class Compilation:
         return self.model.trace(self._words(x), self.program.name)
 
     def sizes(self) -> pd.DataFrame:
-        """The sizes of the network beside those of the theorem."""
-        config, model = self.model.config, self.model
-        depth = [1 + len(hidden) for hidden in config.mlp]
-        rows = [*self._counts(), *self._padding()]
+        """The sizes of the network beside those of the theorem, and by what factors padding enlarges it."""
+        config, machines = self.model.config, self.program.machines
+        rows: list[tuple[str, object, str]] = [
+            *self._counts(),
+            ("padding of machines", machines / config.n, f"{machines} for {config.n} inputs"),
+        ]
+        if (plan := self.routing) is not None:
+            multiple = f"2^{plan.network.k - 1} = {1 << (plan.network.k - 1)}"
+            why = f"{plan.padded} tuples per message, a multiple of {multiple}; at most N/2 times"
+            rows.append(("padding of words", plan.factor, why))
         if self.source is not None:
             said = self.source.counts(config.n)
             rows = [(size, network, said.get(size, theorem)) for size, network, theorem in rows]
         rows += [
             ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
-            ("deepest MLP, linear maps", max(depth), "2, approximating"),
+            ("deepest MLP, linear maps", 1 + max(map(len, config.mlp)), "2, approximating"),
             ("widest MLP", config.width, ""),
-            *((what, count, "") for what, count in model.sizes()),
+            *((what, count, "") for what, count in self.model.sizes()),
         ]
         size, network, theorem = zip(*rows, strict=True)
         return pd.DataFrame({"size": size, "network": pd.Series(network, dtype=object), "theorem": theorem})
 
     def _counts(self) -> list[tuple[str, object, str]]:
-        config, written = self.model.config, self.written
-        n, rounds = written.machines, len(written.rounds)
-        if isinstance(written, PCOC):
-            return [
-                ("nodes n", config.positions, f"N + 1 = {n + 1}"),
-                ("layers", config.layers, f"R + 1 = {rounds + 1}"),
-                ("heads", config.heads, f"s = {written.memory}"),
-            ]
-        plan = self.routing
-        assert plan is not None
-        k, heads = plan.network.k, 2 * written.memory
-        bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
-        return [
-            ("nodes n", config.positions, f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines"),
-            ("layers", config.layers, f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}"),
-            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers per tuple"),
-        ]
-
-    def _padding(self) -> list[tuple[str, object, str]]:
-        """By what factors padding enlarges the network."""
-        machines, given = self.program.machines, self.model.config.n
-        rows: list[tuple[str, object, str]] = [
-            ("padding of machines", machines / given, f"{machines} for {given} inputs")
-        ]
-        if (plan := self.routing) is not None:
-            least, length = 1 << (plan.network.k - 1), plan.padded
-            why = f"{length} tuples per message, a multiple of 2^{plan.network.k - 1} = {least}; at most N/2 times"
-            rows.append(("padding of words", plan.factor, why))
-        return rows
+        config, n, rounds = self.model.config, self.written.machines, len(self.written.rounds)
+        if (plan := self.routing) is None:
+            said = f"N + 1 = {n + 1}", f"R + 1 = {rounds + 1}", f"s = {self.written.memory}"
+        else:
+            k = plan.network.k
+            bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
+            said = (
+                f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines",
+                f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}",
+                f"2s = {2 * self.written.memory}, times padding of words, times {CELLS} numbers per tuple",
+            )
+        counts = ("nodes n", config.positions), ("layers", config.layers), ("heads", config.heads)
+        return [(*count, theorem) for count, theorem in zip(counts, said, strict=True)]
 
     def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
         """Compares every level with the direct answer on random inputs: the largest difference, and how much is allowed.

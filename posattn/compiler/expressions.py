@@ -80,7 +80,11 @@ class Expression:
     __hash__ = object.__hash__  # by identity: == builds an expression
 
     def __truediv__(self, divisor: float) -> "Expression":
-        return self * (1 / _divisor(divisor))
+        if isinstance(divisor, Expression):
+            raise UsageError("two expressions are divided; only a constant divisor is linear, so use fitted.")
+        if not _number(divisor):
+            raise UsageError("an expression is divided by 0.")
+        return self * (1 / _number(divisor))
 
     def __abs__(self) -> "Expression":
         return absolute(self)
@@ -235,14 +239,6 @@ def _number(value: Any) -> float:
     if not math.isfinite(found):
         raise UsageError(f"{found:g} is used as a constant; constants must be finite.")
     return found
-
-
-def _divisor(value: Any) -> float:
-    if isinstance(value, Expression):
-        raise UsageError("two expressions are divided; only a constant divisor is linear, so use fitted.")
-    if not _number(value):
-        raise UsageError("an expression is divided by 0.")
-    return _number(value)
 
 
 def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:

@@ -1,7 +1,6 @@
 """The programs by name. A module of functions joins the library by standing in ``MODULES``."""
 
 from pathlib import Path
-from typing import Any
 
 from posattn import files
 from posattn.compiler import khop_programs, programs, prompt_programs
@@ -10,13 +9,7 @@ from posattn.compiler.remarks import attention_program
 from posattn.errors import UsageError, choice
 
 MODULES = (programs, khop_programs, attention_program, prompt_programs)
-
-
-def _in(found: dict[str, Any]) -> list[Program]:
-    return [each for each in found.values() if isinstance(each, Program)]
-
-
-PROGRAMS: dict[str, Program] = {row.name: row for module in MODULES for row in _in(vars(module))}
+PROGRAMS = {row.name: row for module in MODULES for row in vars(module).values() if isinstance(row, Program)}
 
 
 def solving(task: str) -> list[Program]:

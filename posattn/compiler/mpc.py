@@ -163,7 +163,9 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
             _bound(int((own[:, 1] > 0.5).sum()), program, f"{where} {i} sends")
             for to, when, *words in own:
                 if when > 0.5:
-                    j = _address(to, program.machines, f"{where} {i}")
+                    if not (float(to).is_integer() and 0 <= to < program.machines):
+                        raise UsageError(f"{where} {i} sends to machine {to:g}; it must be 0 to {program.machines - 1}.")
+                    j = int(to)
                     if filled[j] < program.places:
                         boxes[j, filled[j]] = [1.0, *words]
                     filled[j] += 1
@@ -175,9 +177,3 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
 def _bound(messages: int, program: MPC, what: str) -> None:
     if (count := messages * program.longest) > program.memory:
         raise UsageError(f"{what} {count} words; its memory holds {program.memory}.")
-
-
-def _address(to: float, machines: int, who: str) -> int:
-    if not (float(to).is_integer() and 0 <= to < machines):
-        raise UsageError(f"{who} sends to machine {to:g}; it must be 0 to {machines - 1}.")
-    return int(to)

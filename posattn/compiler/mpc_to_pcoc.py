@@ -141,26 +141,25 @@ def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]
 # --- local computation between the steps ------------------------------------------------------------------------------
 
 
-def _placing(plan: Layout, step: int) -> Callable[[Memory], list[Expression]]:
+def _placing(plan: Layout, step: int) -> Local:
     """Sorts the received tuples into the halves that ``step`` needs."""
 
     def compute(memory: Memory) -> list[Expression]:
         tuples = plan.tuples_of(memory)
-        if plan.network.fragments(step):
-            return _dealt(sort_records(tuples))
-        return _collected(plan, memory.me, tuples, step - plan.network.k)
+        return _placed(plan, step, memory.me, sort_records(tuples) if plan.network.fragments(step) else tuples)
 
     return compute
 
 
-def _dealt(tuples: list[list[Expression]]) -> list[Expression]:
-    """Fragmentation: of the tuples, sorted by destination, even ones stay and odd ones leave."""
-    return [part for each in (*tuples[::2], *tuples[1::2]) for part in each]
+def _placed(plan: Layout, step: int, me: Expression, tuples: list[list[Expression]]) -> list[Expression]:
+    """The tuples in the halves of memory that stay and that leave in ``step``.
 
-
-def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit: int) -> list[Expression]:
-    """Collection: a tuple stays if bit ``bit`` of its destination is the machine's own; blanks fill the middle."""
-    machines, k = range(plan.network.machines), plan.network.k
+    Fragmentation: of the tuples, sorted by destination, even ones stay and odd ones leave. Collection: a tuple stays if the
+    next bit of its destination is the machine's own; blanks fill the middle.
+    """
+    if plan.network.fragments(step):
+        return [part for each in (*tuples[::2], *tuples[1::2]) for part in each]
+    machines, k, bit = range(plan.network.machines), plan.network.k, step - plan.network.k
     # All tuples here agree with the machine in the lower bits, so one comparison decides the next bit.
     threshold = by_machine(
         (plan.reversed_number(i, bit) + (1 << (k - 1 - bit))) * plan.per_destination for i in machines
@@ -254,8 +253,7 @@ def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expre
     ]
     nothing = [as_expression(float(plan.blank)), as_expression(0.0)]
     tuples += [nothing] * (2 * plan.tuples - len(tuples))
-    first = plan.network.steps[0]
-    return _dealt(tuples) if plan.network.fragments(first) else _collected(plan, me, tuples, first - plan.network.k)
+    return _placed(plan, plan.network.steps[0], me, tuples)
 
 
 def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Expression]:

@@ -24,13 +24,6 @@ class Labels:
     rounds: tuple[str, ...]
     columns: tuple[dict[str, int], ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return {"rounds": list(self.rounds), "columns": list(self.columns)}
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "Labels":
-        return cls(tuple(found["rounds"]), tuple(found["columns"]))
-
 
 def answer_columns(count: int) -> dict[str, int]:
     """The columns of the answers after the last round."""
