@@ -19,7 +19,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
-from posattn.errors import UsageError, instance, shown, whole
+from posattn.errors import UsageError, instance, whole
 from posattn.metrics import OF_SHIFTS, Tested
 from posattn.model import Transformer
 from posattn.names import ROUTES
@@ -191,9 +191,7 @@ def _largest(config: CompiledConfig) -> float:
 
 def save(compilation: Compilation, path: str | Path) -> None:
     """Writes the network and what it was compiled from; raises if the folder holds anything else."""
-    if not hasattr(compilation, "lowered"):
-        raise UsageError(f"compilation is {shown(compilation)}; it must be what compile_program returns.")
-    lowered = compilation.lowered
+    lowered = instance("compilation", compilation, Compilation, "what compile_program returns").lowered
     described = {
         "format": _FORMAT,
         "program": compilation.program.name,

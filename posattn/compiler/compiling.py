@@ -8,6 +8,7 @@ Every level can be run, and :meth:`Compilation.check` compares them on random in
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -295,18 +296,11 @@ def _try_shorter(source: Program, built: PCOC | MPC, bound: float) -> None:
 
 
 def _legal(source: Program, k: int, bound: float) -> tuple[Array, Array]:
-    """Lists of ``k`` that keep the program's rules, if any are found, and the answers to them."""
-    drawn = source.sample(np.random.default_rng(k), _TRIED, k, bound)
-    try:
-        return drawn, source.answers(drawn)
-    except UsageError:  # inputs that are drawn without knowing the program may break its rules
-        drawn = source.sample(np.random.default_rng(k), _DRAWN, k, bound)
+    """Some lists of ``k`` that keep the program's rules, if any are found, and the answers to them."""
     kept: list[tuple[Array, Array]] = []
-    for x in drawn:
-        try:
+    for x in source.sample(np.random.default_rng(k), _DRAWN, k, bound):
+        with suppress(UsageError):  # inputs that are drawn without knowing the program may break its rules
             kept.append((x, source.answers(x)))
-        except UsageError:
-            continue
         if len(kept) == _TRIED:
             break
     return np.array([x for x, _ in kept]), np.array([truth for _, truth in kept])

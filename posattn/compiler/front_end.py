@@ -1,18 +1,8 @@
-"""Programs as plain Python functions: ``@posattn.program`` on a generator that says what one machine does.
+"""A program that is a plain Python function, executed once: what one machine does, as values and rounds.
 
-    @posattn.program(near=[Whole(0, N)] * 3, start=Bit)
-    def bfs(me, n, near, start):
-        level = select(start, 0, n)
-        for _ in range(n - 1):
-            heard = yield send(near, level + 1, when=[other < n for other in near])
-            level = minimum(level, heard.min(n))
-        return level
-
-All machines run the function in step. ``yield`` ends a round: it sends, waits for all machines, and gives the messages that
-arrived. Variables are the function's own, and keep their values from round to round.
-
-The function is executed once, on a :class:`Value` in place of every number, which notes how it was computed, in which round
-and line. What later rounds read is known afterwards, and becomes a memory position (``front_end_to_pcoc``).
+All machines run the function in step, and ``yield`` ends a round (docs/compiler.md has the language). It is executed on a
+:class:`Value` in place of every number, which notes how it was computed, in which round and line. What later rounds read is
+known afterwards, and becomes a memory position (``front_end_to_pcoc``).
 """
 
 import inspect
@@ -31,7 +21,7 @@ from posattn.compiler import expressions
 from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
 from posattn.compiler.program_messages import Inbox, Place, Send
-from posattn.compiler.program_numbers import TRACING, Real, Stated, Value, as_bit, equal, values_in
+from posattn.compiler.program_numbers import TRACING, Stated, Value, as_bit, equal, values_in
 from posattn.errors import UsageError, shown
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -73,11 +63,11 @@ class Tracing:
         self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float, lengths: bool = False
     ):
         code = function.__code__
-        self.name, self.n, self.path, self.first = name, n, code.co_filename, code.co_firstlineno
+        self.name, self.n, self.path = name, n, code.co_filename
         self.values: list[Value] = []
         self.known: list[Known] = []
         self.analysis = Analysis(self.known, n)
-        self.parts = [Part(line=self.first)]
+        self.parts = [Part(line=code.co_firstlineno)]
         self.inputs: list[Value] = []
         self.reading: list[Value] = []  # by the expression that was noted last
         self._waiting = False  # whether the function waits at a yield
@@ -133,21 +123,16 @@ class Tracing:
     def _execute(
         self, function: Callable[..., Any], ranges: dict[str, Any], bound: float, lengths: bool
     ) -> list[Value]:
-        given: dict[str, Any] = {}
         self.me = self.value(Me())
         if lengths:
             self.length = self._new(None, Known(1.0, float(self.n), True))
             self.listed = self.value(self.me < self.length)
         own = {"me": self.me, "n": self.n, "length": self.n if self.length is None else self.length}
-        for name in inspect.signature(function).parameters:
-            if name in own:
-                given[name] = own[name]
-                continue
-            kind = ranges.get(name, Real())
-            kinds = kind if isinstance(kind, (list, tuple)) else [kind]
-            made = [self._new(None, each.known(self.n, bound)) for each in kinds]
+        given: dict[str, Any] = {name: own[name] for name in inspect.signature(function).parameters if name in own}
+        for name, kind in ranges.items():
+            made = [self._new(None, each.known(self.n, bound)) for each in (kind if isinstance(kind, list) else [kind])]
             self.inputs += made
-            given[name] = made if isinstance(kind, (list, tuple)) else made[0]
+            given[name] = made if isinstance(kind, list) else made[0]
         self.inputs += [] if self.length is None else [self.length]
         running = None
         try:

@@ -55,6 +55,8 @@ class Program:
             raise UsageError(f"{self.name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
         self.title = (function.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
         self.own = Path(__file__).parent not in Path(function.__code__.co_filename).parents
+        if self.own:
+            OWN_PROGRAMS[self.name] = self
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -190,15 +192,7 @@ def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any
 
     See docs/compiler.md for what the function can use.
     """
-    if function is None:
-        return lambda function: _registered(Program(function, ranges))
-    return _registered(Program(function, {}))
-
-
-def _registered(made: Program) -> Program:
-    if made.own:
-        OWN_PROGRAMS[made.name] = made
-    return made
+    return Program(function, {}) if function is not None else lambda function: Program(function, ranges)
 
 
 def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:

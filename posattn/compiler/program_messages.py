@@ -124,9 +124,9 @@ class Inbox(_NoNumber, Sequence[Place]):
     def get(self, word: int = 0, empty: Expression | float = 0) -> Expression:
         """A word of the first message; ``empty`` if none arrived."""
         first = self[0]
-        return (
-            first[word] if isinstance(empty, (int, float)) and empty == 0 else select(first.present, first[word], empty)
-        )
+        if isinstance(empty, (int, float)) and empty == 0:  # what an empty message has
+            return first[word]
+        return select(first.present, first[word], empty)
 
     def min(self, empty: Expression | float, word: int = 0) -> Expression:
         """The smallest word of all messages; ``empty`` if none arrived."""
