@@ -134,11 +134,11 @@ class Analysis:
                 return Known(0.0, 1.0, True)
             case ex.Bit(x, user):
                 bit = yield x
-                self._check_bit(bit, user)
+                self.check_bit(bit, user)
                 return bit
             case ex.Select(chosen, a, b):
                 bit = yield chosen
-                self._check_bit(bit, "select")
+                self.check_bit(bit, "select")
                 self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
                 one, other = (yield a), (yield b)
                 self._check_gates(one, other)
@@ -172,7 +172,7 @@ class Analysis:
             )
         self.margins.need(a.error + b.error, STEP_MARGIN)
 
-    def _check_bit(self, bit: Known, user: str) -> None:
+    def check_bit(self, bit: Known, user: str) -> None:
         if not bit.integer or bit.lo < 0 or bit.hi > 1:
             real = "" if bit.integer else " that need not be whole"
             raise UsageError(

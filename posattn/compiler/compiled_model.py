@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from posattn.attention import Attention, hardmax
-from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, with_length, within_bounds
+from posattn.compiler.machine_memory import memory_cells, refuse_breaches, with_length, within_bounds
 from posattn.compiler.traces import Labels, Trace, trace_of
 from posattn.devices import require_room
 from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer
-from posattn.network import NetworkConfig
+from posattn.network import NetworkConfig, check_input
 
 _NUMBER = 8 / 0.95  # bytes: weights are float64, and building them takes a twentieth of the memory beside
 
@@ -194,7 +194,8 @@ class CompiledTransformer(Transformer):
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        check_real(x, self.input_dtype)
+        # Real numbers may be of any dtype: they are converted.
+        check_input(x, x.dtype if isinstance(x, Tensor) and not x.is_complex() else self.input_dtype)
         given = within_bounds(x, config.n, config.bounds, config.integers, config.lengths).to(self.P.dtype)
         if config.lengths:
             given = with_length(given, config.n, config.bounds, config.integers)

@@ -21,7 +21,7 @@ from posattn.compiler import expressions
 from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
 from posattn.compiler.program_messages import Inbox, Place, Send
-from posattn.compiler.program_numbers import TRACING, Stated, Value, as_bit, equal, values_in
+from posattn.compiler.program_numbers import TRACING, Stated, Value, equal, values_in
 from posattn.errors import UsageError, shown
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -219,7 +219,10 @@ class Tracing:
         """Notes the messages of a ``send``; returns their numbers in the round."""
         first = len(part.sent)
         for to, when in zip(each.to, each.when, strict=True):
-            bit, address = self.value(as_bit(when)), self.value(as_expression(to))
+            bit = self.value(as_expression(when))
+            self.reading = [bit]
+            self.analysis.check_bit(self.known[bit.index], "when")
+            address = self.value(as_expression(to))
             if not self.known[address.index].integer:
                 raise UsageError(
                     f"a message is for a machine whose number need not be whole; it must be 0 to {self.n - 1}."

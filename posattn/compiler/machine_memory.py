@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from posattn.compiler.analysis import LARGEST, Known
 from posattn.compiler.expressions import Array
 from posattn.errors import UsageError, flag, instance, several, whole
-from posattn.network import check_input
 
 
 class ParallelProgram:
@@ -71,11 +70,6 @@ class ParallelProgram:
         c = len(self.bounds)
         within_bounds(torch.from_numpy(x[..., 0] if c == 1 else x[..., :c]), self.length, self.bounds, self.integers)
         return x
-
-
-def check_real(x: object, wanted: torch.dtype) -> None:
-    """Raises unless ``x`` is a tensor of real numbers. They may be of any dtype: networks of programs convert them."""
-    check_input(x, x.dtype if isinstance(x, Tensor) and not x.is_complex() else wanted)
 
 
 def within_bounds(

@@ -24,6 +24,7 @@ from posattn.compiler.expressions import (
     evaluate_expressions,
 )
 from posattn.compiler.machine_memory import OVERFLOWS, ParallelProgram, refuse_excess
+from posattn.compiler.program_messages import Place
 from posattn.errors import UsageError, whole
 
 
@@ -46,19 +47,14 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Received:
-    """A place of the inbox: the bit ``present``, and the words, which are 0 beyond the message or if there is none."""
-
-    present: Expression
-    words: tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
 class Machine:
-    """What a local function sees: the machine's number and its inbox, whose empty places come last."""
+    """What a local function sees: the machine's number and its inbox, whose empty places come last.
+
+    The words of a place are 0 beyond the message.
+    """
 
     me: Expression
-    inbox: tuple[Received, ...]
+    inbox: tuple[Place, ...]
 
     @property
     def received(self) -> list[Expression]:
@@ -111,7 +107,7 @@ class MPC(ParallelProgram):
         stride = self.longest + 1
         cells = [MemoryCell(index) for index in range(self.places * stride)]
         starts = range(0, len(cells), stride)
-        return Machine(Me(), tuple(Received(cells[q], tuple(cells[q + 1 : q + stride])) for q in starts))
+        return Machine(Me(), tuple(Place(cells[q], tuple(cells[q + 1 : q + stride])) for q in starts))
 
     def messages(self, r: int, machine: Machine) -> list[Sent]:
         """The messages of round ``r``."""

@@ -31,8 +31,9 @@ from posattn.compiler.expressions import (
     sort_records,
 )
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS, PASSES_ON, RECEIVES, SENDS
-from posattn.compiler.mpc import MPC, Machine, Received, Sent
+from posattn.compiler.mpc import MPC, Machine, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
+from posattn.compiler.program_messages import Place
 from posattn.compiler.traces import Labels, answer_columns
 from posattn.errors import UsageError
 
@@ -191,12 +192,12 @@ def _machine(plan: Layout, r: int, memory: Memory, words: Sequence[Known]) -> Ma
     program, zero = plan.program, as_expression(0.0)
     if r == 0:
         given = memory[: len(program.inputs)] + (zero,) * (program.longest - len(program.inputs))
-        none = Received(zero, (zero,) * program.longest)
-        return Machine(memory.me, (Received(memory.me < program.length, given), *[none] * (program.places - 1)))
+        none = Place(zero, (zero,) * program.longest)
+        return Machine(memory.me, (Place(memory.me < program.length, given), *[none] * (program.places - 1)))
     boxes = []
     for block in _blocks(plan, memory)[: program.places]:
         pairs = zip((word for _, word in block), words, strict=False)
-        boxes.append(Received(block[0][0] < plan.blank, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in pairs)))
+        boxes.append(Place(block[0][0] < plan.blank, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in pairs)))
     return Machine(memory.me, tuple(boxes))
 
 
@@ -286,14 +287,11 @@ def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]
     analysis = Analysis(cells, program.machines, place=f"{program.place(r)}: ")
     found = [BLANK] * program.longest
     for m, message in enumerate(program.messages(r, program.view()), start=1):
-        where, to, when = f"{analysis.place}message {m}", analysis.known(message.to), analysis.known(message.when)
-        if not to.integer:
+        if not analysis.known(message.to).integer:
             raise UsageError(
-                f"{where} is for a machine whose number need not be whole; it must be 0 to {program.machines - 1}."
+                f"{analysis.place}message {m} is for a machine whose number need not be whole; "
+                f"it must be 0 to {program.machines - 1}."
             )
-        if not when.integer or when.lo < 0 or when.hi > 1:
-            raise UsageError(
-                f"{where} is sent when a number in [{when.lo:g}, {when.hi:g}] is 1; it must be a bit, 0 or 1."
-            )
+        analysis.check_bit(analysis.known(message.when), f"when of message {m}")
         found = [k.join(analysis.known(word)) for k, word in zip(found, message.words, strict=True)]
     return found

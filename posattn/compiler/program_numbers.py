@@ -231,12 +231,6 @@ by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
 both, either = traced(expressions.both), traced(expressions.either)
 
 
-def as_bit(x: Expression | float) -> Expression:
-    if TRACING.get() is not None and not ((known := known_of(x)).integer and known.lo >= 0 and known.hi <= 1):
-        raise UsageError(f"a number in [{known.lo:g}, {known.hi:g}] is used as a bit; a bit is 0 or 1.")
-    return as_expression(x)
-
-
 @traced
 def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
     """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""

@@ -1,6 +1,5 @@
 """What a program's variables are in a compiled network: their columns of the state, and their values for an input."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +48,13 @@ class Trace:
     def names(self) -> list[str]:
         return list(dict.fromkeys(name for variables in self.rounds for name in variables))
 
-    def _rows(self) -> Iterator[tuple[int, str, Array]]:
-        for r, variables in enumerate(self.rounds):
-            for name, values in variables.items():
-                yield r, name, values
-
     def table(self) -> pd.DataFrame:
         """For one input: a row per round and variable, and a column per machine."""
-        rows = [{"round": r, "variable": name} | dict(enumerate(values.tolist())) for r, name, values in self._rows()]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {"round": r, "variable": name} | dict(enumerate(values.tolist()))
+            for r, variables in enumerate(self.rounds)
+            for name, values in variables.items()
+        )
 
     def as_json(self) -> dict[str, Any]:
         rounds = [

@@ -287,7 +287,7 @@ def is_wrong(me, n, x):
         (branches, "round 1 (x): machines run in step"),
         (sends_by_reals, "round 0: a message is for a machine whose number need not be whole"),
         (sends_beyond, "round 0: machine 3 sends to machine 4, which is not there; use when=."),
-        (no_bit, "round 0 (me): a number in [0, 4] is used as a bit"),
+        (no_bit, "round 0 (me): when was given a number in [0, 4]; it needs a bit, 0 or 1."),
         (yields_numbers, "round 0 (me): a number is yielded"),
         (multiplies, "round 0 (x, twice): two expressions are multiplied"),
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),

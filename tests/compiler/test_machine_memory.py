@@ -190,7 +190,7 @@ def test_known_addresses_of_no_machine_are_told_if_they_are_used():
     ("message", "told"),
     [
         (lambda m: Message(m.inbox[0].words[0], (1,)), "message 1 is for a machine whose number need not be whole"),
-        (lambda m: Message(0, (1,), m.inbox[0].words[0]), r"message 1 is sent when a number in \[0, 2\] is 1"),
+        (lambda m: Message(0, (1,), m.inbox[0].words[0]), r"when of message 1 was given a number in \[0, 2\]"),
     ],
 )
 def test_addresses_are_whole_and_conditions_are_bits(message, told):
