@@ -74,7 +74,8 @@ class Compilation:
                 raise UsageError(f"x has shape {shape}; with lists of every length it must be (..., length, 1).")
             x = np.asarray(x, dtype=float)
         else:
-            x = self.program.given(np.asarray(x)[..., None] if one and shape[-1:] == (n,) and shape[-2:] != (n, 1) else x)
+            flat = one and shape[-1:] == (n,) and shape[-2:] != (n, 1)
+            x = self.program.given(np.asarray(x)[..., None] if flat else x)
         return torch.from_numpy(x[..., 0] if one else x)
 
     def _with_length(self, run: Callable[[Array], Array]) -> Callable[[Array], Array]:

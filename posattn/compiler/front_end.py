@@ -211,7 +211,9 @@ class Tracing:
         places = [self._sent(each, part) for each in sends]
         self.parts.append(Part(line=part.line))
         self._waiting = True
-        arriving = [Inbox(self._arriving(own), len(each.words), each.most) for own, each in zip(places, sends, strict=True)]
+        arriving = [
+            Inbox(self._arriving(own), len(each.words), each.most) for own, each in zip(places, sends, strict=True)
+        ]
         self._waiting = False
         return arriving[0] if isinstance(asked, Send) else tuple(arriving)
 

@@ -37,7 +37,8 @@ class _Plan:
         sent = max((len(each.words) for part in self.tracing.parts for each in part.sent), default=0)
         least = max(1 + sent, len(self.tracing.inputs))
         unit = 1 << (size_for(self.tracing.n).k - 1)  # routing pads words to a multiple of this
-        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + max(len(self.kept(r)) for r in range(len(self.needed)))))
+        kept = max(len(self.kept(r)) for r in range(len(self.needed)))
+        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + kept))
 
     def kept(self, r: int) -> list[Value]:
         """The values of earlier rounds that round r finds."""

@@ -65,10 +65,10 @@ class ParallelProgram:
             x = np.asarray(x, dtype=float)
         except (TypeError, ValueError) as error:
             raise UsageError(f"the input of {self.name} must be an array of real numbers.") from error
-        if x.shape[-2:] != (self.length, len(self.inputs)):
-            raise UsageError(f"the input has shape {x.shape}; {self.name} takes (..., {self.length}, {len(self.inputs)}).")
-        c = len(self.bounds)
-        within_bounds(torch.from_numpy(x[..., 0] if c == 1 else x[..., :c]), self.length, self.bounds, self.integers)
+        n, c = self.length, len(self.bounds)
+        if x.shape[-2:] != (n, len(self.inputs)):
+            raise UsageError(f"the input has shape {x.shape}; {self.name} takes (..., {n}, {len(self.inputs)}).")
+        within_bounds(torch.from_numpy(x[..., 0] if c == 1 else x[..., :c]), n, self.bounds, self.integers)
         return x
 
 

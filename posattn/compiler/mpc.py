@@ -160,7 +160,8 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
             for to, when, *words in own:
                 if when > 0.5:
                     if not (float(to).is_integer() and 0 <= to < program.machines):
-                        raise UsageError(f"{where} {i} sends to machine {to:g}; it must be 0 to {program.machines - 1}.")
+                        last = program.machines - 1
+                        raise UsageError(f"{where} {i} sends to machine {to:g}; it must be 0 to {last}.")
                     j = int(to)
                     if filled[j] < program.places:
                         boxes[j, filled[j]] = [1.0, *words]

@@ -90,7 +90,11 @@ def max_subarray(me: Any, n: int, x: Any) -> Any:
     return stretch[3]
 
 
-max_subarray.truth(lambda x: [max(sum(x[j : k + 1]) for k in range(i + 1) for j in range(k + 1)) for i in range(len(x))])
+@max_subarray.truth
+def _(x: list[float]) -> Any:
+    return [max(sum(x[j : k + 1]) for k in range(i + 1) for j in range(k + 1)) for i in range(len(x))]
+
+
 max_subarray.task = "maxsub"
 
 
@@ -165,7 +169,9 @@ def word_count(me: Any, n: int, key: Any, value: Any) -> Any:
     return (yield send(key, value)).sum()
 
 
-word_count.truth(lambda key, value: [sum(x for k, x in zip(key, value, strict=True) if k == j) for j in range(len(key))])
+@word_count.truth
+def _(key: list[int], value: list[float]) -> Any:
+    return [sum(x for k, x in zip(key, value, strict=True) if k == j) for j in range(len(key))]
 
 
 @program(follows=Whole(0, N))
