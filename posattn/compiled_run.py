@@ -1,6 +1,7 @@
 """A compiled program as a run: it can be asked, tested, saved and loaded like a trained one."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posattn import files
-from posattn.compiler import letters, prompt_programs
+from posattn.compiler import khop_programs, prompt_programs
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.compiling import EXACT, Compilation
 from posattn.compiler.function_programs import OWN_PROGRAMS, Program
@@ -18,7 +19,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
-from posattn.errors import UsageError, instance, several, shown, whole
+from posattn.errors import UsageError, instance, several, whole
 from posattn.metrics import OF_SHIFTS, Tested
 from posattn.model import Transformer
 from posattn.names import ROUTES
@@ -29,6 +30,12 @@ from posattn.tasks import Task, task
 from posattn.tasks.mixed import ANY_QUERY
 
 _FORMAT = 1
+# By the tokens of a task: how machines are given them, and what the machines' answers are an answer of.
+_READS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "none": (lambda x: x, lambda answers: answers),
+    "letters": (khop_programs.machine_inputs, khop_programs.as_logits),
+    "prompts": (prompt_programs.machine_inputs, lambda answers: answers[..., :1]),
+}
 
 
 class CompiledRun(AnyRun):
@@ -42,13 +49,7 @@ class CompiledRun(AnyRun):
         bound: the largest absolute value of an own program's real inputs that state no range; by default, of all real inputs.
     """
 
-    def __init__(
-        self,
-        program: str,
-        network: Transformer,
-        own: bool = False,
-        bound: float | None = None,
-    ):
+    def __init__(self, program: str, network: Transformer, own: bool = False, bound: float | None = None):
         instance("program", program, str, "a program's name")
         if not isinstance(network, CompiledTransformer):
             raise UsageError(f"network is a {type(network).__name__}; it must be a compiled program.")
@@ -59,10 +60,11 @@ class CompiledRun(AnyRun):
         self._tokens = task(self._tasks[0]).TOKENS if self._tasks else "none"
         # A sequence of letters begins with the hop count, which every machine is given.
         length = network.config.n + (self._tokens == "letters")
-        members = [Tested(name, 0) for name in self._tasks or (program,)]
         self.config: CompiledConfig  # a narrower type than AnyRun's
-        status = ["ok"] * len(members)
-        super().__init__(f"compiled {program}", network.config, members, [length], status, network.P.device)
+        members = [Tested(name, 0) for name in self._tasks or (program,)]
+        super().__init__(
+            f"compiled {program}", network.config, members, [length], ["ok"] * len(members), network.P.device
+        )
 
     @property
     def reads_tokens(self) -> bool:
@@ -94,20 +96,17 @@ class CompiledRun(AnyRun):
         return length == self.config.n or (self.config.lengths and 1 <= length < self.config.n)
 
     def _outputs(self, x: Tensor, member: int = 0) -> Tensor:
-        if not self.reads_tokens:
-            return self.network(x)
         beside = self.lengths[0] - self.config.n  # tokens that no machine is for: the hop count
-        if not x.ndim or not self._takes(x.shape[-1] - beside):
+        if self.reads_tokens and (not x.ndim or not self._takes(x.shape[-1] - beside)):
             found, up_to = x.shape[-1] if x.ndim else "no", f"{1 + beside} to " * self.config.lengths
             raise UsageError(f"the sequence has {found} tokens; this compiled program takes {up_to}{self.lengths[0]}.")
-        return (letters.answer_letters if self._tokens == "letters" else prompt_programs.answer_prompts)(self.network, x)
+        machine_inputs, answer = _READS[self._tokens]
+        return answer(self.network(machine_inputs(x)))
 
     def trace(self, x: Tensor) -> Trace:
         """Every variable of the program at every machine and round, from the states of the network."""
-        given = self._given(x)
-        if self._tokens != "none":
-            given = (letters if self._tokens == "letters" else prompt_programs).machine_inputs(given)
-        return self.network.trace(given, self.program)
+        machine_inputs, _ = _READS[self._tokens]
+        return self.network.trace(machine_inputs(self._given(x)), self.program)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -119,11 +118,11 @@ class CompiledRun(AnyRun):
 
     def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
-        if self.row is None or not self.row.own:
+        if not self._own:
             return super().evaluate(scales, samples, split)
         if scales is not None and list(scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
-        x = self._examples(self.row, whole("samples", samples), self.config.n)
+        x = self._examples(whole("samples", samples), self.config.n)
         out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
         found = {name: measure(out, y).item() for name, measure in OF_SHIFTS.items()}
         return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
@@ -150,10 +149,11 @@ class CompiledRun(AnyRun):
     def examples(self, length: int | None = None) -> Tensor | None:
         """Inputs that the program accepts, where they are known; random ones may break its rules."""
         n = length if length is not None and self._takes(whole("length", length)) else self.config.n
-        return None if self.row is None else self._examples(self.row, 100, n)
+        return None if self.row is None else self._examples(100, n)
 
-    def _examples(self, row: Program, count: int, n: int) -> Tensor:
-        x = torch.from_numpy(row.sample(np.random.default_rng(0), count, n, self._bound))
+    def _examples(self, count: int, n: int) -> Tensor:
+        assert self.row is not None
+        x = torch.from_numpy(self.row.sample(np.random.default_rng(0), count, n, self._bound))
         return x if self.config.inputs > 1 else x[..., 0]
 
     def truth(self, x: Tensor, member: int = 0) -> Tensor:
@@ -164,13 +164,11 @@ class CompiledRun(AnyRun):
             why = "so nothing says what its answers should be; a file that defines it does (--task-file)"
             raise UsageError(f"{self.program} is not in the library, {why}.")
         rows = instance("x", x, Tensor, "a tensor").double().cpu().numpy()
-        wanted = (self.config.n, self.config.inputs) if self.config.inputs > 1 else (self.config.n,)
-        found = tuple(rows.shape[-len(wanted) :])
-        if len(found) != len(wanted) or found[1:] != wanted[1:] or not self._takes(found[0]):
-            raise UsageError(
-                f"x has shape {tuple(x.shape)}; {self.program} takes (..., {', '.join(map(str, wanted))})."
-            )
-        answers = self.row.answers(rows if self.config.inputs > 1 else rows[..., None])
+        n, c = self.config.n, self.config.inputs
+        inputs = rows if c > 1 else rows[..., None]
+        if inputs.ndim < 2 or inputs.shape[-1] != c or not self._takes(inputs.shape[-2]):
+            raise UsageError(f"x has shape {tuple(x.shape)}; {self.program} takes (..., {n}{f', {c}' * (c > 1)}).")
+        answers = self.row.answers(inputs)
         return torch.from_numpy(answers if self.config.outputs > 1 else answers[..., 0]).to(x.device)
 
     def _settings(self, members: list[int]) -> dict[str, Any]:
@@ -188,13 +186,11 @@ def _own_row(name: str, network: CompiledTransformer, bound: float) -> Program |
         return None
     for route in ROUTES[: 1 if config.lengths else None]:
         try:
-            own = row.for_lengths(config.n, bound) if config.lengths else row.build(config.n, bound, route)
-            built = fixed_communication(own)
+            built = fixed_communication(row.build(config.n, bound, route, config.lengths))
         except UsageError:  # a program of that name that cannot be built is another one
             continue
-        of_inputs = built.bounds[: config.inputs], tuple(place for place in built.integers if place < config.inputs)
         same = built.labels is not None and built.labels.columns == labels.columns
-        if same and of_inputs == (config.bounds, config.integers):
+        if same and (built.bounds, built.integers) == (config.bounds, config.integers):
             return row
     return None
 
@@ -207,9 +203,7 @@ def _largest(config: CompiledConfig) -> float:
 
 def save(compilation: Compilation, path: str | Path) -> None:
     """Writes the network and what it was compiled from; raises if the folder holds anything else."""
-    if not hasattr(compilation, "lowered"):
-        raise UsageError(f"compilation is {shown(compilation)}; it must be what compile_program returns.")
-    lowered = compilation.lowered
+    lowered = instance("compilation", compilation, Compilation, "what compile_program returns").lowered
     described = {
         "format": _FORMAT,
         "program": compilation.program.name,
@@ -222,7 +216,7 @@ def save(compilation: Compilation, path: str | Path) -> None:
     if compilation.source is None or compilation.source.own:
         described["own"] = True
     if (labels := compilation.program.labels) is not None:
-        described["labels"] = labels.as_json()
+        described["labels"] = asdict(labels)
     weights = {name: value for name, value in compilation.model.tensors().items() if value.count_nonzero()}
     RunFolder(path).save_program(described, weights, {"model": compilation.model.config.to_dict()})
 
@@ -251,7 +245,7 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
     if not fits or not network.sound:
         raise files.Damaged(f"{folder.weights} does not fit the network that is described beside it.")
     if "labels" in described:
-        network.labels = Labels.from_json(described["labels"])
+        network.labels = Labels(*(tuple(described["labels"][field]) for field in ("rounds", "columns")))
     run = CompiledRun(name, network.eval().to(device), own=described.get("own", False), bound=described.get("bound"))
     if described.get("machines") != config.n or ("sha256" not in described and not _answers(run, described)):
         raise files.Damaged(f"{folder.weights} belongs to another program than {folder.program}.")

@@ -18,7 +18,6 @@ RECIPES = ("paper", "tuned", "looped", "table", "prompt-table", "sorter", "selec
 PRECISIONS = ("fp32", "tf32", "fp16")
 
 BOUND = 1e6  # the largest absolute value of a number that a compiled program takes
-VALUES = ("proved", "lean")  # what the W_V of a compiled program holds
 ROUTES = ("lean", "theorem")  # how a program is compiled: a small layer per round, or as Theorem 5.1 proves it
 MACHINES = 8  # of a program
 BY = ("attention", "effect")  # what an edge of a graph needs

@@ -18,6 +18,7 @@ import posattn
 from posattn import ARCHITECTURES, Frozen, GraphConfig, LoopedConfig, ModelConfig, Recipe, TokenConfig, UsageError
 from posattn.baselines.gnn import GRAPHS
 from posattn.compiled_run import save as save_program
+from posattn.compiler import Compilation
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.program_network import ProgramConfig
 from posattn.compiler.selection import SelectionConfig
@@ -129,9 +130,9 @@ def check_saves(config, model, x, answers):
     """What is loaded answers as what was saved, by whatever way is fastest: the folded network where it folds."""
     with tempfile.TemporaryDirectory() as folder:
         if config.kind == "compiled":
-            told = SimpleNamespace(temperature=None, error=0.0, misfit=0.0)
-            own = {"program": SimpleNamespace(name="mine", labels=None), "source": None, "bound": 1.0}
-            save_program(SimpleNamespace(**own, model=model.double(), lowered=told), folder)
+            lowered = SimpleNamespace(model=model.double(), temperature=None, error=0.0, misfit=0.0)
+            mine = SimpleNamespace(name="mine", labels=None)
+            save_program(Compilation(mine, mine, lowered), folder)
             close(posattn.load(folder).predict(x.double())[0].float(), answers)
         elif config.reads == "none" or config.n == {"letters": 3, "prompts": 23}[config.reads]:
             task, path = TASKS[config.reads], Path(folder) / "run"

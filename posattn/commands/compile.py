@@ -59,10 +59,11 @@ def command(
     _remark(name, compilation, bound)
     if check:
         table = compilation.check(samples)
-        console.print_frame(f"against the direct answer, {samples} random inputs", table)
+        assert compilation.source is not None  # what a name stands for is a function
+        console.print_frame(f"against {compilation.source.standard}, {samples} random inputs", table)
         if not table["agrees"].all():
             as_written = table["agrees"][table["level"].str.startswith("as written")]
-            own = compilation.source is not None and compilation.source.own and not as_written.all()
+            own = compilation.source.own and not as_written.all()
             reason = "the program does not give the answers that its truth states" if own else "this is a bug in the compiler"
             raise UsageError(f"the levels of {name} do not agree; {reason}.")
     if out is not None:

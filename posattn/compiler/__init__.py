@@ -9,12 +9,12 @@ expressions.py       what a machine computes in a round
 mpc.py, pcoc.py      the two models of computation, with interpreters
 mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
 pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, analysis.py the bounds
-room.py              how large a network will be, and whether it fits into memory
+compiled_model.py    the network, with its size
 selection.py         the same network without its large matrices
 program_network.py   the same network with weights that training may change
-letters.py           compiled programs for the task khop on sequences of tokens
-programs.py          the library's programs, with k-hop by scans in scan_programs.py; library.py has them by name
-prompt_programs.py   the program of mixed-type prompts, and the compiled one on prompts
+library.py           the library's programs by name: those of programs.py, and
+khop_programs.py     those of k-hop, and the compiled ones on sequences of tokens
+prompt_programs.py   that of mixed-type prompts, and the compiled one on prompts
 remarks/             what only shows a remark of the paper
 """
 

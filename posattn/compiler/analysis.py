@@ -7,33 +7,15 @@ temperature, at which every comparison still sees the right integer and every ou
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from posattn.compiler.expressions import (
-    Array,
-    Assume,
-    Bit,
-    ByMachine,
-    Expression,
-    Fitted,
-    Greater,
-    Linear,
-    Me,
-    MemoryCell,
-    Relu,
-    Select,
-    Smaller,
-    Sort,
-    Sorted,
-    applied,
-    comparators,
-    each,
-    resolved,
-)
+from posattn.compiler import expressions as ex
+from posattn.compiler.expressions import Array, Expression
 from posattn.errors import UsageError, shown
 
 STEP_MARGIN = 0.2  # a step rises between 1/4 and 3/4 above an integer, so an error of 1/5 does not change it
@@ -87,19 +69,17 @@ class Known:
         )
 
 
-@dataclass
-class Margins:
-    """The conditions error · ε ≤ room under which a compiled network is right."""
+BLANK = Known(0.0, 0.0, True)  # what is known of a memory position that receives nothing
 
-    limits: list[tuple[float, float]] = field(default_factory=list)
+
+class Margins:
+    """The conditions error · ε ≤ room under which a compiled network is right: ``epsilon`` is the largest ε that meets all."""
+
+    epsilon: float = 1.0
 
     def need(self, error: float, room: float) -> None:
         if error > 0:
-            self.limits.append((error, room))
-
-    def epsilon(self) -> float:
-        """The largest ε that meets all conditions."""
-        return min((room / error for error, room in self.limits), default=1.0)
+            self.epsilon = min(self.epsilon, room / error)
 
 
 class Analysis:
@@ -113,16 +93,16 @@ class Analysis:
     ):
         self.cells, self.first, self.last, self.place = cells, first, last, place
         self.margins = Margins() if margins is None else margins
-        self.done: dict[Expression | Sort, Any] = {}
-        self.fits: dict[Fitted, Fit] = {}
+        self.done: dict[Expression | ex.Sort, Any] = {}
+        self.fits: dict[ex.Fitted, Fit] = {}
 
     def known(self, node: Expression) -> Known:
-        found: Known = resolved(node, self.done, self._checked)
+        found: Known = ex.resolved(node, self.done, self._checked)
         return found
 
-    def _checked(self, node: Expression | Sort) -> Generator[Any, Any, Any]:
+    def _checked(self, node: Expression | ex.Sort) -> Generator[Any, Any, Any]:
         """What is known of an expression, or of the fields of a sort; raises if an expression may be too large."""
-        if isinstance(node, Sort):
+        if isinstance(node, ex.Sort):
             return (yield from self._sorted(node))
         found = yield from self._find(node)
         if not found.size <= LARGEST:
@@ -133,45 +113,45 @@ class Analysis:
 
     def _find(self, node: Expression) -> Generator[Any, Any, Known]:
         match node:
-            case MemoryCell(index):
+            case ex.MemoryCell(index):
                 return self.cells[index]
-            case Me(lost):
+            case ex.Me(lost):
                 return Known(float(self.first * lost), float(self.last), True)
-            case Linear(terms, offset):
+            case ex.Linear(terms, offset):
                 total = Known(offset, offset, float(offset).is_integer())
                 for term, weight in terms:
                     total = total.plus((yield term).times(weight))
                 return total
-            case Relu(x):
+            case ex.Relu(x):
                 inner = yield x
                 return Known(max(inner.lo, 0.0), max(inner.hi, 0.0), inner.integer, inner.error, inner.misfit)
-            case Smaller(a, b):
+            case ex.Smaller(a, b):
                 one, other = (yield a), (yield b)
                 joined = one.join(other)
                 return Known(joined.lo, min(one.hi, other.hi), joined.integer, joined.error, joined.misfit)
-            case Greater(a, b):
+            case ex.Greater(a, b):
                 self._check_comparison((yield a), (yield b))
                 return Known(0.0, 1.0, True)
-            case Bit(x, user):
+            case ex.Bit(x, user):
                 bit = yield x
-                self._check_bit(bit, user)
+                self.check_bit(bit, user)
                 return bit
-            case Select(chosen, a, b):
+            case ex.Select(chosen, a, b):
                 bit = yield chosen
-                self._check_bit(bit, "select")
+                self.check_bit(bit, "select")
                 self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
                 one, other = (yield a), (yield b)
                 self._check_gates(one, other)
                 return one.join(other)
-            case ByMachine(values):
+            case ex.ByMachine(values):
                 return Known(min(values), max(values), all(value.is_integer() for value in values))
-            case Assume(x, lo, hi, integer):
+            case ex.Assume(x, lo, hi, integer):
                 inner = yield x
                 return Known(max(lo, inner.lo), min(hi, inner.hi), integer, inner.error, inner.misfit)
-            case Sorted(sort, _, place):
+            case ex.Sorted(sort, _, place):
                 return (yield sort)[place]
-            case Fitted():
-                parts = yield from each(node.arguments)
+            case ex.Fitted():
+                parts = yield from ex.each(node.arguments)
                 fit = self.fit(node)
                 spread = sum(part.error for part in parts) * fit.slope
                 return Known(fit.lo, fit.hi, False, spread, fit.error + fit.slope * sum(part.misfit for part in parts))
@@ -192,7 +172,7 @@ class Analysis:
             )
         self.margins.need(a.error + b.error, STEP_MARGIN)
 
-    def _check_bit(self, bit: Known, user: str) -> None:
+    def check_bit(self, bit: Known, user: str) -> None:
         if not bit.integer or bit.lo < 0 or bit.hi > 1:
             real = "" if bit.integer else " that need not be whole"
             raise UsageError(
@@ -204,20 +184,17 @@ class Analysis:
         for known in passed:
             self.margins.need(known.error, gate_bound(known) - known.size)
 
-    def _sorted(self, sort: Sort) -> Generator[Any, Any, list[Known]]:
+    def _sorted(self, sort: ex.Sort) -> Generator[Any, Any, list[Known]]:
         """What is known of every field, joined over all records: any record may end in any place."""
-        fields = []
+        fields: list[Known] = []
         for column in zip(*sort.records, strict=True):
-            joined, *others = yield from each(column)
-            for part in others:
-                joined = joined.join(part)
-            fields.append(joined)
-        if len(comparators(len(sort.records))):
+            fields.append(reduce(Known.join, (yield from ex.each(column))))
+        if len(ex.comparators(len(sort.records))):
             self._check_comparison(fields[sort.key], fields[sort.key])
             self._check_gates(*fields)
         return fields
 
-    def fit(self, node: Fitted) -> "Fit":
+    def fit(self, node: ex.Fitted) -> "Fit":
         if node not in self.fits:
             ranges = [self.known(argument) for argument in node.arguments]
             self.fits[node] = fit(node, [(known.lo, known.hi) for known in ranges])
@@ -238,7 +215,7 @@ class Fit:
     hi: float
 
 
-def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
+def fit(node: ex.Fitted, box: Sequence[tuple[float, float]]) -> Fit:
     """Fits a hidden layer: one argument by interpolation at equal distances, several by least squares on random ReLUs."""
     low, high = (np.array(ends, dtype=float) for ends in zip(*box, strict=True))
     width = np.maximum(high - low, 1e-12)
@@ -248,7 +225,7 @@ def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
         values = _call(node, knots[:, None])
         slopes = np.diff(values) / np.diff(knots) if high[0] > low[0] else np.zeros(node.units)
         directions, offsets = np.ones((1, node.units)), -knots[:-1]
-        weights, constant_term = np.diff(slopes, prepend=0.0), values[0]
+        weights, constant = np.diff(slopes, prepend=0.0), values[0]
         slope = float(np.abs(slopes).max())
         probes = np.linspace(low[0], high[0], 20 * node.units + 1)[:, None]
     else:
@@ -259,23 +236,21 @@ def fit(node: Fitted, box: Sequence[tuple[float, float]]) -> Fit:
         hidden = np.maximum(samples @ directions + offsets, 0.0)
         hidden = np.concatenate([hidden, np.ones((len(hidden), 1))], axis=1)
         solved = np.linalg.lstsq(hidden, _call(node, samples), rcond=1e-9)[0]
-        weights, constant_term = solved[:-1], solved[-1]
+        weights, constant = solved[:-1], solved[-1]
         slope = float(np.abs(directions * weights).sum(axis=1).max())
         corners = np.stack(np.meshgrid(*([-0.0, 1.0] for _ in box)), axis=-1).reshape(-1, len(box))
         probes = low + np.concatenate([random.random((20_000, len(box))), corners]) * width
-    answers = np.maximum(probes @ directions + offsets, 0.0) @ weights + constant_term
+    answers = np.maximum(probes @ directions + offsets, 0.0) @ weights + constant
     error = np.abs(answers - _call(node, probes)).max()
     # What oscillates may vanish at all points of equal distances, so others are tried too.
     others = low + random.random((20 * node.units, len(box))) * (high - low)
-    found = np.maximum(others @ directions + offsets, 0.0) @ weights + constant_term
+    found = np.maximum(others @ directions + offsets, 0.0) @ weights + constant
     error = float(max(error, np.abs(found - _call(node, others)).max()))
-    return Fit(
-        directions, offsets, weights, float(constant_term), error, slope, float(answers.min()), float(answers.max())
-    )
+    return Fit(directions, offsets, weights, float(constant), error, slope, float(answers.min()), float(answers.max()))
 
 
-def _call(node: Fitted, points: Array) -> Array:
-    values = applied(node.function, *points.T)
+def _call(node: ex.Fitted, points: Array) -> Array:
+    values = ex.applied(node.function, *points.T)
     if not np.isfinite(values).all():
         raise UsageError(
             "a fitted function must give one finite number for every point of its range, "

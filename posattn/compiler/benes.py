@@ -9,8 +9,6 @@ by bit t of its destination, counted from the least significant.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from posattn.errors import UsageError
-
 
 def hamming_neighbour(i: int, j: int, k: int) -> int:
     """The number that differs from ``i`` in the j-th of its k bits, counted from the most significant (Definition A.3)."""
@@ -21,11 +19,7 @@ def hamming_neighbour(i: int, j: int, k: int) -> int:
 class Benes:
     """The network on 2^k machines."""
 
-    k: int
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise UsageError(f"the Beneš network has 2^{self.k} machines; it needs at least 2.")
+    k: int  # at least 1
 
     @property
     def machines(self) -> int:

@@ -6,6 +6,7 @@ and lists on which a machine breaks the rules of its model of computation.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -14,13 +15,28 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from posattn.attention import Attention, hardmax
-from posattn.compiler.machine_memory import check_real, memory_cells, refuse_breaches, with_length, within_bounds
-from posattn.compiler.room import attention_parameters, mlp_parameters
+from posattn.compiler.machine_memory import memory_cells, refuse_breaches, with_length, within_bounds
 from posattn.compiler.traces import Labels, Trace, trace_of
+from posattn.devices import require_room
 from posattn.errors import UsageError, flag, whole, without
 from posattn.looped.looped_model import hidden_widths
 from posattn.model import ARCHITECTURES, Architecture, Layer, Transformer
-from posattn.network import NetworkConfig
+from posattn.network import NetworkConfig, check_input
+
+_NUMBER = 8 / 0.95  # bytes: weights are float64, and building them takes a twentieth of the memory beside
+
+
+def attention_parameters(n: int, heads: int, embed: int, d_v: int, sparse: bool = False) -> int:
+    """Numbers of one layer's attention on n positions: W_Q and W_K (d_P = d_k = n), W_V and W_O, with biases; or indices."""
+    if sparse:
+        return n * heads
+    return 2 * heads * n * (n + 1) + heads * d_v * (embed + 1) + embed * (heads * d_v + 1)
+
+
+def require_room_for(name: str, count: int, sparse: bool = False) -> None:
+    """Raises if a program whose network holds at least ``count`` numbers does not fit into free memory."""
+    fewer = "; take fewer machines" + ("" if sparse else ", or a sparse network (sparse=True, --sparse)")
+    require_room(f"{name} compiles to {count:.3g} numbers or more, which", count * _NUMBER, instead=fewer)
 
 
 @dataclass(frozen=True)
@@ -102,9 +118,10 @@ class CompiledConfig(NetworkConfig):
     @property
     def least_numbers(self) -> int:
         """All parameters."""
-        layer = attention_parameters(self.positions, self.heads, self.embed, self.d_v)
+        attention = self.layers * attention_parameters(self.positions, self.heads, self.embed, self.d_v)
+        widths = [pairwise((2 * self.embed, *hidden, self.embed)) for hidden in self.mlp]
         ends = (self.input_dim + 1) * self.embed + (self.embed + 1) * self.outputs
-        return ends + sum(layer + mlp_parameters(self.embed, hidden) for hidden in self.mlp)
+        return ends + attention + sum((read + 1) * given for each in widths for read, given in each)
 
     @property
     def input_dim(self) -> int:
@@ -177,12 +194,13 @@ class CompiledTransformer(Transformer):
 
     def encode(self, x: Float[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        check_real(x, self.input_dtype)
+        # Real numbers may be of any dtype: they are converted.
+        check_input(x, x.dtype if isinstance(x, Tensor) and not x.is_complex() else self.input_dtype)
         given = within_bounds(x, config.n, config.bounds, config.integers, config.lengths).to(self.P.dtype)
         if config.lengths:
             given = with_length(given, config.n, config.bounds, config.integers)
         positions = torch.arange(config.positions, device=given.device)
-        return self.encoder(memory_cells(given, positions, config.input_dim - 1)), self.P, positions
+        return self.encoder(memory_cells(given, positions)), self.P, positions
 
     def tensors(self) -> dict[str, Tensor]:
         """What a folder stores: every tensor once, by name."""

@@ -8,7 +8,8 @@ Every level can be run, and :meth:`Compilation.check` compares them on random in
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,16 +19,14 @@ import torch
 from torch import Tensor
 
 from posattn.compiler import interpreter, library, mpc, pcoc
-from posattn.compiler.compiled_model import CompiledTransformer
+from posattn.compiler.compiled_model import CompiledTransformer, attention_parameters, require_room_for
 from posattn.compiler.expressions import Array
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC
 from posattn.compiler.function_programs import Program
 from posattn.compiler.machine_memory import with_length
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.pcoc_to_weights import Lowered, lower
-from posattn.compiler.room import attention_parameters, require_room_for
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
@@ -41,9 +40,6 @@ SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below 
 _TRIED = 8  # lists of a shorter length that a program for every length is tried on when it is compiled
 _DRAWN = 64  # lists that are drawn for it, of which some may break the program's rules
 _EVERY = 8  # up to so many machines every shorter length is tried
-_ONE_LENGTH = (
-    "lengths is True; {} is written round by round for one length; a function (@posattn.program) can be for all."
-)
 
 
 @dataclass(frozen=True)
@@ -72,15 +68,14 @@ class Compilation:
 
     def _words(self, x: Array) -> Tensor:
         """Such inputs as the network takes them."""
-        one, shape = self.model.config.inputs == 1, np.shape(x)
+        one, shape, n = self.model.config.inputs == 1, np.shape(x), self.program.length
         if self.program.lengths:  # a list may be shorter, and the network checks it
             if one and (len(shape) < 2 or shape[-1] != 1):  # (2, 1) would be one list of two, or two lists of one
                 raise UsageError(f"x has shape {shape}; with lists of every length it must be (..., length, 1).")
             x = np.asarray(x, dtype=float)
-            return torch.from_numpy(x[..., 0] if one else x)
-        if one and shape[-1:] == (self.program.length,) and shape[-2:] != (self.program.length, 1):
-            x = np.asarray(x)[..., None]
-        x = self.program.given(x)
+        else:
+            flat = one and shape[-1:] == (n,) and shape[-2:] != (n, 1)
+            x = self.program.given(np.asarray(x)[..., None] if flat else x)
         return torch.from_numpy(x[..., 0] if one else x)
 
     def _with_length(self, run: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -88,7 +83,7 @@ class Compilation:
         config = self.model.config
 
         def answers(x: Array) -> Array:
-            every = with_length(self._words(x), config.n, config.bounds, config.integers).numpy()
+            every = with_length(torch.from_numpy(x), config.n, config.bounds, config.integers).numpy()
             return run(every)[..., : x.shape[-2], :]
 
         return answers if config.lengths else run
@@ -101,52 +96,42 @@ class Compilation:
         return self.model.trace(self._words(x), self.program.name)
 
     def sizes(self) -> pd.DataFrame:
-        """The sizes of the network beside those of the theorem."""
-        config, model = self.model.config, self.model
-        depth = [1 + len(hidden) for hidden in config.mlp]
-        rows = [*self._counts(), *self._padding()]
+        """The sizes of the network beside those of the theorem, and by what factors padding enlarges it."""
+        config, machines = self.model.config, self.program.machines
+        rows: list[tuple[str, object, str]] = [
+            *self._counts(),
+            ("padding of machines", machines / config.n, f"{machines} for {config.n} inputs"),
+        ]
+        if (plan := self.routing) is not None:
+            multiple = f"2^{plan.network.k - 1} = {1 << (plan.network.k - 1)}"
+            why = f"{plan.padded} tuples per message, a multiple of {multiple}; at most N/2 times"
+            rows.append(("padding of words", plan.factor, why))
         if self.source is not None:
             said = self.source.counts(config.n)
             rows = [(size, network, said.get(size, theorem)) for size, network, theorem in rows]
         rows += [
             ("width d_X", config.embed, f"s + 1 = {self.program.memory + 1}"),
-            ("deepest MLP, linear maps", max(depth), "2, approximating"),
+            ("deepest MLP, linear maps", 1 + max(map(len, config.mlp)), "2, approximating"),
             ("widest MLP", config.width, ""),
-            *((what, count, "") for what, count in model.sizes()),
+            *((what, count, "") for what, count in self.model.sizes()),
         ]
         size, network, theorem = zip(*rows, strict=True)
         return pd.DataFrame({"size": size, "network": pd.Series(network, dtype=object), "theorem": theorem})
 
     def _counts(self) -> list[tuple[str, object, str]]:
-        config, written = self.model.config, self.written
-        n, rounds = written.machines, len(written.rounds)
-        if isinstance(written, PCOC):
-            return [
-                ("nodes n", config.positions, f"N + 1 = {n + 1}"),
-                ("layers", config.layers, f"R + 1 = {rounds + 1}"),
-                ("heads", config.heads, f"s = {written.memory}"),
-            ]
-        plan = self.routing
-        assert plan is not None
-        k, heads = plan.network.k, 2 * written.memory
-        bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
-        return [
-            ("nodes n", config.positions, f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines"),
-            ("layers", config.layers, f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}"),
-            ("heads", config.heads, f"2s = {heads}, times padding of words, times {CELLS} numbers per tuple"),
-        ]
-
-    def _padding(self) -> list[tuple[str, object, str]]:
-        """By what factors padding enlarges the network."""
-        machines, given = self.program.machines, self.model.config.n
-        rows: list[tuple[str, object, str]] = [
-            ("padding of machines", machines / given, f"{machines} for {given} inputs")
-        ]
-        if (plan := self.routing) is not None:
-            least, length = 1 << (plan.network.k - 1), plan.padded
-            why = f"{length} tuples per message, a multiple of 2^{plan.network.k - 1} = {least}; at most N/2 times"
-            rows.append(("padding of words", plan.factor, why))
-        return rows
+        config, n, rounds = self.model.config, self.written.machines, len(self.written.rounds)
+        if (plan := self.routing) is None:
+            said = f"N + 1 = {n + 1}", f"R + 1 = {rounds + 1}", f"s = {self.written.memory}"
+        else:
+            k = plan.network.k
+            bound = f"2R⌈log N⌉ = {2 * rounds * k}" if rounds else "1, the initial layer"
+            said = (
+                f"N + 1 = {2**k + 1}, N = 2^{k} for {n} machines",
+                f"at most {bound}; all routed {(2 * k - 1) * rounds + 1}",
+                f"2s = {2 * self.written.memory}, times padding of words, times {CELLS} numbers per tuple",
+            )
+        counts = ("nodes n", config.positions), ("layers", config.layers), ("heads", config.heads)
+        return [(*count, theorem) for count, theorem in zip(counts, said, strict=True)]
 
     def check(self, samples: int = 20, seed: int = 0, epsilon: float = 1e-3) -> pd.DataFrame:
         """Compares every level with the direct answer on random inputs: the largest difference, and how much is allowed.
@@ -174,18 +159,17 @@ class Compilation:
         assert self.source is not None
         truth = self.source.answers(x)
         exact = EXACT * max(1.0, float(np.abs(truth).max()))
-        levels: list[tuple[str, Callable[[Array], Array], float]] = [("as written", self._as_written, exact)]
+        levels: list[tuple[str, Callable[[Array], Array], float]] = [
+            ("as written", self._with_length(self._as_written), exact)
+        ]
         if isinstance(self.written, MPC):
             levels.append(("MPC", partial(mpc.run, self.written), exact))
         levels.append(("PCOC", self._with_length(partial(pcoc.run, self.program)), exact))
         for lowered in kinds:
-            name = (
-                "hardmax network" if lowered.temperature is None else f"softmax network, T = {lowered.temperature:.2f}"
-            )
-            other = Compilation(self.written, self.program, lowered, self.source, self.bound)
-            # Beyond its own error, softmax is allowed rounding in float64 only.
-            rounding = exact if lowered.temperature is None else 1e-3 * exact
-            levels.append((name, other.run, rounding + lowered.error + lowered.misfit))
+            name, rounding = "hardmax network", exact
+            if lowered.temperature is not None:  # beyond its own error, softmax is allowed rounding in float64 only
+                name, rounding = f"softmax network, T = {lowered.temperature:.2f}", 1e-3 * exact
+            levels.append((name, replace(self, lowered=lowered).run, rounding + lowered.error + lowered.misfit))
         small = self._small(x)
         rows = []
         for name, run, allowed in levels:
@@ -199,21 +183,18 @@ class Compilation:
     def _as_written(self, x: Array) -> Array:
         """The answers of the program's function; spare machines have inputs 0."""
         assert self.source is not None
-        if isinstance(self.written, WrittenPCOC) and self.written.lengths:
-            return self._with_length(partial(interpreter.run, self.written.tracing))(x)
-        traced, n = self.source.traced(x.shape[-2], self.bound), x.shape[-2]
+        n = x.shape[-2]
+        traced = self.source.traced(n, self.bound, self.program.lengths)
         rows = np.zeros((*x.shape[:-2], traced.n, x.shape[-1]))
         rows[..., :n, :] = x
         return interpreter.run(traced, rows)[..., :n, :]
 
     def _small(self, x: Array) -> Array | None:
         """Inputs whose real numbers are far below the bound; None where there are none, or they need not be legal or exact."""
-        reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
         assert self.source is not None
-        legal = self.source.any_scale and all(
-            lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals)
-        )
-        if not reals or self.lowered.misfit or not legal:
+        reals = [place for place in range(x.shape[-1]) if place not in self.program.integers]
+        around_zero = all(lo <= 0 <= hi for lo, hi in (self.program.bounds[place] for place in reals))
+        if not reals or self.lowered.misfit or not (self.source.any_scale and around_zero):
             return None
         small = x.copy()
         small[..., reals] *= SMALL
@@ -222,9 +203,9 @@ class Compilation:
     def _both_kinds(self, epsilon: float) -> list[Lowered]:
         if isinstance(self.model, SelectionNetwork):  # which only hardmax has
             return [self.lowered]
-        values = "lean" if self.model.config.d_v == 1 else "proved"
-        other = lower(self.program, None if self.lowered.temperature is not None else epsilon, values)
-        return [self.lowered, other] if self.lowered.temperature is None else [other, self.lowered]
+        hard, lean = self.lowered.temperature is None, self.model.config.d_v == 1
+        other = lower(self.program, epsilon if hard else None, lean)
+        return [self.lowered, other] if hard else [other, self.lowered]
 
 
 def _row(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
@@ -259,8 +240,7 @@ def compile_program(
     choice("route", route, ROUTES)
     source, written = _written(program, machines, bound, route, flag("sparse", sparse), flag("lengths", lengths))
     fixed = fixed_communication(written)  # Lemma B.1
-    values = "proved" if route == "theorem" and not sparse else "lean"
-    lowered = lower(fixed, epsilon, values, temperature, sparse)  # Lemmas B.2 and B.3
+    lowered = lower(fixed, epsilon, route == "lean", temperature, sparse)  # Lemmas B.2 and B.3
     return Compilation(written, fixed, lowered, source, bound)
 
 
@@ -271,7 +251,10 @@ def _written(
         if machines not in (None, program.length):
             raise UsageError(f"machines is {machines}; this program was written for {program.length}.")
         if lengths:
-            raise UsageError(_ONE_LENGTH.format(program.name))
+            raise UsageError(
+                f"lengths is True; {program.name} is written round by round for one length; a function "
+                "(@posattn.program) can be for all."
+            )
         return None, program
     source = library.program(program) if isinstance(program, str) else program
     if not isinstance(source, Program):
@@ -279,19 +262,16 @@ def _written(
     count = whole("machines", machines)
     least = attention_parameters(source.machines(count) + 1, 1, 2, 1, sparse)
     require_room_for(f"{source.name} on {count} machines", least, sparse)
-    if not lengths:
-        return source, source.build(count, positive("bound", bound), route)
-    if route == "theorem":
-        raise UsageError(f"lengths is True and route {route!r}; a network for lists of every length is lean.")
-    built = source.for_lengths(count, positive("bound", bound))
-    _try_shorter(source, built, bound)
+    built = source.build(count, positive("bound", bound), route, lengths)
+    if lengths:
+        _try_shorter(source, built, bound)
     return source, built
 
 
-def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
+def _try_shorter(source: Program, built: PCOC | MPC, bound: float) -> None:
     """Raises if a program answers some shorter lists otherwise than the program for exactly so many machines."""
-    n, inputs = built.machines, len(built.inputs) - 1
-    integers = tuple(place for place in built.integers if place < inputs)
+    n = built.machines
+    traced = source.traced(n, bound, lengths=True)
     lengths = range(1, n) if n <= _EVERY else sorted({1, 2, n // 2, n - 1})
     tried = 0
     for k in lengths:
@@ -299,11 +279,12 @@ def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
         if not len(x):
             continue
         tried += 1
-        words = torch.from_numpy(x[..., 0] if inputs == 1 else x)
         otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {k} machines"
         instead = "where it computes with n, the parameter length may be meant"
         try:
-            found = interpreter.run(built.tracing, with_length(words, n, built.bounds[:inputs], integers).numpy())
+            found = interpreter.run(
+                traced, with_length(torch.from_numpy(x), n, built.bounds, built.integers).numpy()
+            )
         except UsageError as error:
             raise UsageError(f"{otherwise} ({str(error).removesuffix('.')}); {instead}.") from error
         if not _row("", found[..., :k, :], truth, EXACT * max(1.0, float(np.abs(truth).max())))[-1]:
@@ -316,18 +297,11 @@ def _try_shorter(source: Program, built: WrittenPCOC, bound: float) -> None:
 
 
 def _legal(source: Program, k: int, bound: float) -> tuple[Array, Array]:
-    """Lists of ``k`` that keep the program's rules, if any are found, and the answers to them."""
-    drawn = source.sample(np.random.default_rng(k), _TRIED, k, bound)
-    try:
-        return drawn, source.answers(drawn)
-    except UsageError:  # inputs that are drawn without knowing the program may break its rules
-        drawn = source.sample(np.random.default_rng(k), _DRAWN, k, bound)
+    """Some lists of ``k`` that keep the program's rules, if any are found, and the answers to them."""
     kept: list[tuple[Array, Array]] = []
-    for x in drawn:
-        try:
+    for x in source.sample(np.random.default_rng(k), _DRAWN, k, bound):
+        with suppress(UsageError):  # inputs that are drawn without knowing the program may break its rules
             kept.append((x, source.answers(x)))
-        except UsageError:
-            continue
         if len(kept) == _TRIED:
             break
     return np.array([x for x, _ in kept]), np.array([truth for _, truth in kept])

@@ -1,7 +1,7 @@
 """Local functions as expressions: what a machine computes on its memory in one round.
 
 An expression is built from memory cells, the machine's number and constants by the functions of this file. It has two
-meanings, which must agree: :func:`evaluate` computes it with numpy, and ``expressions_to_relu`` turns it into ReLU layers.
+meanings, which must agree: :func:`evaluate_expressions` computes it, and ``expressions_to_relu`` turns it into ReLU layers.
 
     lambda memory: [minimum(memory[0], memory[1]), select(memory.me >= 4, memory[0], 0)]
 
@@ -10,7 +10,7 @@ do so between two integers.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -80,7 +80,11 @@ class Expression:
     __hash__ = object.__hash__  # by identity: == builds an expression
 
     def __truediv__(self, divisor: float) -> "Expression":
-        return self * (1 / _divisor(divisor))
+        if isinstance(divisor, Expression):
+            raise UsageError("two expressions are divided; only a constant divisor is linear, so use fitted.")
+        if not _number(divisor):
+            raise UsageError("an expression is divided by 0.")
+        return self * (1 / _number(divisor))
 
     def __abs__(self) -> "Expression":
         return absolute(self)
@@ -228,19 +232,13 @@ def as_expression(value: "Expression | float") -> Expression:
 def _number(value: Any) -> float:
     try:
         found = float(value)
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
         raise UsageError(f"{value!r} is no number and no expression.") from error
     if not math.isfinite(found):
         raise UsageError(f"{found:g} is used as a constant; constants must be finite.")
     return found
-
-
-def _divisor(value: Any) -> float:
-    if isinstance(value, Expression):
-        raise UsageError("two expressions are divided; only a constant divisor is linear, so use fitted.")
-    if not _number(value):
-        raise UsageError("an expression is divided by 0.")
-    return _number(value)
 
 
 def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:
@@ -368,9 +366,10 @@ def cells_read(nodes: Iterable[object]) -> list[MemoryCell]:
             waiting += node
         elif isinstance(node, (Expression, Sort)) and id(node) not in seen:
             seen.add(id(node))
-            waiting += vars(node).values()
             if isinstance(node, MemoryCell):
                 found.append(node)
+            else:
+                waiting += vars(node).values()
     return found
 
 
@@ -412,51 +411,54 @@ def each(parts: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
     return found
 
 
-class Memory(Sequence[Expression]):
+def shape_of(made: Iterable[Expression]) -> tuple[Any, ...]:
+    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
+    parts: dict[Any, int] = {}
+    done: dict[Any, int] = {}
+
+    def described(part: Any) -> Generator[Any, Any, Any]:
+        if isinstance(part, tuple):
+            found = []
+            for each in part:
+                found.append((yield from described(each)))
+            return tuple(found)
+        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
+
+    def find(node: Any) -> Generator[Any, Any, int]:
+        key = (type(node), (yield from described(tuple(vars(node).values()))))
+        return parts.setdefault(key, len(parts))
+
+    return tuple(resolved(node, done, find) for node in made), *parts
+
+
+class Memory(tuple[Expression, ...]):
     """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number."""
 
-    def __init__(self, size: int):
-        self.me: Expression = Me()
-        self._cells = [MemoryCell(index) for index in range(size)]
+    me: Expression = Me()
+
+    def __new__(cls, size: int) -> "Memory":
+        return super().__new__(cls, map(MemoryCell, range(size)))
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return self._cells[index]
+            return super().__getitem__(index)
         except IndexError as error:
             raise UsageError(f"memory position {index} is read; positions are 0 to {len(self) - 1}.") from error
 
-    def __iter__(self) -> Iterator[Expression]:
-        return iter(self._cells)
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
 
 def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:
-    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...)."""
-    evaluation = _Evaluation(cells, me)
-    return [evaluation.value(expression) for expression in expressions]
+    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...); shared parts are once."""
+    done: dict[object, Any] = {}
+    machine = np.broadcast_to(me, cells.shape[:-1])
 
-
-class _Evaluation:
-    """One pass over a graph of expressions; shared parts are computed once."""
-
-    def __init__(self, cells: Array, me: Array):
-        self.cells, self.me = cells, np.broadcast_to(me, cells.shape[:-1])
-        self.done: dict[object, Any] = {}
-
-    def value(self, node: Expression) -> Array:
-        found: Array = resolved(node, self.done, self._compute)
-        return found
-
-    def _compute(self, node: Expression | Sort) -> Generator[Any, Any, Array]:
+    def compute(node: Expression | Sort) -> Generator[Any, Any, Array]:
         match node:
             case MemoryCell(index):
-                return self.cells[..., index]
+                return cells[..., index]
             case Me():
-                return self.me.astype(float)
+                return machine.astype(float)
             case Linear(terms, constant):
-                total = np.full(self.me.shape, constant)
+                total = np.full(machine.shape, constant)
                 for term, weight in terms:
                     total = total + weight * (yield term)
                 return total
@@ -469,7 +471,7 @@ class _Evaluation:
             case Select(chosen, a, b):
                 return np.where((yield chosen) > 0.5, (yield a), (yield b))
             case ByMachine(values):
-                return np.asarray(values)[np.minimum(self.me.astype(int), len(values) - 1)]
+                return np.asarray(values)[np.minimum(machine.astype(int), len(values) - 1)]
             case Assume(x) | Bit(x):
                 return (yield x)
             case Fitted(function, arguments):
@@ -477,16 +479,11 @@ class _Evaluation:
             case Sorted(sort, place, field):
                 return (yield sort)[..., place, field]
             case Sort(records, key):
-                return _in_order((yield from _table(records)), key)
+                parts = yield from each(part for record in records for part in record)
+                return _in_order(np.stack(parts, axis=-1).reshape(*machine.shape, len(records), len(records[0])), key)
         raise TypeError(f"{type(node).__name__} is no expression")
 
-
-def _table(records: Sequence[Sequence[Expression]]) -> Generator[Any, Any, Array]:
-    """The values of the records, (..., records, fields)."""
-    rows = []
-    for record in records:
-        rows.append(np.stack((yield from each(record)), axis=-1))
-    return np.stack(rows, axis=-2)
+    return [resolved(expression, done, compute) for expression in expressions]
 
 
 def _in_order(table: Array, key: int) -> Array:
@@ -494,7 +491,5 @@ def _in_order(table: Array, key: int) -> Array:
     for low, high in comparators(table.shape[-2]):
         swap = (table[..., low, key] > table[..., high, key])[..., None]
         pair = table[..., [low, high], :]
-        table[..., low, :], table[..., high, :] = (
-            np.where(swap, pair[..., k, :], pair[..., 1 - k, :]) for k in (1, 0)
-        )
+        table[..., [low, high], :] = np.where(swap[..., None, :], pair[..., ::-1, :], pair)
     return table

@@ -145,9 +145,9 @@ class Lowering:
             case ex.Greater(a, b):
                 return (yield from self._greater(a, b))
             case ex.Select(chosen, a, b):
-                bit = yield chosen
+                bit, one, other = (yield chosen), (yield a), (yield b)
                 bit = self._step(bit, 1.0) if known(chosen).error else bit
-                return self._select(bit, (a, b), ((yield a), (yield b)))
+                return self.gate(_not(bit), one, known(a)).plus(self.gate(bit, other, known(b)))
             case ex.ByMachine(values):
                 return self._table(values)
             case ex.Assume(x) | ex.Bit(x):
@@ -189,12 +189,6 @@ class Lowering:
         """The step function: 0 at integers up to 0, and 1 at integers from 1 to ``largest``."""
         first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)), 2 * largest)
         return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5)), 2 * largest), -1.0)
-
-    def _select(self, chosen: Affine, nodes: tuple[Expression, Expression], parts: tuple[Affine, Affine]) -> Affine:
-        total = Affine({})
-        for closed, node, part in zip((_not(chosen), chosen), nodes, parts, strict=True):
-            total = total.plus(self.gate(closed, part, self.analysis.known(node)))
-        return total
 
     def _table(self, values: tuple[float, ...]) -> Affine:
         largest = 4 * len(values) * (self.analysis.last + 1) * max(map(abs, values))  # of any sum of second differences

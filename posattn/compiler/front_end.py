@@ -1,18 +1,8 @@
-"""Programs as plain Python functions: ``@posattn.program`` on a generator that says what one machine does.
+"""A program that is a plain Python function, executed once: what one machine does, as values and rounds.
 
-    @posattn.program(near=[Whole(0, N)] * 3, start=Bit)
-    def bfs(me, n, near, start):
-        level = select(start, 0, n)
-        for _ in range(n - 1):
-            heard = yield send(near, level + 1, when=[other < n for other in near])
-            level = minimum(level, heard.min(n))
-        return level
-
-All machines run the function in step. ``yield`` ends a round: it sends, waits for all machines, and gives the messages that
-arrived. Variables are the function's own, and keep their values from round to round.
-
-The function is executed once, on a :class:`Value` in place of every number, which notes how it was computed, in which round
-and line. What later rounds read is known afterwards, and becomes a memory position (``front_end_to_pcoc``).
+All machines run the function in step, and ``yield`` ends a round (docs/compiler.md has the language). It is executed on a
+:class:`Value` in place of every number, which notes how it was computed, in which round and line. What later rounds read is
+known afterwards, and becomes a memory position (``front_end_to_pcoc``).
 """
 
 import inspect
@@ -28,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from posattn.compiler import expressions
-from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
 from posattn.compiler.program_messages import Inbox, Place, Send
-from posattn.compiler.program_numbers import TRACING, Real, Stated, Value, as_bit, equal, values_in
+from posattn.compiler.program_numbers import TRACING, Stated, Value, equal, values_in
 from posattn.errors import UsageError, shown
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -39,12 +29,11 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 @dataclass(frozen=True)
 class Sent:
-    """A message to one address, as the round computes it, the line that sends it, and which ``send`` it is of."""
+    """A message to one address, as the round computes it, and which ``send`` it is of."""
 
     to: Value
     words: tuple[Value, ...]
     when: Value
-    line: int
     send: Send
 
 
@@ -56,6 +45,11 @@ class Part:
     sent: list[Sent] = field(default_factory=list)
     names: dict[Value, str] = field(default_factory=dict)
     line: int = 0
+
+    @property
+    def checked(self) -> list[Stated]:
+        """The stated ranges that networks check."""
+        return [each for each in self.stated if each.integer and each.value.pure is None]
 
 
 class Tracing:
@@ -69,11 +63,11 @@ class Tracing:
         self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float, lengths: bool = False
     ):
         code = function.__code__
-        self.name, self.n, self.path, self.first = name, n, code.co_filename, code.co_firstlineno
+        self.name, self.n, self.path = name, n, code.co_filename
         self.values: list[Value] = []
         self.known: list[Known] = []
         self.analysis = Analysis(self.known, n)
-        self.parts = [Part(line=self.first)]
+        self.parts = [Part(line=code.co_firstlineno)]
         self.inputs: list[Value] = []
         self.reading: list[Value] = []  # by the expression that was noted last
         self._waiting = False  # whether the function waits at a yield
@@ -90,6 +84,11 @@ class Tracing:
     def here(self) -> Part:
         return self.parts[-1]
 
+    @property
+    def ranges(self) -> tuple[Known, ...]:
+        """What is known of the inputs."""
+        return tuple(self.known[value.index] for value in self.inputs)
+
     def value(self, x: Expression) -> Value:
         """``x`` as a value of this round; raises if its parts do not suit it."""
         if isinstance(x, Value):
@@ -99,7 +98,7 @@ class Tracing:
 
     def read(self, x: object) -> None:
         """Notes which values are read next; raises if one is not of this trace."""
-        self.reading = list(values_in(x))
+        self.reading = values_in(x)
         for value in self.reading:
             self._own(value)
 
@@ -124,21 +123,16 @@ class Tracing:
     def _execute(
         self, function: Callable[..., Any], ranges: dict[str, Any], bound: float, lengths: bool
     ) -> list[Value]:
-        given: dict[str, Any] = {}
         self.me = self.value(Me())
         if lengths:
             self.length = self._new(None, Known(1.0, float(self.n), True))
             self.listed = self.value(self.me < self.length)
         own = {"me": self.me, "n": self.n, "length": self.n if self.length is None else self.length}
-        for name in inspect.signature(function).parameters:
-            if name in own:
-                given[name] = own[name]
-                continue
-            kind = ranges.get(name, Real())
-            kinds = kind if isinstance(kind, (list, tuple)) else [kind]
-            made = [self._new(None, each.known(self.n, bound)) for each in kinds]
+        given: dict[str, Any] = {name: own[name] for name in inspect.signature(function).parameters if name in own}
+        for name, kind in ranges.items():
+            made = [self._new(None, each.known(self.n, bound)) for each in (kind if isinstance(kind, list) else [kind])]
             self.inputs += made
-            given[name] = made if isinstance(kind, (list, tuple)) else made[0]
+            given[name] = made if isinstance(kind, list) else made[0]
         self.inputs += [] if self.length is None else [self.length]
         running = None
         try:
@@ -163,8 +157,9 @@ class Tracing:
         names = [] if frame is None else [name for v, name in _names(frame.f_locals).items() if v in reading]
         about = f" ({', '.join(names)})" if names and isinstance(error, UsageError) else ""
         text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}."
-        if isinstance(error, TypeError) and f"'{Inbox.__name__}'" in text:
-            text = "an inbox is used as a number; take one from it, with get(), sum(), count(), min(empty) or max(empty)."
+        for kind in (Inbox, Place):
+            if isinstance(error, TypeError) and f"'{kind.__name__}'" in text:
+                text = kind.NO_NUMBER
         return UsageError(f"{self.place(len(self.parts) - 1, line or self.here.line)}{about}: {text}")
 
     def _answered(self, found: Any) -> list[Value]:
@@ -216,16 +211,20 @@ class Tracing:
         places = [self._sent(each, part) for each in sends]
         self.parts.append(Part(line=part.line))
         self._waiting = True
-        inboxes = [
-            Inbox(self._arriving(group), len(each.words), each.most) for group, each in zip(places, sends, strict=True)
+        arriving = [
+            Inbox(self._arriving(own), len(each.words), each.most) for own, each in zip(places, sends, strict=True)
         ]
         self._waiting = False
-        return inboxes[0] if isinstance(asked, Send) else tuple(inboxes)
+        return arriving[0] if isinstance(asked, Send) else tuple(arriving)
 
-    def _sent(self, each: Send, part: Part) -> list[int]:
-        found = []
+    def _sent(self, each: Send, part: Part) -> range:
+        """Notes the messages of a ``send``; returns their numbers in the round."""
+        first = len(part.sent)
         for to, when in zip(each.to, each.when, strict=True):
-            bit, address = self.value(as_bit(when)), self.value(as_expression(to))
+            bit = self.value(as_expression(when))
+            self.reading = [bit]
+            self.analysis.check_bit(self.known[bit.index], "when")
+            address = self.value(as_expression(to))
             if not self.known[address.index].integer:
                 raise UsageError(
                     f"a message is for a machine whose number need not be whole; it must be 0 to {self.n - 1}."
@@ -235,54 +234,54 @@ class Tracing:
                 for i, (wanted, sends) in enumerate(zip(self.table(address), self.table(bit), strict=True)):
                     if sends and not 0 <= wanted < self.n:
                         raise UsageError(f"machine {i} sends to machine {wanted:g}, which is not there; use when=.")
-            found.append(len(part.sent))
-            part.sent.append(Sent(address, words, bit, part.line, each))
-        return found
+            part.sent.append(Sent(address, words, bit, each))
+        return range(first, len(part.sent))
 
     def table(self, value: Value) -> Array:
         """The numbers of a value that depends on the machine alone, for every machine."""
         assert value.pure is not None
         return expressions.evaluate_expressions([value.pure], np.zeros((self.n, 1)), np.arange(self.n, dtype=float))[0]
 
-    def _arriving(self, numbers: list[int]) -> list[Place]:
+    def _arriving(self, numbers: range) -> list[Place]:
         """The places for the messages of one ``send``, by their numbers in the round that just ended."""
-        sent = [self.parts[-2].sent[number] for number in numbers]
-        if not sent:
-            return []
-        if all(each.to.pure is not None and each.when.pure is not None for each in sent):
+        sent = self.parts[-2].sent
+        if all(sent[each].to.pure is not None and sent[each].when.pure is not None for each in numbers):
             return self._expected_all(numbers)
-        if len(numbers) > 1:
-            return [place for number in numbers for place in self._arriving([number])]
-        if sent[0].to.pure is not None:
-            return self._expected_all(numbers)
-        return [self._addressed(sent[0], numbers[0], i) for i in range(self.n)]
+        found: list[Place] = []
+        for each in numbers:
+            if sent[each].to.pure is not None:
+                found += self._expected_all(range(each, each + 1))
+            else:
+                found += [self._addressed(sent[each], each, i) for i in range(self.n)]
+        return found
 
-    def _expected_all(self, numbers: list[int]) -> list[Place]:
+    def _expected_all(self, numbers: range) -> list[Place]:
         """Places whose senders are known beforehand: the first one holds each machine's first message, and so on."""
-        arriving: list[list[tuple[int, int]]] = [[] for _ in range(self.n)]  # (number, sender) for every machine
-        for number in numbers:
-            sent = self.parts[-2].sent[number]
-            to, when = self.table(sent.to), None if sent.when.pure is None else self.table(sent.when)
-            for i in range(self.n):
-                if when is not None and not when[i]:
-                    continue
-                if 0 <= to[i] < self.n:
-                    arriving[int(to[i])].append((number, i))
-        return [self._expected(numbers[0], q, arriving) for q in range(max(map(len, arriving)))]
+        if not numbers:
+            return []
+        sent = [self.parts[-2].sent[each] for each in numbers]
+        to = np.stack([self.table(each.to) for each in sent])
+        when = np.stack([np.ones(self.n) if each.when.pure is None else self.table(each.when) for each in sent])
+        there = (when != 0) & (to >= 0) & (to < self.n)
+        (message, sender), receiver = there.nonzero(), to[there].astype(int)
+        order = receiver.argsort(kind="stable")
+        place = np.empty_like(receiver)  # how many messages of the same receiver come before
+        place[order] = np.arange(len(order)) - np.searchsorted(receiver[order], receiver[order])
+        table = np.full((2, place.max(initial=-1) + 1, self.n), [[[numbers[0]]], [[-1]]])
+        table[:, place, receiver] = numbers[0] + message, sender
+        return [self._expected(sent[0], *map(tuple, table[:, q].tolist())) for q in range(table.shape[1])]
 
-    def _expected(self, first: int, q: int, arriving: list[list[tuple[int, int]]]) -> Place:
+    def _expected(self, sent: Sent, numbers: tuple[int, ...], senders: tuple[int, ...]) -> Place:
         """A place whose sender is known beforehand; the sender blanks what it does not send."""
-        sent = self.parts[-2].sent[first]
-        numbers, senders = zip(*(each[q] if q < len(each) else (first, -1) for each in arriving), strict=True)
         bits = [sent.when] if sent.when.pure is None else []
         bits += [] if self.listed is None else [self.listed]
         words = [
             self._received(reduce(self._blanked, bits, word), senders, (numbers, w)) for w, word in enumerate(sent.words)
         ]
-        if not bits:
-            present = self.value(expressions.by_machine(float(i >= 0) for i in senders))
-            return Place(present, tuple(words))
-        return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
+        if bits:
+            return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
+        there = as_expression(1.0) if min(senders) >= 0 else expressions.by_machine(float(i >= 0) for i in senders)
+        return Place(self.value(there), tuple(words))
 
     def _blanked(self, x: Value, when: Value) -> Value:
         return self._gate(when, x, 0.0)
@@ -313,7 +312,7 @@ class Tracing:
         return self._gated[key]
 
     def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
-        found = self._new(None, self.known[source.index].join(Known(0.0, 0.0, True)))
+        found = self._new(None, self.known[source.index].join(BLANK))
         return found._set(source=source, senders=senders, delivered=delivered)
 
 

@@ -6,18 +6,17 @@ padded to one length, so the memory s is this length times the most messages tha
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from posattn.compiler.benes import size_for
-from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, relu, select
+from posattn.compiler.expressions import Assume, Expression, as_expression, by_machine, equal, linear, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.mpc import MPC, Machine, Message
-from posattn.compiler.program_numbers import Value, computed, needed
-from posattn.compiler.traces import Labels
+from posattn.compiler.program_numbers import Computed, Value, computed, needed
 
 
 def directed_by_data(tracing: Tracing) -> bool:
@@ -26,30 +25,11 @@ def directed_by_data(tracing: Tracing) -> bool:
 
 
 @dataclass(frozen=True)
-class WrittenMPC(MPC):
-    """An MPC program with its source, whose lines and rounds errors name."""
-
-    tracing: Tracing = field(kw_only=True)
-
-    def place(self, r: int) -> str:
-        return self.tracing.place(r)
-
-    def labels(self, steps: int) -> Labels:
-        """Only the answers have columns of their own: during routing any word may lie anywhere."""
-        rounds = [self.place(0)]
-        for r in range(len(self.rounds)):
-            rounds += [*(f"{self.place(r)}, step {step} of routing" for step in range(1, steps)), self.place(r + 1)]
-        count = len(self.tracing.answers)
-        answers = {"answer": 0} if count == 1 else {f"answer[{at}]": at for at in range(count)}
-        return Labels(tuple(rounds), (*({} for _ in rounds[1:]), answers))
-
-
-@dataclass(frozen=True)
 class _Plan:
-    """What machines keep, and how long messages are. ``kept[r]`` are the values of earlier rounds that round r finds."""
+    """What machines keep, and how long messages are. ``needed[r]`` is what round r takes from its inbox or computes."""
 
     tracing: Tracing
-    kept: list[list[Value]]
+    needed: list[list[Value]]
 
     @cached_property
     def longest(self) -> int:
@@ -57,11 +37,16 @@ class _Plan:
         sent = max((len(each.words) for part in self.tracing.parts for each in part.sent), default=0)
         least = max(1 + sent, len(self.tracing.inputs))
         unit = 1 << (size_for(self.tracing.n).k - 1)  # routing pads words to a multiple of this
-        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + max(map(len, self.kept))))
+        kept = max(len(self.kept(r)) for r in range(len(self.needed)))
+        return max(least, min(-(-max(least, 2) // unit) * unit, 1 + kept))
+
+    def kept(self, r: int) -> list[Value]:
+        """The values of earlier rounds that round r finds."""
+        return [value for value in self.needed[r] if value.round < r]
 
     def own(self, r: int) -> list[list[Value]]:
         """What round r finds of its own past, message by message."""
-        words, kept = self.longest - 1, self.kept[r]
+        words, kept = self.longest - 1, self.kept(r)
         return [kept[start : start + words] for start in range(0, len(kept), words)]
 
     @property
@@ -74,7 +59,7 @@ class _Plan:
         """The tag of a message of round r; those before it are what the machine sends to itself."""
         return 1 + len(self.own(r + 1)) + number * self.tracing.n + sender
 
-    def values(self, r: int, machine: Machine) -> dict[Value, Expression]:
+    def values(self, r: int, machine: Machine) -> Computed:
         """All values of round r from the inbox."""
         if r == 0:
             found: dict[Value, Expression] = dict(zip(self.tracing.inputs, machine.inbox[0].words, strict=False))
@@ -85,12 +70,12 @@ class _Plan:
                 for place, value in enumerate(own, start=1):
                     found[value] = self._taken(value, hits, [box.words[place] for box in machine.inbox])
             found |= self._heard(r, machine)
-        return computed((value for value in self._needed(r) if value not in found), found)
+        return computed((value for value in self.needed[r] if value not in found), found)
 
     def _heard(self, r: int, machine: Machine) -> dict[Value, Expression]:
         found: dict[Value, Expression] = {}
         hit: dict[Any, list[Expression]] = {}
-        for value in self._needed(r):
+        for value in self.needed[r]:
             if value.round == r and value.delivered is not None:
                 numbers, word = value.delivered
                 message = numbers, value.senders
@@ -108,10 +93,6 @@ class _Plan:
         found = linear(*((select(hit, word, 0), 1.0) for hit, word in zip(hits, words, strict=True)))
         return Assume(found, min(known.lo, 0.0), max(known.hi, 0.0), known.integer)
 
-    def _needed(self, r: int) -> list[Value]:
-        after = self.kept[r + 1] if r + 1 < len(self.kept) else self.tracing.answers
-        return _needed(r, [*_roots(self.tracing, r), *after])
-
     def sends(self, r: int, machine: Machine) -> list[Message]:
         """The messages of round r: to oneself what is kept, then the program's own."""
         found = self.values(r, machine)
@@ -119,64 +100,53 @@ class _Plan:
         for number, own in enumerate(self.own(r + 1), start=1):
             messages.append(Message(machine.me, [number, *(found[value] for value in own)]))
         for number, sent in enumerate(self.tracing.parts[r].sent):
-            to, when, *words = (_of(found, value) for value in (sent.to, sent.when, *sent.words))
+            to, when, *words = (found[value] for value in (sent.to, sent.when, *sent.words))
             messages.append(Message(to, [machine.me + self.tag(r, number, 0), *words], when))
         return messages
 
     def checks(self, r: int, machine: Machine) -> list[Expression]:
         """By how much whole numbers leave the ranges that round r states for them."""
-        stated = [each for each in self.tracing.parts[r].stated if each.integer and each.value.pure is None]
-        if not stated:
-            return []
-        found = self.values(r, machine)
-        numbers = [(found[each.value], each) for each in stated]
-        return [relu(each.lo - x) + relu(x - each.hi) for x, each in numbers]
+        checked = self.tracing.parts[r].checked
+        found = self.values(r, machine) if checked else Computed()
+        return [each.excess(found) for each in checked]
 
     def answers(self, machine: Machine) -> list[Expression]:
         found = self.values(len(self.tracing.parts) - 1, machine)
-        return [_of(found, answer) for answer in self.tracing.answers]
+        return [found[answer] for answer in self.tracing.answers]
 
 
-def as_mpc(tracing: Tracing) -> WrittenMPC:
+def as_mpc(tracing: Tracing) -> MPC:
     """The MPC program that runs the traced function."""
     last = len(tracing.parts) - 1
-    kept: list[list[Value]] = [[] for _ in range(last + 1)]
-    following: Iterable[Value] = tracing.answers
+    found: list[list[Value]] = []
+    following = tracing.answers
     for r in reversed(range(last + 1)):
-        needed = _needed(r, [*_roots(tracing, r), *following])
-        kept[r] = following = [value for value in needed if value.round < r]
-    plan = _Plan(tracing, kept)
+        found.insert(0, _needed(tracing, r, following))
+        following = [value for value in found[0] if value.round < r]
+    plan = _Plan(tracing, found)
 
     def sending(r: int) -> Any:
         return lambda machine: plan.sends(r, machine)
 
-    return WrittenMPC(
+    return MPC(
         machines=tracing.n,
         memory=plan.memory,
         longest=plan.longest,
-        inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
+        inputs=tracing.ranges,
         rounds=tuple(sending(r) for r in range(last)),
         finish=plan.answers,
         name=tracing.name,
         checks=plan.checks,
-        tracing=tracing,
+        names=tuple(tracing.place(r) for r in range(last + 1)),
     )
 
 
-def _roots(tracing: Tracing, r: int) -> list[Value]:
-    """What round r sends and states."""
+def _needed(tracing: Tracing, r: int, following: Iterable[Value]) -> list[Value]:
+    """The values that round r takes from its inbox or computes, for what it sends and states and for later rounds."""
     part = tracing.parts[r]
     sent = [value for each in part.sent for value in (each.to, each.when, *each.words)]
-    return [*sent, *(each.value for each in part.stated if each.integer)]
-
-
-def _needed(r: int, roots: Iterable[Value]) -> list[Value]:
-    """The values that round r takes from its inbox or computes for ``roots``."""
-    return needed(roots, lambda value: value.round == r and value.delivered is None)
-
-
-def _of(found: dict[Value, Expression], value: Value) -> Expression:
-    return found[value] if value.pure is None else value.pure
+    stated = [each.value for each in part.stated if each.integer]
+    return needed([*sent, *stated, *following], lambda value: value.round == r and value.delivered is None)
 
 
 def _most_received(tracing: Tracing, sent: Sequence[Sent]) -> int:

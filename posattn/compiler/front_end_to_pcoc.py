@@ -6,28 +6,18 @@ addressed to it. So a round takes one layer, and memory grows with N; routing ov
 2 log2 N - 1 layers, and its padding makes memory grow with N too.
 """
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posattn.compiler.expressions import (
-    Expression,
-    Memory,
-    Sort,
-    as_expression,
-    both,
-    either,
-    linear,
-    relu,
-    resolved,
-    select,
-)
+import numpy as np
+
+from posattn.compiler.expressions import Expression, Memory, as_expression, both, either, linear, select
 from posattn.compiler.front_end import Sent, Tracing
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
-from posattn.compiler.program_numbers import Value, computed, needed
-from posattn.compiler.traces import Labels
+from posattn.compiler.program_numbers import Computed, Value, computed, needed
+from posattn.compiler.traces import Labels, answer_columns
 
 
 @dataclass(frozen=True)
@@ -37,9 +27,6 @@ class WrittenPCOC(PCOC):
     tracing: Tracing = field(kw_only=True)
     variables: tuple[dict[str, tuple[Value, int]], ...] = field(kw_only=True)
 
-    @property
-    def lengths(self) -> bool:
-        return self.tracing.length is not None
 
 class _Layout:
     """Which values a round finds in memory, and where."""
@@ -83,11 +70,14 @@ class _Layout:
 
     def most_sent(self, n: int) -> int:
         """The most words that one of ``n`` machines sends; a machine's memory bounds it."""
-        return max(Counter(i for j in range(n) for i, _ in self.receive(j)).values(), default=0)
+        sent = np.full(n, len(self.kept))
+        for senders in {self.at[value]: value.senders for value in self.heard}.values():
+            sent += np.bincount([i for i in senders if i >= 0], minlength=n)
+        return int(sent.max())
 
-    def expressions(self, memory: Memory) -> dict[Value, Expression]:
+    def expressions(self, memory: Memory) -> Computed:
         """All values of the round over its memory."""
-        return computed(self.computed, {value: memory[place] for value, place in self.at.items()})
+        return computed(self.computed, {value: memory[at] for value, at in self.at.items() if value.pure is None})
 
 
 def _free(taken: set[int]) -> int:
@@ -127,45 +117,32 @@ def _assembled(tracing: Tracing, layouts: list[_Layout], spare: int) -> WrittenP
         homes = {name: place for name, place in homes.items() if name in alive}
         variables.append(layout.place(tracing.parts[r].names, homes))
     answers = dict(enumerate(tracing.answers))
-    one = len(answers) == 1
-    variables.append({"answer" if one else f"answer[{at}]": (answer, at) for at, answer in answers.items()})
+    variables.append({name: (answers[at], at) for name, at in answer_columns(len(answers)).items()})
     places = (1 + place for layout in layouts for place in layout.at.values())
     size = max(len(tracing.inputs), len(answers), *places, *(layout.most_sent(tracing.n) for layout in layouts[1:]))
-    same: dict[object, Any] = {}  # the function for a computation: rounds with the same one share an MLP
-    computes: list[Local] = []
-    guards: list[Guard | None] = []
-    for r, layout in enumerate(layouts):
-        written = layouts[r + 1].written() if r + 1 < len(layouts) else answers
-        compute, guard = _compute(layout, written, size), _guard(tracing, r, layout)
-        computes.append(same.setdefault(_shape(map(as_expression, compute(Memory(size)))), compute))
-        if guard is not None:
-            excesses = guard(Memory(size))
-            shape = _shape(each.count for each in excesses)
-            guard = same.setdefault((shape, tuple(each.kind for each in excesses)), guard)
-        guards.append(guard)
+    written = [*(layout.written() for layout in layouts[1:]), answers]
     rounds = [
-        Round(layout.receive, compute, guard)
-        for layout, compute, guard in zip(layouts[1:], computes[1:], guards[1:], strict=True)
+        Round(layout.receive, _compute(layout, written[r], size), _guard(tracing, r, layout))
+        for r, layout in enumerate(layouts)
     ]
     return WrittenPCOC(
         machines=tracing.n,
         memory=size,
-        inputs=tuple(tracing.known[value.index] for value in tracing.inputs),
-        rounds=tuple(rounds),
+        inputs=tracing.ranges,
+        rounds=tuple(rounds[1:]),
         outputs=tuple(answers),
-        start=computes[0],
-        start_guard=guards[0],
+        start=rounds[0].compute,
+        start_guard=rounds[0].guard,
         name=tracing.name,
         spare=spare,
-        labels=_labels(tracing, variables),
+        labels=Labels(
+            tuple(tracing.place(r) for r in range(len(variables))),
+            tuple({name: at for name, (_, at) in each.items()} for each in variables),
+        ),
+        lengths=tracing.length is not None,
         tracing=tracing,
         variables=tuple(variables),
     )
-
-
-def _labels(tracing: Tracing, variables: Sequence[dict[str, tuple[Value, int]]]) -> Labels:
-    columns = tuple({name: at for name, (_, at) in each.items()} for each in variables)
-    return Labels(tuple(tracing.place(r) for r in range(len(columns))), columns)
 
 
 def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
@@ -173,7 +150,7 @@ def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
         found = layout.expressions(memory)
         new: list[Expression] = [as_expression(0.0)] * size
         for place, value in written.items():
-            new[place] = found[value] if value.pure is None else value.pure
+            new[place] = found[value]
         return new
 
     return compute
@@ -189,47 +166,24 @@ def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
         or (tracing.length is not None and sent.to.pure is None)
     ]
     lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
-    stated = [each for each in part.stated if each.integer and each.value.pure is None]
-    if not lost and not stated:
+    if not lost and not part.checked:
         return None
 
     def guard(memory: Memory) -> list[Excess]:
         found = layout.expressions(memory)
-        of: Callable[[Value], Expression] = lambda value: found[value] if value.pure is None else value.pure  # noqa: E731
-        listed = [] if tracing.listed is None else [of(tracing.listed)]
+        listed = [] if tracing.listed is None else [found[tracing.listed]]
 
         def after(sent: Sent) -> Expression:
             """Whether a message is for a machine after the last of the list, if the data says where it goes, or of all."""
             if tracing.length is not None and sent.to.pure is None:
-                return of(sent.to) >= of(tracing.length)
-            return of(sent.to) > last
+                return found[sent.to] >= found[tracing.length]
+            return found[sent.to] > last
 
-        beyond = [(both(of(sent.when), *listed, either(of(sent.to) < 0, after(sent))), 1.0) for sent in lost]
+        beyond = [(both(found[sent.when], *listed, either(found[sent.to] < 0, after(sent))), 1.0) for sent in lost]
         excesses = [Excess(linear(*beyond), MISADDRESSES)] if beyond else []
-        for each in stated:
-            x = of(each.value)
-            excess = relu(each.lo - x) + relu(x - each.hi)
+        for each in part.checked:
+            excess = each.excess(found)
             excesses.append(Excess(select(listed[0], excess, 0) if listed else excess, OVERFLOWS))
         return excesses
 
     return guard
-
-
-def _shape(made: Iterable[Expression]) -> tuple[Any, ...]:
-    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
-    parts: dict[Any, int] = {}
-    done: dict[Any, int] = {}
-
-    def described(part: Any) -> Generator[Any, Any, Any]:
-        if isinstance(part, tuple):
-            found = []
-            for each in part:
-                found.append((yield from described(each)))
-            return tuple(found)
-        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
-
-    def find(node: Any) -> Generator[Any, Any, int]:
-        key = (type(node), (yield from described(tuple(vars(node).values()))))
-        return parts.setdefault(key, len(parts))
-
-    return tuple(resolved(node, done, find) for node in made), *parts

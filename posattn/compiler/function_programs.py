@@ -12,7 +12,7 @@ from posattn.compiler import interpreter
 from posattn.compiler.expressions import Array
 from posattn.compiler.front_end import Tracing
 from posattn.compiler.front_end_to_mpc import as_mpc, directed_by_data
-from posattn.compiler.front_end_to_pcoc import WrittenPCOC, as_pcoc
+from posattn.compiler.front_end_to_pcoc import as_pcoc
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.program_numbers import Range, Real
@@ -55,40 +55,50 @@ class Program:
             raise UsageError(f"{self.name} has no inputs; it must have at least one beside {', '.join(OWN)}.")
         self.title = (function.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
         self.own = Path(__file__).parent not in Path(function.__code__.co_filename).parents
+        if self.own:
+            OWN_PROGRAMS[self.name] = self
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks that the program solves."""
         return () if self.task is None else (self.task, *self.also)
 
-    def build(self, n: int, bound: float, route: str = ROUTES[0]) -> PCOC | MPC:
-        """The program for lists of ``n`` numbers, real ones up to ``bound``: PCOC, a layer per round, or what the theorem has.
+    def build(self, n: int, bound: float, route: str = ROUTES[0], lengths: bool = False) -> PCOC | MPC:
+        """The program for lists of ``n`` numbers, or with ``lengths`` of every length up to n; real ones up to ``bound``.
 
-        That is MPC if the data directs messages, and PCOC if not.
+        It is PCOC, with a layer per round; on the theorem's route it is MPC if the data directs messages.
         """
-        theorem = choice("route", route, ROUTES) == "theorem"
+        theorem, machines = choice("route", route, ROUTES) == "theorem", self.machines(n)
+        if lengths:
+            self._require_lengths(n, machines, theorem)
         routed = theorem and directed_by_data(self.traced(n, bound))
-        if routed and self.machines(n) != n:
+        if routed and machines != n:
             raise UsageError(
-                f"route is {route!r}; {self.name} has {self.machines(n)} machines for {n} inputs, and its data directs "
+                f"route is {route!r}; {self.name} has {machines} machines for {n} inputs, and its data directs "
                 f"messages, which this route does for a machine per input."
             )
-        return _built(self, n, float(bound), routed)
+        return _built(self, n, float(bound), routed, lengths)
 
-    def traced(self, n: int, bound: float) -> Tracing:
-        """What the function does, for the machines that ``n`` numbers need."""
-        return _traced(self, self.machines(n), float(bound))
-
-    def for_lengths(self, n: int, bound: float) -> WrittenPCOC:
-        """The program for lists of every length up to ``n``."""
-        if (machines := self.machines(n)) != n:
+    def _require_lengths(self, n: int, machines: int, theorem: bool) -> None:
+        """Raises if a network for lists of every length up to ``n`` cannot be made."""
+        if theorem:
+            raise UsageError("lengths is True and route 'theorem'; a network for lists of every length is lean.")
+        if machines != n:
             raise UsageError(f"lengths is True; {self.name} has {machines} machines for {n} inputs, and one length.")
         for k in range(1, n):
             try:
                 self.machines(k)
             except UsageError as error:
                 raise UsageError(f"lengths is True; {self.name} is not for every length: {error}") from error
-        return as_pcoc(Tracing(self.name, self.function, self.ranges, n, bound, lengths=True))
+
+    def traced(self, n: int, bound: float, lengths: bool = False) -> Tracing:
+        """What the function does, for the machines that ``n`` numbers need."""
+        return _traced(self, self.machines(n), float(bound), lengths)
+
+    @property
+    def standard(self) -> str:
+        """What its right answers are, in words."""
+        return "the program as it is written" if self._truth is None else "the direct answer"
 
     def truth(self, answer: Truth) -> Truth:
         """States the right answers: a function from the inputs, a list of all machines' for each, to the list of answers."""
@@ -142,13 +152,13 @@ class Program:
 
 
 @lru_cache(maxsize=8)
-def _traced(program: Program, machines: int, bound: float) -> Tracing:
-    return Tracing(program.name, program.function, program.ranges, machines, bound)
+def _traced(program: Program, machines: int, bound: float, lengths: bool) -> Tracing:
+    return Tracing(program.name, program.function, program.ranges, machines, bound, lengths)
 
 
 @lru_cache(maxsize=8)
-def _built(program: Program, n: int, bound: float, routed: bool) -> PCOC | MPC:
-    traced = program.traced(n, bound)
+def _built(program: Program, n: int, bound: float, routed: bool, lengths: bool) -> PCOC | MPC:
+    traced = program.traced(n, bound, lengths)
     return as_mpc(traced) if routed else as_pcoc(traced, spare=traced.n - n)
 
 
@@ -182,15 +192,7 @@ def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any
 
     See docs/compiler.md for what the function can use.
     """
-    if function is None:
-        return lambda function: _registered(Program(function, ranges))
-    return _registered(Program(function, {}))
-
-
-def _registered(made: Program) -> Program:
-    if made.own:
-        OWN_PROGRAMS[made.name] = made
-    return made
+    return Program(function, {}) if function is not None else lambda function: Program(function, ranges)
 
 
 def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:

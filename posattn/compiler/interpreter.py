@@ -48,7 +48,7 @@ def values_of(tracing: Tracing, x: Array) -> Array:
             to, when = cells[..., sent.to.index], (cells[..., sent.when.index] > 0.5) & (me < length)
             after = length if sent.to.pure is None else tracing.n  # where the data does not direct it, it gets lost
             last = "0 to " + (f"{tracing.n - 1}" if tracing.length is None else "the last of its list")
-            _refuse(when & ((to < 0) | (to >= after)), to, tracing.place(r, sent.line),
+            _refuse(when & ((to < 0) | (to >= after)), to, tracing.place(r, part.line),
                     f"it sends to machine {{:g}}; it must be {last}")  # fmt: skip
     return cells
 

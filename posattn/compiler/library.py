@@ -1,22 +1,15 @@
 """The programs by name. A module of functions joins the library by standing in ``MODULES``."""
 
 from pathlib import Path
-from typing import Any
 
 from posattn import files
-from posattn.compiler import programs, prompt_programs, scan_programs
+from posattn.compiler import khop_programs, programs, prompt_programs
 from posattn.compiler.function_programs import Program
 from posattn.compiler.remarks import attention_program
 from posattn.errors import UsageError, choice
 
-MODULES = (programs, scan_programs, attention_program, prompt_programs)
-
-
-def _in(found: dict[str, Any]) -> list[Program]:
-    return [each for each in found.values() if isinstance(each, Program)]
-
-
-PROGRAMS: dict[str, Program] = {row.name: row for module in MODULES for row in _in(vars(module))}
+MODULES = (programs, khop_programs, attention_program, prompt_programs)
+PROGRAMS = {row.name: row for module in MODULES for row in vars(module).values() if isinstance(row, Program)}
 
 
 def solving(task: str) -> list[Program]:

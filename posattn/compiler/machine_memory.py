@@ -1,23 +1,75 @@
-"""The input of a compiled program: X of Lemma B.2, whose row i is the memory of machine i.
+"""The input of a program: X of Lemma B.2, whose row i is the memory of machine i, and the codes of broken rules in it.
 
 Letters: n machines with an input, c numbers per machine, N positions including spare machines and the sink.
 """
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from posattn.errors import UsageError
-from posattn.network import check_input
+from posattn.compiler.analysis import LARGEST, Known
+from posattn.compiler.expressions import Array
+from posattn.errors import UsageError, flag, instance, several, whole
 
 
-def check_real(x: object, wanted: torch.dtype) -> None:
-    """Raises unless ``x`` is a tensor of real numbers. They may be of any dtype: networks of programs convert them."""
-    check_input(x, x.dtype if isinstance(x, Tensor) and not x.is_complex() else wanted)
+class ParallelProgram:
+    """What MPC and PCOC programs share. The last ``spare`` machines have no input; every other one has c = len(``inputs``)."""
+
+    name: str
+    machines: int
+    spare: int
+    inputs: tuple[Known, ...]
+    lengths: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many machines have an input: the length of the list."""
+        return self.machines - self.spare
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """The smallest and the largest value of each input of a list."""
+        return tuple((float(known.lo), float(known.hi)) for known in self.inputs[: len(self.inputs) - self.lengths])
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """Which of these must be whole numbers."""
+        return tuple(place for place in range(len(self.bounds)) if self.inputs[place].integer)
+
+    def check_inputs(self) -> None:
+        """Raises if the range of an input is empty or too large, or if all machines are spare."""
+        instance("name", self.name, str, "a text")
+        for place, known in enumerate(several("inputs", self.inputs)):
+            instance(f"input {place}", known, Known, "a Known, such as Known(-1, 1)")
+            flag(f"integer of input {place}", known.integer)
+            if not -math.inf < known.lo <= known.hi < math.inf or known.size > LARGEST:
+                raise UsageError(
+                    f"{self.name} has input {place} in [{known.lo:g}, {known.hi:g}]; the bounds must be numbers of at most "
+                    f"{LARGEST:.3g}, the smaller one first."
+                )
+        if whole("spare", self.spare, least=0) >= self.machines:
+            raise UsageError(f"{self.name} has {self.spare} spare machines; it has {self.machines} in all.")
+
+    def given(self, x: Array) -> Array:
+        """``x`` as an array (..., n, c) of numbers; raises if the program does not take it."""
+        try:
+            if np.iscomplexobj(x):
+                raise TypeError
+            x = np.asarray(x, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the input of {self.name} must be an array of real numbers.") from error
+        n, c = self.length, len(self.bounds)
+        if x.shape[-2:] != (n, len(self.inputs)):
+            raise UsageError(f"the input has shape {x.shape}; {self.name} takes (..., {n}, {len(self.inputs)}).")
+        within_bounds(torch.from_numpy(x[..., 0] if c == 1 else x[..., :c]), n, self.bounds, self.integers)
+        return x
 
 
 def within_bounds(
@@ -26,21 +78,21 @@ def within_bounds(
     bounds: tuple[tuple[float, float], ...],
     integers: tuple[int, ...] = (),
     lengths: bool = False,
-) -> Float[Tensor, "*batch"]:
-    """``x`` if it is a list of n, each input lies within its bounds, and those of ``integers`` are whole numbers.
+) -> Float[Tensor, "*any k c"]:
+    """``x`` as c numbers per machine, if it is a list of n, each input lies within its bounds, and ``integers`` are whole.
 
     A program's weights are right for such inputs only, so others are refused. With ``lengths`` a list may be shorter.
     """
     c = len(bounds)
     if x.ndim < 1 + (c > 1) or (c > 1 and x.shape[-1] != c):
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
-    if (length := x.shape[-1 - (c > 1)]) != n and not (lengths and 1 <= length <= n):
+    words = x if c > 1 else x[..., None]
+    if (length := words.shape[-2]) != n and not (lengths and 1 <= length <= n):
         raise UsageError(f"the list has {length} numbers; this compiled program takes {'1 to ' * lengths}{n}.")
     if torch.compiler.is_exporting():  # an exported program cannot raise
-        return x
+        return words
     for place, (low, high) in enumerate(bounds):
-        numbers = x if c == 1 else x[..., place]
-        numbers = numbers.double() if numbers.dtype == torch.bool else numbers
+        numbers = words[..., place].double() if words.dtype == torch.bool else words[..., place]
         if numbers.numel() and not bool(((numbers >= low) & (numbers <= high)).all()):
             found = f"{numbers.min().item():g} to {numbers.max().item():g}"
             raise UsageError(
@@ -49,17 +101,16 @@ def within_bounds(
         if place in integers and bool((broken := numbers != numbers.round()).any()):
             found = f"{numbers[broken][0].item():g}"
             raise UsageError(f"input {place} has the number {found}; the program was compiled for whole numbers.")
-    return x
+    return words
 
 
 def with_length(
-    x: Float[Tensor, "*batch"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
-) -> Float[Tensor, "*any n c"]:
+    words: Float[Tensor, "*batch k c"], n: int, bounds: tuple[tuple[float, float], ...], integers: tuple[int, ...] = ()
+) -> Float[Tensor, "*batch n c+1"]:
     """A list of up to n as the inputs of all n machines, with its length as the last one.
 
     Machines beyond the list are given the number nearest to 0 that they may be given, so that what they compute is legal.
     """
-    words = x[..., None] if len(bounds) == 1 else x
     length = words.shape[-2]
     nearest = words.new_tensor([min(max(0.0, low), high) for low, high in bounds])
     nearest[list(integers)] = nearest[list(integers)].ceil()
@@ -67,11 +118,10 @@ def with_length(
     return pad(torch.cat([words, blank], dim=-2), (0, 1), value=float(length))
 
 
-def memory_cells(x: Float[Tensor, "*batch"], positions: Int64[Tensor, " N"], c: int) -> Float[Tensor, "*any N d_in"]:
+def memory_cells(words: Float[Tensor, "*batch k c"], positions: Int64[Tensor, " N"]) -> Float[Tensor, "*batch N c+1"]:
     """Each machine's input and, in the last column, its number (Lemma B.2). The input of spare machines and the sink is 0."""
-    words = x[..., None] if c == 1 else x
     words = pad(words, (0, 0, 0, len(positions) - words.shape[-2]))
-    return torch.cat([words, positions.to(x.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
+    return torch.cat([words, positions.to(words.dtype)[:, None].expand(*words.shape[:-1], 1)], dim=-1)
 
 
 # The breaches: what a machine can do that its model of computation forbids. A code replaces the number of such a machine:
@@ -92,16 +142,19 @@ def breach_code(kind: int, count: Any, layers: int) -> Any:
     return -1.0 - layers * kind - (count - 1) * (layers * len(BREACHES))
 
 
-STATED = (
-    "has a number that is {} beyond the range stated for it"  # what OVERFLOWS is in a program whose rounds have names
-)
-
-
 def described_breach(kind: int, count: int, named: bool = False) -> str:
-    text = (STATED if named and kind == OVERFLOWS else BREACHES[kind]).format(count)
-    return (
-        text.replace("words", "word").replace("tuples", "tuple").replace("messages", "message") if count == 1 else text
-    )
+    """A breach in words; in a program whose rounds are ``named``, only a number that ``within`` bounds overflows."""
+    if named and kind == OVERFLOWS:
+        return f"has a number that is {count} beyond the range stated for it"
+    text = BREACHES[kind].format(count)
+    return re.sub(r"(word|tuple|message)s", r"\1", text) if count == 1 else text
+
+
+def refuse_excess(count: Array, kind: int, where: str, named: bool) -> None:
+    """Raises if a count (..., N) of broken rules is above 0 at any machine."""
+    if (count > 0).any():
+        place = tuple(np.argwhere(count > 0)[0])
+        raise UsageError(f"{where}: machine {place[-1]} {described_breach(kind, math.ceil(count[place]), named)}.")
 
 
 def refuse_breaches(
@@ -109,9 +162,7 @@ def refuse_breaches(
 ) -> Float[Tensor, "*batch N d"]:
     """``z`` if every machine has its number in the last column; otherwise raises and describes the earliest breach.
 
-    ``rounds`` are the names of the program's rounds, if it has any.
-
-    An exported program cannot raise; its answers become NaN.
+    ``rounds`` are the names of the program's rounds, if it has any. An exported program cannot raise; its answers become NaN.
     """
     lost = z[..., -1] < -0.5
     if torch.compiler.is_exporting():

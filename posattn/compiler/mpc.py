@@ -23,9 +23,8 @@ from posattn.compiler.expressions import (
     check_cells,
     evaluate_expressions,
 )
-from posattn.compiler.inputs import ParallelProgram
-from posattn.compiler.machine_memory import OVERFLOWS, described_breach
-from posattn.compiler.traces import Labels
+from posattn.compiler.machine_memory import OVERFLOWS, ParallelProgram, refuse_excess
+from posattn.compiler.program_messages import Place
 from posattn.errors import UsageError, whole
 
 
@@ -48,19 +47,14 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Received:
-    """A place of the inbox: the bit ``present``, and the words, which are 0 beyond the message or if there is none."""
-
-    present: Expression
-    words: tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
 class Machine:
-    """What a local function sees: the machine's number and its inbox, whose empty places come last."""
+    """What a local function sees: the machine's number and its inbox, whose empty places come last.
+
+    The words of a place are 0 beyond the message.
+    """
 
     me: Expression
-    inbox: tuple[Received, ...]
+    inbox: tuple[Place, ...]
 
     @property
     def received(self) -> list[Expression]:
@@ -74,6 +68,7 @@ class MPC(ParallelProgram):
 
     ``memory`` is s, in words, and ``longest`` the words of every message; the input, which is the first inbox, counts as one.
     ``checks`` gives, of a round and a machine, whole numbers that must not exceed 0; the round after the last is the finish.
+    ``names`` are what errors call the rounds and the finish, if they have names.
     """
 
     machines: int
@@ -84,6 +79,7 @@ class MPC(ParallelProgram):
     finish: Callable[[Machine], Sequence[Expression]]
     name: str = "program"
     checks: Callable[[int, Machine], Sequence[Expression]] = lambda r, machine: []
+    names: tuple[str, ...] = ()
 
     spare = 0  # every machine has an input
 
@@ -104,18 +100,14 @@ class MPC(ParallelProgram):
 
     def place(self, r: int) -> str:
         """What errors call round ``r``, counted from 0."""
-        return f"{self.name}, round {r + 1}"
-
-    def labels(self, steps: int) -> Labels | None:
-        """The names of the rounds of PCOC, ``steps`` for each of the program's, if the program has names for its own."""
-        return None
+        return self.names[r] if self.names else f"{self.name}, round {r + 1}"
 
     def view(self) -> Machine:
         """A machine whose inbox is memory cells: for each place the bit, then the words."""
         stride = self.longest + 1
         cells = [MemoryCell(index) for index in range(self.places * stride)]
         starts = range(0, len(cells), stride)
-        return Machine(Me(), tuple(Received(cells[q], tuple(cells[q + 1 : q + stride])) for q in starts))
+        return Machine(Me(), tuple(Place(cells[q], tuple(cells[q + 1 : q + stride])) for q in starts))
 
     def messages(self, r: int, machine: Machine) -> list[Sent]:
         """The messages of round ``r``."""
@@ -147,10 +139,7 @@ def run(program: MPC, x: Array) -> Array:
     for r in range(len(program.rounds) + 1):
         cells = inbox.reshape(*shape, math.prod(inbox.shape[2:]))
         for count in evaluate_expressions(program.checks(r, program.view()), cells, me):
-            if (count > 0).any():
-                place = tuple(np.argwhere(count > 0)[0])
-                told = described_breach(OVERFLOWS, math.ceil(count[place]), named=True)
-                raise UsageError(f"{program.place(r)}, machine {place[-1]}: it {told}.")
+            refuse_excess(count, OVERFLOWS, program.place(r), named=True)
         inbox = _deliver(program, r, cells, me) if r < len(program.rounds) else inbox
     answers = evaluate_expressions(program.answers(program.view()), cells, me)
     return np.stack(answers, axis=-1)[:, own].reshape(*x.shape[:-1], len(answers))
@@ -170,7 +159,10 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
             _bound(int((own[:, 1] > 0.5).sum()), program, f"{where} {i} sends")
             for to, when, *words in own:
                 if when > 0.5:
-                    j = _address(to, program.machines, f"{where} {i}")
+                    if not (float(to).is_integer() and 0 <= to < program.machines):
+                        last = program.machines - 1
+                        raise UsageError(f"{where} {i} sends to machine {to:g}; it must be 0 to {last}.")
+                    j = int(to)
                     if filled[j] < program.places:
                         boxes[j, filled[j]] = [1.0, *words]
                     filled[j] += 1
@@ -182,9 +174,3 @@ def _deliver(program: MPC, r: int, cells: Array, me: Array) -> Array:
 def _bound(messages: int, program: MPC, what: str) -> None:
     if (count := messages * program.longest) > program.memory:
         raise UsageError(f"{what} {count} words; its memory holds {program.memory}.")
-
-
-def _address(to: float, machines: int, who: str) -> int:
-    if not (float(to).is_integer() and 0 <= to < machines):
-        raise UsageError(f"{who} sends to machine {to:g}; it must be 0 to {machines - 1}.")
-    return int(to)

@@ -14,8 +14,9 @@ a multiple of 2^(k-1) of them, so messages are padded to B tuples.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from posattn.compiler.analysis import Analysis, Known
+from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.benes import Benes, size_for
 from posattn.compiler.expressions import (
     Assume,
@@ -30,8 +31,10 @@ from posattn.compiler.expressions import (
     sort_records,
 )
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS, PASSES_ON, RECEIVES, SENDS
-from posattn.compiler.mpc import MPC, Machine, Received, Sent
+from posattn.compiler.mpc import MPC, Machine, Sent
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
+from posattn.compiler.program_messages import Place
+from posattn.compiler.traces import Labels, answer_columns
 from posattn.errors import UsageError
 
 CELLS = 2  # a tuple is a key and a word
@@ -84,9 +87,6 @@ class Layout:
         return sum((i >> bit & 1) << (self.network.k - 1 - bit) for bit in range(bits))
 
 
-View = Callable[[Layout, Memory, Sequence[Known]], Machine]
-
-
 def layout(program: MPC) -> Layout:
     view = program.view()
     most = max((len(program.messages(r, view)) for r in range(len(program.rounds))), default=1)
@@ -101,27 +101,36 @@ def fixed_communication(program: PCOC | MPC) -> PCOC:
 def simulate(program: MPC) -> PCOC:
     """The PCOC program that gives the same answers, in (2k - 1) R rounds with 2S tuples of memory."""
     plan = layout(program)
-    words, view = _input_knowledge(program), _from_input
+    words = [known.join(BLANK) for known in program.inputs] + [BLANK] * (program.longest - len(program.inputs))
     computes: list[tuple[Local, Guard]] = []  # the program's own, before every delivery and after the last
     for r in range(len(program.rounds)):
-        computes.append(_own(plan, r, words, view))
-        words, view = _sent_knowledge(program, r, words), _from_tuples
-    (start, start_guard), *others = [*computes, _own(plan, len(program.rounds), words, view)]
+        computes.append(_own(plan, r, words))
+        words = _sent_knowledge(program, r, words)
+    (start, start_guard), *others = [*computes, _own(plan, len(program.rounds), words)]
     *inner, last = plan.network.steps
     placing = [Round(_receive(plan, step), _placing(plan, step + 1), lambda memory: [_held(plan, memory)]) for step in inner]
     rounds = [each for own in others for each in (*placing, Round(_receive(plan, last), *own))]
+    answers = len(program.answers(program.view()))
     return PCOC(
         machines=plan.network.machines,
         memory=plan.memory,
         inputs=program.inputs,
         rounds=tuple(rounds),
-        outputs=tuple(range(len(program.answers(program.view())))),
+        outputs=tuple(range(answers)),
         start=start,
         start_guard=start_guard,
         name=program.name,
         spare=plan.network.machines - program.length,
-        labels=program.labels(len(plan.network.steps)),
+        labels=_labels(program, len(plan.network.steps), answers) if program.names else None,
     )
+
+
+def _labels(program: MPC, steps: int, answers: int) -> Labels:
+    """Only the answers have columns of their own: during routing any word may lie anywhere."""
+    rounds = [program.names[0]]
+    for before, name in pairwise(program.names):
+        rounds += [*(f"{before}, step {step} of routing" for step in range(1, steps)), name]
+    return Labels(tuple(rounds), (*({} for _ in rounds[1:]), answer_columns(answers)))
 
 
 def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]]:
@@ -133,26 +142,25 @@ def _receive(plan: Layout, step: int) -> Callable[[int], list[tuple[int, range]]
 # --- local computation between the steps ------------------------------------------------------------------------------
 
 
-def _placing(plan: Layout, step: int) -> Callable[[Memory], list[Expression]]:
+def _placing(plan: Layout, step: int) -> Local:
     """Sorts the received tuples into the halves that ``step`` needs."""
 
     def compute(memory: Memory) -> list[Expression]:
         tuples = plan.tuples_of(memory)
-        if plan.network.fragments(step):
-            return _dealt(sort_records(tuples))
-        return _collected(plan, memory.me, tuples, step - plan.network.k)
+        return _placed(plan, step, memory.me, sort_records(tuples) if plan.network.fragments(step) else tuples)
 
     return compute
 
 
-def _dealt(tuples: list[list[Expression]]) -> list[Expression]:
-    """Fragmentation: of the tuples, sorted by destination, even ones stay and odd ones leave."""
-    return [part for each in (*tuples[::2], *tuples[1::2]) for part in each]
+def _placed(plan: Layout, step: int, me: Expression, tuples: list[list[Expression]]) -> list[Expression]:
+    """The tuples in the halves of memory that stay and that leave in ``step``.
 
-
-def _collected(plan: Layout, me: Expression, tuples: list[list[Expression]], bit: int) -> list[Expression]:
-    """Collection: a tuple stays if bit ``bit`` of its destination is the machine's own; blanks fill the middle."""
-    machines, k = range(plan.network.machines), plan.network.k
+    Fragmentation: of the tuples, sorted by destination, even ones stay and odd ones leave. Collection: a tuple stays if the
+    next bit of its destination is the machine's own; blanks fill the middle.
+    """
+    if plan.network.fragments(step):
+        return [part for each in (*tuples[::2], *tuples[1::2]) for part in each]
+    machines, k, bit = range(plan.network.machines), plan.network.k, step - plan.network.k
     # All tuples here agree with the machine in the lower bits, so one comparison decides the next bit.
     threshold = by_machine(
         (plan.reversed_number(i, bit) + (1 << (k - 1 - bit))) * plan.per_destination for i in machines
@@ -176,22 +184,20 @@ def _held(plan: Layout, memory: Memory) -> Excess:
 # --- local computation of the program's own rounds --------------------------------------------------------------------
 
 
-def _from_input(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-    """The first inbox, which holds one message: the input."""
-    given = [memory[word] for word in range(len(plan.program.inputs))]
-    zero = as_expression(0.0)
-    present = memory.me < plan.program.length
-    first = Received(present, tuple(given + [zero] * (plan.program.longest - len(given))))
-    none = Received(zero, (zero,) * plan.program.longest)
-    return Machine(memory.me, (first, *[none] * (plan.program.places - 1)))
+def _machine(plan: Layout, r: int, memory: Memory, words: Sequence[Known]) -> Machine:
+    """A machine in the program's own round ``r``. Its first inbox holds one message, the input.
 
-
-def _from_tuples(plan: Layout, memory: Memory, words: Sequence[Known]) -> Machine:
-    """Recombination: tuples sorted by sender, message and word are messages again."""
+    Later tuples, sorted by sender, message and word, are messages again (recombination).
+    """
+    program, zero = plan.program, as_expression(0.0)
+    if r == 0:
+        given = memory[: len(program.inputs)] + (zero,) * (program.longest - len(program.inputs))
+        none = Place(zero, (zero,) * program.longest)
+        return Machine(memory.me, (Place(memory.me < program.length, given), *[none] * (program.places - 1)))
     boxes = []
-    for block in _blocks(plan, memory)[: plan.program.places]:
+    for block in _blocks(plan, memory)[: program.places]:
         pairs = zip((word for _, word in block), words, strict=False)
-        boxes.append(Received(block[0][0] < plan.blank, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in pairs)))
+        boxes.append(Place(block[0][0] < plan.blank, tuple(Assume(word, k.lo, k.hi, k.integer) for word, k in pairs)))
     return Machine(memory.me, tuple(boxes))
 
 
@@ -207,17 +213,20 @@ def _received(plan: Layout, memory: Memory) -> Excess:
     return Excess(linear(*counted, constant=-float(plan.program.memory)), RECEIVES)
 
 
-def _own(plan: Layout, r: int, words: Sequence[Known], view: View) -> tuple[Local, Guard]:
+def _own(plan: Layout, r: int, words: Sequence[Known]) -> tuple[Local, Guard]:
     """The program's own round ``r``, or its finish: the computation that writes messages or answers, and the guard."""
     program, finish = plan.program, r == len(plan.program.rounds)
 
     def compute(memory: Memory) -> list[Expression]:
-        machine = view(plan, memory, words)
-        return _filled(plan, program.answers(machine)) if finish else _as_tuples(plan, memory.me, program.messages(r, machine))
+        machine = _machine(plan, r, memory, words)
+        if not finish:
+            return _as_tuples(plan, memory.me, program.messages(r, machine))
+        answers = program.answers(machine)
+        return answers + [as_expression(0.0)] * (plan.memory - len(answers))
 
     def guard(memory: Memory) -> list[Excess]:
-        machine = view(plan, memory, words)
-        found = [_received(plan, memory)] if view is _from_tuples else []
+        machine = _machine(plan, r, memory, words)
+        found = [_received(plan, memory)] if r else []
         found += [Excess(count, OVERFLOWS) for count in program.checks(r, machine)]
         if finish:
             return found
@@ -245,8 +254,7 @@ def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expre
     ]
     nothing = [as_expression(float(plan.blank)), as_expression(0.0)]
     tuples += [nothing] * (2 * plan.tuples - len(tuples))
-    first = plan.network.steps[0]
-    return _dealt(tuples) if plan.network.fragments(first) else _collected(plan, me, tuples, first - plan.network.k)
+    return _placed(plan, plan.network.steps[0], me, tuples)
 
 
 def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Expression]:
@@ -268,35 +276,22 @@ def _reversed_bits(number: Expression, k: int) -> Expression:
     return total
 
 
-def _filled(plan: Layout, words: list[Expression]) -> list[Expression]:
-    return words + [as_expression(0.0)] * (plan.memory - len(words))
-
-
 # --- ranges of words ---------------------------------------------------------------------------------------------------
 # In a machine's memory any word may lie at any place, so the ranges of words mix. In the program they do not: word w of the
 # messages of one round has its own range. It is computed here, and the receivers assume it.
 
 
-def _input_knowledge(program: MPC) -> list[Known]:
-    blank = Known(0.0, 0.0, True)
-    return [known.join(blank) for known in program.inputs] + [blank] * (program.longest - len(program.inputs))
-
-
 def _sent_knowledge(program: MPC, r: int, words: Sequence[Known]) -> list[Known]:
     """What is known of each word of round ``r``'s messages, given that of the round before; a place may be empty."""
-    bit, blank = Known(0.0, 1.0, True), Known(0.0, 0.0, True)
-    cells = [known for _ in range(program.places) for known in (bit, *words)]
+    cells = [known for _ in range(program.places) for known in (Known(0.0, 1.0, True), *words)]
     analysis = Analysis(cells, program.machines, place=f"{program.place(r)}: ")
-    found = [blank] * program.longest
+    found = [BLANK] * program.longest
     for m, message in enumerate(program.messages(r, program.view()), start=1):
-        where, to, when = f"{analysis.place}message {m}", analysis.known(message.to), analysis.known(message.when)
-        if not to.integer:
+        if not analysis.known(message.to).integer:
             raise UsageError(
-                f"{where} is for a machine whose number need not be whole; it must be 0 to {program.machines - 1}."
+                f"{analysis.place}message {m} is for a machine whose number need not be whole; "
+                f"it must be 0 to {program.machines - 1}."
             )
-        if not when.integer or when.lo < 0 or when.hi > 1:
-            raise UsageError(
-                f"{where} is sent when a number in [{when.lo:g}, {when.hi:g}] is 1; it must be a bit, 0 or 1."
-            )
+        analysis.check_bit(analysis.known(message.when), f"when of message {m}")
         found = [k.join(analysis.known(word)) for k, word in zip(found, message.words, strict=True)]
     return found

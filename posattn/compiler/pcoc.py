@@ -6,7 +6,6 @@ received. A word keeps its position (Lemma B.2): position h of the sender become
 receives nothing is blank, 0.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, check_cells, evaluate_expressions
-from posattn.compiler.inputs import ParallelProgram
-from posattn.compiler.machine_memory import OVERFLOWS, described_breach
+from posattn.compiler.machine_memory import OVERFLOWS, ParallelProgram, refuse_excess
 from posattn.compiler.traces import Labels
 from posattn.errors import UsageError, function, instance, several, whole
 
@@ -68,6 +66,7 @@ class PCOC(ParallelProgram):
         start: the first local computation, which by default changes nothing. ``start_guard`` is its guard.
         spare: how many machines, the last ones, have neither input nor output.
         labels: the names of rounds and variables, if the program has any.
+        lengths: whether it is for lists of every length: then the last input of all machines is the length.
     """
 
     machines: int
@@ -80,6 +79,7 @@ class PCOC(ParallelProgram):
     name: str = "program"
     spare: int = 0
     labels: Labels | None = None
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         for field in ("machines", "memory"):
@@ -126,37 +126,29 @@ class PCOC(ParallelProgram):
             )
         return table
 
-    def compute(self, r: int) -> Local:
-        """The computation after communication ``r``; r = 0 is the start."""
-        return self.start if r == 0 else self.rounds[r - 1].compute
-
     def place(self, r: int) -> str:
         """What errors call round ``r``; 0 is the start."""
         return f"{self.name}, round {r}" if self.labels is None else self.labels.rounds[r]
 
-    def guarding(self, r: int) -> Guard | None:
-        return self.start_guard if r == 0 else self.rounds[r - 1].guard
+    @property
+    def guarded(self) -> bool:
+        return any(guard is not None for guard in self._guards)
+
+    @property
+    def _guards(self) -> list[Guard | None]:
+        return [self.start_guard, *(each.guard for each in self.rounds)]
 
     def guard(self, r: int) -> list[Excess]:
-        """What must not exceed 0 when that computation begins, over its memory cells."""
-        found, memory = self.guarding(r), Memory(self.memory)
-        excesses = [] if found is None else list(found(memory))
+        """What must not exceed 0 when the computation after communication ``r`` begins; r = 0 is the start."""
+        guard, memory = self._guards[r], Memory(self.memory)
+        excesses = [] if guard is None else list(guard(memory))
         check_cells([excess.count for excess in excesses], memory, f"{self.name}, round {r}")
         return excesses
 
-    @property
-    def lengths(self) -> bool:
-        """Whether it is for lists of every length: then the last input of all machines is the length."""
-        return False
-
-    @property
-    def guarded(self) -> bool:
-        return self.start_guard is not None or any(each.guard is not None for each in self.rounds)
-
     def local(self, r: int) -> list[Expression]:
         """The s expressions of that computation."""
-        memory = Memory(self.memory)
-        found = [as_expression(value) for value in self.compute(r)(memory)]
+        memory, compute = Memory(self.memory), self.rounds[r - 1].compute if r else self.start
+        found = [as_expression(value) for value in compute(memory)]
         if len(found) != self.memory:
             raise UsageError(
                 f"{self.name}, round {r}: the computation gives {len(found)} words for {self.memory} positions."
@@ -191,8 +183,5 @@ def states(program: PCOC, x: Array) -> list[Array]:
 def _compute(program: PCOC, r: int, memory: Array, me: Array) -> Array:
     guards = program.guard(r)
     for guard, count in zip(guards, evaluate_expressions([guard.count for guard in guards], memory, me), strict=True):
-        if (count > 0).any():
-            place = tuple(np.argwhere(count > 0)[0])
-            told = described_breach(guard.kind, math.ceil(count[place]), program.labels is not None)
-            raise UsageError(f"{program.place(r)}: machine {place[-1]} {told}.")
+        refuse_excess(count, guard.kind, program.place(r), program.labels is not None)
     return np.stack(evaluate_expressions(program.local(r), memory, me), axis=-1)

@@ -10,25 +10,24 @@ Letters: N machines, n = N + 1 positions, s memory, R rounds, T temperature, ε 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from posattn.compiler.analysis import STEP_MARGIN, Analysis, Known, Margins
-from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
-from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select
+from posattn.compiler.analysis import BLANK, STEP_MARGIN, Analysis, Known, Margins
+from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer, attention_parameters, require_room_for
+from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select, shape_of
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
-from posattn.compiler.room import attention_parameters, require_room_for
-from posattn.compiler.selection import SelectionConfig, SelectionLayer, SelectionNetwork
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.compiler.selection import Selection, SelectionConfig, SparseLinear
+from posattn.errors import UsageError, positive, whole
 from posattn.model import Layer, ModelConfig, Transformer
-from posattn.names import VALUES
 
 _MOST = 600  # the largest temperature: beyond it float64 cannot hold the exponentials
 
@@ -47,57 +46,50 @@ class Lowered:
 def lower(
     program: PCOC,
     epsilon: float | None = None,
-    values: str = "proved",
+    lean: bool = False,
     temperature: float | None = None,
     sparse: bool = False,
 ) -> Lowered:
     """The network that runs ``program``: with hardmax, or with softmax that moves no output by more than ``epsilon``.
 
-    ``values`` says what W_V holds: ``proved``, the identity in every head (d_V = s + 1), or ``lean``, the head's own column
-    (d_V = 1), which computes the same. ``temperature`` overrides the one that ``epsilon`` needs. ``sparse`` makes a
-    SelectionNetwork, which is hardmax and has no W_V.
+    W_V is the identity in every head (d_V = s + 1), or if ``lean`` the head's own column (d_V = 1), which computes the same.
+    ``temperature`` overrides the one that ``epsilon`` needs. ``sparse`` makes a SelectionNetwork, which is lean and hardmax.
     """
-    choice("values", values, VALUES)
-    if sparse:
-        for name, given in (("epsilon", epsilon), ("temperature", temperature)):
-            if given is not None:
-                raise UsageError(f"{name} is {given}; a sparse network has indices for attention, which are hardmax.")
-        if values != "lean":
-            raise UsageError(f"values is {values!r}; a sparse network has no W_V, so leave values out.")
-    least = attention_parameters(
-        program.machines + 1, program.memory, program.memory + 1, _value_width(program, values), sparse
-    )
-    require_room_for(program.name, least * (len(program.rounds) + 1), sparse)
+    for name, given in (("epsilon", epsilon), ("temperature", temperature)):
+        if sparse and given is not None:
+            raise UsageError(f"{name} is {given}; a sparse network has indices for attention, which are hardmax.")
+    n, s, d_v = program.machines + 1, program.memory, 1 if lean or sparse else program.memory + 1
+    require_room_for(program.name, attention_parameters(n, s, s + 1, d_v, sparse) * (len(program.rounds) + 1), sparse)
     margins = Margins()
-    locals_, outputs = analyse(program, margins)
+    maps, outputs = analyse(program, margins)
     error = max(known.error for known in outputs)
     leak = None
     if epsilon is not None or temperature is not None:
-        n = program.machines + 1
         if temperature is None:
             margins.need(error, positive("epsilon", epsilon))
-            temperature = hardmax_temperature(n, margins.epsilon())
+            temperature = hardmax_temperature(n, margins.epsilon)
             if temperature > _MOST:
                 raise UsageError(f"epsilon is {epsilon}; {program.name} would need the temperature {temperature:.0f}.")
         elif positive("temperature", temperature) > _MOST:
             raise UsageError(f"temperature is {temperature:g}; it must be at most {_MOST}, or none for hardmax.")
         leak = min(1.0, n * math.exp(-2 * temperature))
-    model = _selection(program, locals_) if sparse else _network(program, locals_, temperature, values)
-    moved = 0.0 if leak is None else error * leak if leak <= 1.000001 * margins.epsilon() else math.inf
+    config = _configured(program, maps, temperature is None, d_v, sparse)
+    require_room_for(program.name, config.least_numbers, sparse)
+    model = _network(program, maps, 1.0 if temperature is None else temperature, config)
+    moved = 0.0 if leak is None else error * leak if leak <= 1.000001 * margins.epsilon else math.inf
     return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
 
 
 def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
     """The MLP of every round, and what is known of the outputs; adds the conditions on ε to ``margins``."""
-    blank = Known(0.0, 0.0, True)
     sink = np.zeros(program.memory)
-    cells = [known.join(blank) for known in program.inputs] + [blank] * (program.memory - len(program.inputs))
+    cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (program.memory - len(program.inputs))
     made: dict[object, Maps] = {}
     maps: list[Maps] = []
     layers = len(program.rounds) + 1
     for r in range(layers):
         # Attention is the identity in the first layer and follows the oracle in the others; softmax leaks in all of them.
-        cells = [known.join(blank) for known in cells]
+        cells = [known.join(BLANK) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
         local = program.local(r)
         erased = _heard_at_the_sink(program, r, local, sink)
@@ -108,7 +100,7 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
         row = [*local, _number(program, r)]
-        key = (program.compute(r), program.guarding(r), tuple(erased), tuple((k.lo, k.hi, k.integer) for k in cells))
+        key = (shape_of(row), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
             # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
             s = program.memory
@@ -154,71 +146,51 @@ def hardmax_temperature(n: int, epsilon: float) -> float:
     return 0.5 * (math.log(whole("n", n)) - math.log(min(positive("epsilon", epsilon), 1.0)))
 
 
-def _value_width(program: PCOC, values: str) -> int:
-    return program.memory + 1 if values == "proved" else 1
-
-
-def compiled_config(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledConfig:
-    """The configuration of the network that runs ``program`` with these MLPs."""
-    s, inputs = program.memory, len(program.inputs) - program.lengths
-    return CompiledConfig(
+def _configured(program: PCOC, maps: list[Maps], hardmax: bool, d_v: int, sparse: bool) -> CompiledConfig:
+    """The configuration of the network that runs ``program`` with these MLPs; sparse layers with the same MLP share it."""
+    made: Callable[..., CompiledConfig] = CompiledConfig
+    if sparse:
+        distinct = {id(mlp): mlp for mlp in maps}
+        entries = tuple(tuple(len(own.values) for own in mlp) for mlp in distinct.values())
+        made = partial(SelectionConfig, entries=entries, uses=tuple(list(distinct).index(id(mlp)) for mlp in maps))
+    return made(
         n=program.length,
         layers=len(maps),
-        heads=s,
-        embed=s + 1,
-        inputs=inputs,
+        heads=program.memory,
+        embed=program.memory + 1,
+        inputs=len(program.bounds),
         outputs=len(program.outputs),
         spare=program.spare,
-        d_v=_value_width(program, values),
+        d_v=d_v,
         mlp=tuple(tuple(hidden.shape[0] for hidden in layer[:-1]) for layer in maps),
-        hardmax=temperature is None,
-        bounds=program.bounds[:inputs],
-        integers=tuple(place for place in program.integers if place < inputs),
+        hardmax=hardmax,
+        bounds=program.bounds,
+        integers=program.integers,
         lengths=program.lengths,
     )
 
 
-def _network(program: PCOC, maps: list[Maps], temperature: float | None, values: str) -> CompiledTransformer:
-    config, s = compiled_config(program, maps, temperature, values), program.memory
-    require_room_for(program.name, config.least_numbers)
-    model = blank_transformer(config)
+def _network(program: PCOC, maps: list[Maps], temperature: float, config: CompiledConfig) -> CompiledTransformer:
+    model, inputs = blank_transformer(config), config.input_dim
     assert isinstance(model, CompiledTransformer)
-    with torch.no_grad():
-        for column, word in enumerate([*range(config.input_dim - 1), s]):
-            model.encoder.weight[word, column] = 1.0
-        for row, position in enumerate(program.outputs):
-            model.decoder.weight[row, position] = 1.0
-        for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
-            assert isinstance(layer, Layer)
-            _write_attention(layer, listens_to(program, index), 1.0 if temperature is None else temperature, values)
-            for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
-                linear.weight.copy_(torch.from_numpy(own.dense()))
-                linear.bias.copy_(torch.from_numpy(own.bias))
-    model.labels = program.labels
-    return model.eval()
-
-
-def _selection(program: PCOC, maps: list[Maps]) -> SelectionNetwork:
-    """The same network as indices and the weights that are not 0; layers with the same MLP share it."""
-    dense, distinct = compiled_config(program, maps, None, "lean"), {id(mlp): mlp for mlp in maps}
-    config = SelectionConfig(
-        **{each.name: getattr(dense, each.name) for each in fields(dense)},
-        entries=tuple(tuple(len(own.values) for own in mlp) for mlp in distinct.values()),
-        uses=tuple(list(distinct).index(id(mlp)) for mlp in maps),
-    )
-    require_room_for(program.name, config.least_numbers, sparse=True)
-    model = blank_transformer(config)
-    assert isinstance(model, SelectionNetwork)
-    inputs = np.arange(config.input_dim)
-    model.encoder.write(np.stack([[*inputs[:-1], program.memory], inputs], axis=-1), np.ones(len(inputs)))
-    model.decoder.write(np.array([*enumerate(program.outputs)]), np.ones(config.outputs))
+    # The machine's number, the last input, has the last column of X.
+    _write(model.encoder, np.array([*enumerate(range(inputs - 1)), (program.memory, inputs - 1)]), np.ones(inputs))
+    _write(model.decoder, np.array([*enumerate(program.outputs)]), np.ones(config.outputs))
     for index, (layer, mlp) in enumerate(zip(model.layers, maps, strict=True)):
-        assert isinstance(layer, SelectionLayer)
-        layer.attention.sources.copy_(torch.from_numpy(listens_to(program, index).T.copy()))
+        assert isinstance(layer, Layer)
+        _write_attention(layer.attention, listens_to(program, index), temperature)
         for linear, own in zip((layer.W_1, *layer.between, layer.W_2), mlp, strict=True):
-            linear.write(own.indices, own.values, own.bias)
+            _write(linear, own.indices, own.values, own.bias)
     model.labels = program.labels
     return model.eval()
+
+
+def _write(linear: Any, places: NDArray[np.int64], values: Array, bias: Array | float = 0.0) -> None:
+    """Sets a map of a blank network to ``values`` at ``places`` (row, column), and its bias."""
+    if isinstance(linear, SparseLinear):
+        return linear.write(places, values, bias)
+    linear.weight[tuple(torch.from_numpy(places.T))] = torch.from_numpy(values)
+    linear.bias.copy_(torch.as_tensor(bias))
 
 
 def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
@@ -230,7 +202,7 @@ def blank_transformer(config: CompiledConfig | ModelConfig) -> Transformer:
     return model
 
 
-def listens_to(program: PCOC, layer: int) -> Array:
+def listens_to(program: PCOC, layer: int) -> NDArray[np.int64]:
     """(s, n): the position that each position attends to, per head. In layer 0 all attend to themselves, the sink always."""
     sink = program.machines
     table: Any = np.broadcast_to(np.arange(sink)[:, None], (sink, program.memory))
@@ -240,25 +212,22 @@ def listens_to(program: PCOC, layer: int) -> Array:
     return np.concatenate([table, np.full((1, program.memory), sink)]).T
 
 
-def _write_attention(layer: Layer, listens_to: Array, temperature: float, values: str) -> None:
-    attention = layer.attention
+def _write_attention(attention: Any, listens_to: NDArray[np.int64], temperature: float) -> None:
+    if isinstance(attention, Selection):
+        attention.sources.copy_(torch.from_numpy(listens_to.T.copy()))
+        return
     s, n = listens_to.shape
-    identity = torch.eye(n, dtype=torch.float64)
     w_q, w_k = (linear.weight.view(s, n, n) for linear in (attention.W_Q, attention.W_K))
     scale = temperature * math.sqrt(n)
     # A linear map holds the transpose of the lemma's matrix, W_Q = T (2Ā - 1): row j, column i is [i attends to j].
     w_q.fill_(-scale)
     w_q.scatter_(1, torch.from_numpy(listens_to)[:, None, :], scale)
-    w_k.copy_(identity.expand(s, n, n))
-    _write_values(attention.W_V.weight, attention.W_O.weight, s, values)
-
-
-def _write_values(w_v: Tensor, w_o: Tensor, s: int, values: str) -> None:
-    heads = torch.arange(s)
-    if values == "lean":
-        w_v[heads, heads] = 1.0
-        w_o[heads, heads] = 1.0
+    w_k.copy_(torch.eye(n).expand(s, n, n))
+    identity, heads = torch.eye(s + 1), torch.arange(s)
+    if attention.W_V.out_features == s:  # lean
+        attention.W_V.weight.copy_(identity[:s])
+        attention.W_O.weight[heads, heads] = 1.0
         return
     # W_V of every head is the identity of d_X = s + 1, and W_O keeps column h of head h.
-    w_v.view(s, s + 1, s + 1).copy_(torch.eye(s + 1, dtype=torch.float64).expand(s, -1, -1))
-    w_o[heads, heads * (s + 1) + heads] = 1.0
+    attention.W_V.weight.view(s, s + 1, s + 1).copy_(identity.expand(s, -1, -1))
+    attention.W_O.weight[heads, heads * (s + 1) + heads] = 1.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Expression, as_expression
@@ -47,10 +47,20 @@ def send(to: Any, *words: Any, when: Any = 1, most: int | None = None) -> Send:
     return Send(addresses, words, bits, None if most is None else whole("most", most))
 
 
+class _NoNumber:
+    """What arithmetic refuses with the sentence ``NO_NUMBER``."""
+
+    NO_NUMBER: ClassVar[str]
+
+    def __float__(self) -> float:
+        raise UsageError(self.NO_NUMBER)
+
+
 @dataclass(frozen=True)
-class Place:
+class Place(_NoNumber):
     """A place of an inbox, for a message: the bit ``present``, and the words, which are 0 if there is none."""
 
+    NO_NUMBER = "a message is used as a number; take a word of it, such as message[0]."
     present: Expression
     words: tuple[Expression, ...]
 
@@ -61,11 +71,13 @@ class Place:
         return iter(self.words)
 
 
-class Inbox(Sequence[Place]):
+class Inbox(_NoNumber, Sequence[Place]):
     """The messages of one ``send``, ordered by sender; of a send to several addresses, address by address.
 
     ``inbox[q]`` is the q-th message that there is; after the last one messages are empty.
     """
+
+    NO_NUMBER = "an inbox is used as a number; take one from it, with get(), sum(), count(), min(empty) or max(empty)."
 
     def __init__(self, places: Sequence[Place], words: int, most: int | None = None):
         zero = traced(as_expression)(0.0)
@@ -112,9 +124,9 @@ class Inbox(Sequence[Place]):
     def get(self, word: int = 0, empty: Expression | float = 0) -> Expression:
         """A word of the first message; ``empty`` if none arrived."""
         first = self[0]
-        return (
-            first[word] if isinstance(empty, (int, float)) and empty == 0 else select(first.present, first[word], empty)
-        )
+        if isinstance(empty, (int, float)) and empty == 0:  # what an empty message has
+            return first[word]
+        return select(first.present, first[word], empty)
 
     def min(self, empty: Expression | float, word: int = 0) -> Expression:
         """The smallest word of all messages; ``empty`` if none arrived."""

@@ -57,7 +57,7 @@ class ProgramTransformer(CompiledTransformer):
         if x.shape[-1] != self.config.n:
             raise UsageError(f"the list has {x.shape[-1]} numbers; this network takes {self.config.n}.")
         positions = torch.arange(self.config.positions, device=x.device)
-        return self.encoder(memory_cells(x, positions, 1)), self.P, positions
+        return self.encoder(memory_cells(x[..., None], positions)), self.P, positions
 
 
 ProgramConfig.network = ProgramTransformer

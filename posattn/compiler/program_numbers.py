@@ -4,7 +4,7 @@ While the function is executed a number is a :class:`Value`. It notes how it was
 that a wrong operation is an error in its own line.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
@@ -120,10 +120,8 @@ class Value(MemoryCell):
 
     def __init__(self, index: int, x: Expression | None, r: int, line: int):
         super().__init__(index)
-        reads = () if x is None else tuple(values_in(x))
-        pure = None
-        if x is not None and all(read.pure is not None for read in reads):
-            pure = rebuilt(x, {read: read.pure for read in reads if read.pure is not None})
+        reads = tuple(values_in(x))
+        pure = None if x is None or any(read.pure is None for read in reads) else rebuilt(x, Computed())
         self._set(x=x, round=r, line=line, reads=reads, pure=pure, source=None, senders=(), delivered=None)
 
     def _set(self, **fields: Any) -> "Value":
@@ -164,16 +162,9 @@ for _name in (*_ARITHMETIC, *_OF_BITS):
 Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 
 
-def values_in(node: object) -> Iterable[Value]:
-    """The values that an expression reads."""
-    if isinstance(node, Value):
-        yield node
-    elif isinstance(node, (Expression, Sort)):
-        for part in vars(node).values():
-            yield from values_in(part)
-    elif isinstance(node, tuple):
-        for part in node:
-            yield from values_in(part)
+def values_in(node: object) -> list[Value]:
+    """The values that an expression, or a tuple of them, reads."""
+    return [cell for cell in expressions.cells_read([node]) if isinstance(cell, Value)]
 
 
 def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None = None) -> Any:
@@ -208,11 +199,18 @@ def needed(roots: Iterable[Value], computes: Callable[[Value], bool]) -> list[Va
     return sorted(found, key=lambda value: value.index)
 
 
-def computed(values: Iterable[Value], given: dict[Value, Expression]) -> dict[Value, Expression]:
+class Computed(dict[Value, Expression]):
+    """Values as expressions over what is given; one that depends on the machine alone is its own expression."""
+
+    def __missing__(self, value: Value) -> Expression:
+        assert value.pure is not None
+        return value.pure
+
+
+def computed(values: Iterable[Value], given: dict[Value, Expression]) -> Computed:
     """What is given, and the values as expressions over it."""
-    found, sorts = dict(given), dict[Any, Any]()
+    found, sorts = Computed(given), dict[Any, Any]()
     for value in values:
-        found |= {read: read.pure for read in value.reads if read.pure is not None}
         found[value] = rebuilt(value.x, found, sorts)
     return found
 
@@ -231,12 +229,6 @@ minimum, maximum = traced(expressions.minimum), traced(expressions.maximum)
 relu, absolute, equal = traced(expressions.relu), traced(expressions.absolute), traced(expressions.equal)
 by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
 both, either = traced(expressions.both), traced(expressions.either)
-
-
-def as_bit(x: Expression | float) -> Expression:
-    if TRACING.get() is not None and not ((known := known_of(x)).integer and known.lo >= 0 and known.hi <= 1):
-        raise UsageError(f"a number in [{known.lo:g}, {known.hi:g}] is used as a bit; a bit is 0 or 1.")
-    return as_expression(x)
 
 
 @traced
@@ -262,13 +254,18 @@ def clamp(x: Expression | float, lo: Expression | float, hi: Expression | float)
 
 @dataclass(frozen=True)
 class Stated:
-    """A range that ``within`` states."""
+    """A range that ``within`` states. That of whole numbers is checked, unless they depend on the machine alone."""
 
     value: Value
     lo: float
     hi: float
     integer: bool
     named: Value
+
+    def excess(self, found: dict[Value, Expression]) -> Expression:
+        """By how much the value leaves the range."""
+        x = found[self.value]
+        return expressions.relu(self.lo - x) + expressions.relu(x - self.hi)
 
 
 def within(x: Expression | float, lo: float, hi: float) -> Expression:
@@ -299,12 +296,18 @@ def quotient(x: Expression, divisor: int) -> Expression:
     if last - first <= _LONGEST_SUM:
         steps = [(x >= value * divisor, 1.0) for value in range(first + 1, last + 1)]
         return traced(Assume)(expressions.linear(*steps, constant=float(first)), float(first), float(last), True)
-    rest, found = x - first * divisor, as_expression(float(first))
-    for power in reversed(range((last - first).bit_length())):
-        digit = rest >= divisor << power
-        rest, found = rest - digit * (divisor << power), found + digit * (1 << power)
-        rest = traced(Assume)(rest, 0.0, float((divisor << power) - 1), True)
+    found = as_expression(float(first))
+    for value, digit in _digits(x - first * divisor, divisor, last - first):
+        found = found + digit * value
     return traced(Assume)(found, float(first), float(last), True)
+
+
+def _digits(rest: Expression, unit: int, most: int) -> Iterator[tuple[int, Expression]]:
+    """The binary digits of rest // unit, which is 0 to ``most``, and what each is worth."""
+    for power in reversed(range(most.bit_length())):
+        digit = rest >= unit << power
+        rest = traced(Assume)(rest - digit * (unit << power), 0.0, float((unit << power) - 1), True)
+        yield 1 << power, digit
 
 
 def times(count: Expression | float, x: Expression | float) -> Expression:
@@ -312,11 +315,9 @@ def times(count: Expression | float, x: Expression | float) -> Expression:
     known = known_of(count)
     if not known.integer:
         raise UsageError("times is given a count that need not be whole; its first argument must be a whole number.")
-    rest, found = as_expression(count) - known.lo, as_expression(x) * known.lo
-    for power in reversed(range(int(known.hi - known.lo).bit_length())):
-        digit = rest >= 1 << power
-        rest = traced(Assume)(rest - digit * (1 << power), 0.0, float((1 << power) - 1), True)
-        found = found + select(digit, as_expression(x) * float(1 << power), 0)
+    found = as_expression(x) * known.lo
+    for value, digit in _digits(as_expression(count) - known.lo, 1, int(known.hi - known.lo)):
+        found = found + select(digit, as_expression(x) * float(value), 0)
     return traced(as_expression)(found)
 
 

@@ -1,7 +1,7 @@
 """The programs of the library, each a function of the front end (docs/compiler.md), with its answers in plain Python.
 
 A scan doubles its reach every round; a sorting network exchanges with partners that depend on the round alone; in the last
-three programs the data decides where messages go, or everyone hears everything. Real inputs lie within the bound.
+two programs the data decides where messages go. Real inputs lie within the bound.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,7 @@ def prefix_sum(me: Any, n: int, x: Any) -> Any:
     return x
 
 
-@prefix_sum.truth
-def _(x: list[float]) -> Any:
-    return list(accumulate(x))
-
-
+prefix_sum.truth(lambda x: list(accumulate(x)))
 prefix_sum.task = "sum"
 
 
@@ -46,11 +42,7 @@ def prefix_min(me: Any, n: int, x: Any) -> Any:
     return x
 
 
-@prefix_min.truth
-def _(x: list[float]) -> Any:
-    return list(accumulate(x, min))
-
-
+prefix_min.truth(lambda x: list(accumulate(x, min)))
 prefix_min.task = "min"
 
 
@@ -67,9 +59,7 @@ def tree_sum(me: Any, n: int, x: Any) -> Any:
     return select(me == n - 1, x, 0)
 
 
-@tree_sum.truth
-def _(x: list[float]) -> Any:
-    return [*[0] * (len(x) - 1), sum(x)]
+tree_sum.truth(lambda x: [*[0] * (len(x) - 1), sum(x)])
 
 
 @program
@@ -80,9 +70,7 @@ def tree_min(me: Any, n: int, x: Any) -> Any:
     return select(me == n - 1, x, 0)
 
 
-@tree_min.truth
-def _(x: list[float]) -> Any:
-    return [*[0] * (len(x) - 1), min(x)]
+tree_min.truth(lambda x: [*[0] * (len(x) - 1), min(x)])
 
 
 def joined_stretch(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
@@ -150,12 +138,7 @@ def odd_even_sort(me: Any, n: int, x: Any) -> Any:
     return x
 
 
-@bitonic_sort.truth
-@odd_even_sort.truth
-def _(x: list[float]) -> Any:
-    return sorted(x)
-
-
+odd_even_sort.truth(bitonic_sort.truth(lambda x: sorted(x)))
 bitonic_sort.task = odd_even_sort.task = "sort"
 
 
@@ -173,11 +156,7 @@ def median(me: Any, n: int, x: Any) -> Any:
     return sum(heard.get() for heard in (yield sends)) / 2
 
 
-@median.truth
-def _(x: list[float]) -> Any:
-    return [middle(x[: i + 1]) for i in range(len(x))]
-
-
+median.truth(lambda x: [middle(x[: i + 1]) for i in range(len(x))])
 median.task = "median"
 
 
@@ -227,60 +206,3 @@ def _(random: Any, n: int) -> Any:
         if place != cut:
             follows[here] = following
     return follows
-
-
-LETTERS, HOPS = 26, 3
-
-
-def largest(numbers: list[Any]) -> Any:
-    """The largest of a list, by a tree of few levels."""
-    if len(numbers) == 1:
-        return numbers[0]
-    half = len(numbers) // 2
-    return maximum(largest(numbers[:half]), largest(numbers[half:]))
-
-
-def where_it_hops(me: Any, n: int, letter: Any, letters: list[Any]) -> Any:
-    """The place after the latest earlier one of the same letter; n if there is none."""
-    after = largest([((me > j) & (other == letter)) * (j + 1) for j, other in enumerate(letters)])
-    return select(after > 0, after, n)
-
-
-@program(letter=Whole(0, LETTERS - 1), k=Whole(0, HOPS))
-def khop(me: Any, n: int, letter: Any, k: Any) -> Any:
-    """k-hop induction heads."""
-    letters = [place[0] for place in (yield send(range(n), letter))]
-    hop = where_it_hops(me, n, letter, letters)
-    hops, at = [place[0] for place in (yield send(range(n), hop))], me
-    for done in range(HOPS):
-        at = select(k > done, lookup([*hops, n], at), at)
-    return lookup([*letters, -1], at)
-
-
-@khop.truth
-def _(letter: list[int], k: list[int]) -> Any:
-    """The letter k hops away, or -1: a hop goes to the place after the latest earlier occurrence of the letter."""
-
-    def hop(j: int | None) -> int | None:
-        places = [] if j is None else [q for q in range(j) if letter[q] == letter[j]]
-        return places[-1] + 1 if places else None
-
-    answers = []
-    for i, hops in enumerate(k):
-        at: int | None = i
-        for _ in range(hops):
-            at = hop(at)
-        answers.append(-1 if at is None else letter[at])
-    return answers
-
-
-khop.task = "khop"
-
-
-@khop.samples
-def _(random: Any, n: int) -> Any:
-    """Letters from five neighbours in the alphabet, no two alike side by side; and one hop count for all machines."""
-    steps = [random.integers(0, 5), *random.integers(1, 5, n - 1)]
-    first, hops = random.integers(0, LETTERS - 4), random.integers(0, HOPS + 1)
-    return [(first + each % 5, hops) for each in accumulate(steps)]
-

@@ -11,7 +11,7 @@ Then a scan joins the numbers whose owners are asked for, and the first machine 
 anything but another such number.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,11 +120,6 @@ def machine_inputs(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n 2"]:
     """The word and the number of every machine, from prompts in a layout; raises if they are none."""
     elements_of(x)
     return torch.stack([(-x).clamp_min(0), x.clamp_min(0)], dim=-1)
-
-
-def answer_prompts(network: Callable[[Tensor], Tensor], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
-    """The answers that the compiled ``network`` gives to prompts."""
-    return network(machine_inputs(x))[..., :1]
 
 
 @mixed.truth

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
-from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
+from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer, require_room_for
 from posattn.compiler.expressions import Array
-from posattn.compiler.room import require_room_for
 from posattn.errors import UsageError, instance, whole
 from posattn.model import Layer
 

@@ -1,6 +1,5 @@
 """What a program's variables are in a compiled network: their columns of the state, and their values for an input."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,10 @@ class Labels:
     rounds: tuple[str, ...]
     columns: tuple[dict[str, int], ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return {"rounds": list(self.rounds), "columns": list(self.columns)}
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "Labels":
-        return cls(tuple(found["rounds"]), tuple(found["columns"]))
+def answer_columns(count: int) -> dict[str, int]:
+    """The columns of the answers after the last round."""
+    return {"answer": 0} if count == 1 else {f"answer[{at}]": at for at in range(count)}
 
 
 @dataclass(frozen=True)
@@ -51,15 +48,13 @@ class Trace:
     def names(self) -> list[str]:
         return list(dict.fromkeys(name for variables in self.rounds for name in variables))
 
-    def _rows(self) -> Iterator[tuple[int, str, Array]]:
-        for r, variables in enumerate(self.rounds):
-            for name, values in variables.items():
-                yield r, name, values
-
     def table(self) -> pd.DataFrame:
         """For one input: a row per round and variable, and a column per machine."""
-        rows = [{"round": r, "variable": name} | dict(enumerate(values.tolist())) for r, name, values in self._rows()]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {"round": r, "variable": name} | dict(enumerate(values.tolist()))
+            for r, variables in enumerate(self.rounds)
+            for name, values in variables.items()
+        )
 
     def as_json(self) -> dict[str, Any]:
         rounds = [

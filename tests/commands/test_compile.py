@@ -151,10 +151,17 @@ def test_the_trace_of_a_program_that_reads_letters(posattn_command, tmp_path):
 
 def test_a_program_that_is_wrong_by_its_own_truth_is_told(posattn_command, tmp_path):
     (tmp_path / "my.py").write_text(OWN)
-    code, _, error = posattn_command("compile", "my.py:wrong", "--machines", 3, "--check")
+    code, shown, error = posattn_command("compile", "my.py:wrong", "--machines", 3, "--check")
+    assert "against the direct answer, 20 random inputs" in shown
     assert code == 2 and "does not give the answers that its truth states" in error
     code, _, error = posattn_command("compile", "my.py:wrnog", "--machines", 3)
     assert code == 2 and "did you mean wrong?" in error
+
+
+def test_a_program_without_a_truth_is_held_against_itself(posattn_command, tmp_path):
+    (tmp_path / "my.py").write_text("import posattn\n\n\n@posattn.program\ndef same(me, n, x):\n    return x\n")
+    code, shown, _ = posattn_command("compile", "my.py:same", "--machines", 3, "--check")
+    assert code == 0 and "against the program as it is written, 20 random inputs" in shown and "direct" not in shown
 
 
 def test_a_truth_that_only_small_numbers_contradict_is_told_of_the_program(posattn_command, tmp_path):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from posattn import UsageError
 from posattn.compiler.benes import Benes, hamming_neighbour, size_for
 
 
@@ -70,5 +69,3 @@ def test_without_padding_bit_reversal_peaks_at_four_words_on_sixteen_machines():
 
 def test_sizes():
     assert [size_for(n).machines for n in (1, 2, 3, 4, 5, 8, 9)] == [2, 2, 4, 4, 8, 8, 16]
-    with pytest.raises(UsageError, match="at least 2"):
-        Benes(0)

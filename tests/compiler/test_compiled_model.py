@@ -1,12 +1,14 @@
-"""The network of a compiled program: vectors, spare machines, deeper MLPs, hardmax, and what it refuses."""
+"""The network of a compiled program: vectors, spare machines, deeper MLPs, hardmax, what it refuses, and its size."""
+
+import re
 
 import pytest
 import torch
 
 from posattn import Transformer, UsageError
 from posattn.attention import hardmax
-from posattn.compiler import PCOC, Known, compile_program
-from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
+from posattn.compiler import PCOC, PROGRAMS, Known, compile_program
+from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer, attention_parameters
 from posattn.compiler.machine_memory import RECEIVES, breach_code, refuse_breaches
 
 WIDE = {"n": 3, "layers": 2, "heads": 2, "embed": 5, "d_v": 7, "mlp": ((11, 13), (17,)), "bounds": ((-9.0, 9.0),) * 2}
@@ -94,3 +96,40 @@ def test_under_torch_compile_a_program_refuses_as_before():
         model(torch.tensor([0.0, 2.0]))
     with pytest.raises(UsageError, match="round 1: machine 1 receives 1 word more than its memory holds"):
         torch.compile(refuse_breaches, backend="eager")(torch.tensor([[0.0], [breach_code(RECEIVES, 1, 2)]]), 2)
+
+
+@pytest.mark.parametrize("route", ["theorem", "lean"])
+@pytest.mark.parametrize(
+    ("name", "machines"), [("prefix-min", 5), ("median", 3), ("word-count", 3), ("self-attention", 2)]
+)
+def test_the_count_is_that_of_the_network(name, machines, route):
+    model = compile_program(name, machines, route=route).model
+    assert model.config.least_numbers == sum(p.numel() for p in model.parameters())
+    layer, config = model.layers[0], model.config
+    own = attention_parameters(config.positions, config.heads, config.embed, config.d_v)
+    assert own == sum(p.numel() for p in layer.attention.parameters())
+
+
+def test_what_does_not_fit_is_refused_before_it_is_built(posattn_command):
+    for name in PROGRAMS.keys() - {"mixed"}:  # which takes two sizes, both small
+        code, _, told = posattn_command("compile", name, "--machines", 100_000)
+        assert code == 2 and told.count("\n") == 1
+        assert told.startswith(f"posattn: {name} on 100000 machines compiles to ") and "GB are free" in told
+
+
+def test_what_does_not_fit_is_refused_as_soon_as_that_is_known(monkeypatch):
+    config = compile_program("median", 4).model.config
+    one = attention_parameters(config.positions, 1, 2, 1)
+    attention = config.layers * attention_parameters(config.positions, config.heads, config.embed, config.d_v)
+    every = config.least_numbers
+    monkeypatch.setattr("posattn.devices._SMALL", 0)
+    for free, told in (
+        (one - 1, "median on 4 machines compiles to "),
+        (attention - 1, "median compiles to "),
+        (every - 1, f"median compiles to {every:.3g} numbers"),
+    ):
+        monkeypatch.setattr("posattn.devices.free_bytes", lambda _, free=free: 8 * free / 0.95)
+        with pytest.raises(UsageError, match="^" + re.escape(told)):
+            compile_program("median", 4)
+    monkeypatch.setattr("posattn.devices.free_bytes", lambda _: 8 * (every + 1) / 0.95)
+    assert compile_program("median", 4).model.config == config

@@ -324,7 +324,7 @@ def test_a_gate_of_what_is_always_zero_needs_no_room_it_has_not():
     margins = Margins()
     analysis = Analysis([Known(-5.0, 0.0, error=5.0), Known(0, 1, True)], MACHINES, margins)
     analysis.known(ex.select(MEMORY[1], ex.relu(MEMORY[0]), 1))
-    assert 0 < margins.epsilon() < 1
+    assert 0 < margins.epsilon < 1
 
 
 def test_equality_is_a_comparison_and_no_truth_value():

@@ -246,6 +246,16 @@ def adds_an_inbox(me, n, x):
     return heard + 1  # here
 
 
+def adds_to_an_inbox(me, n, x):
+    heard = yield send(me, x)
+    return minimum(x, 2) + heard  # here
+
+
+def compares_a_message(me, n, x):
+    heard = yield send(me, me)
+    return me < heard[0]  # here
+
+
 def states_too_little(me, n, x):
     return within(me, 0, 1)  # here
 
@@ -277,13 +287,15 @@ def is_wrong(me, n, x):
         (branches, "round 1 (x): machines run in step"),
         (sends_by_reals, "round 0: a message is for a machine whose number need not be whole"),
         (sends_beyond, "round 0: machine 3 sends to machine 4, which is not there; use when=."),
-        (no_bit, "round 0 (me): a number in [0, 4] is used as a bit"),
+        (no_bit, "round 0 (me): when was given a number in [0, 4]; it needs a bit, 0 or 1."),
         (yields_numbers, "round 0 (me): a number is yielded"),
         (multiplies, "round 0 (x, twice): two expressions are multiplied"),
         (divides, "round 1 (x): // and % are of numbers that need not be whole"),
         (divides_by_nothing, "round 0 (me): the divisor of // or % is 0"),
         (divides_by_numbers, "round 0 (me): the divisor of // or % is a number that machines compute"),
         (adds_an_inbox, "round 1: an inbox is used as a number; take one from it"),
+        (adds_to_an_inbox, "round 1: an inbox is used as a number; take one from it"),
+        (compares_a_message, "round 1 (me): a message is used as a number; take a word of it, such as message[0]."),
         (states_too_little, "round 0 (me): machine 2 has 2, stated to be from 0 to 1."),
         (selects_by_half, "round 0 (me, x): 0.5 is used as a bit"),
         (selects_by_minus_one, "round 0 (me, x): -1 is used as a bit"),

@@ -189,7 +189,7 @@ def test_a_list_is_padded_with_legal_numbers_and_its_length():
     x = torch.tensor([[[2.0, 7.5]]])
     found = with_length(x, 3, ((1.0, 4.0), (6.5, 9.0)), (0,))
     assert found.tolist() == [[[2, 7.5, 1], [1, 6.5, 1], [1, 6.5, 1]]]
-    assert with_length(torch.tensor([1.0, 2.0]), 2, ((-3.0, 3.0),)).tolist() == [[1, 2], [2, 2]]
+    assert with_length(torch.tensor([[1.0], [2.0]]), 2, ((-3.0, 3.0),)).tolist() == [[1, 2], [2, 2]]
     assert within_bounds(x[0, 0], 4, ((0.0, 9.0),), lengths=True) is not None
     with pytest.raises(UsageError, match=r"^the list has 2 numbers; this compiled program takes 3\.$"):
         within_bounds(x[0, 0], 3, ((0.0, 9.0),))
@@ -217,7 +217,7 @@ def test_other_lengths_and_other_programs_are_refused_in_a_sentence(unchecked):
 def test_the_trace_of_a_shorter_list_is_that_of_the_program_as_it_is_written(k):
     compiled = compile_program(ranking, 5, lengths=True)
     config, x = compiled.model.config, ranking.sample(np.random.default_rng(0), 4, k, 1.0)
-    every = with_length(torch.from_numpy(x[..., 0]), 5, config.bounds, config.integers).numpy()
+    every = with_length(torch.from_numpy(x), 5, config.bounds, config.integers).numpy()
     written, found = interpreter.trace(compiled.written, every), compiled.trace(x)
     for own, other in zip(found.rounds, written.rounds, strict=True):
         assert own.keys() == other.keys()

@@ -22,9 +22,9 @@ TOLD = re.compile(r"round (\d+): machine (\d+) (sends|receives|has to pass on) (
 
 def test_memory_cells_hold_inputs_numbers_and_blanks():
     x = torch.tensor([[5.0, 6.0], [7.0, 8.0]])
-    cells = memory_cells(x, torch.arange(4), 2)
+    cells = memory_cells(x, torch.arange(4))
     assert cells.tolist() == [[5, 6, 0], [7, 8, 1], [0, 0, 2], [0, 0, 3]]
-    assert memory_cells(x[:, 0], torch.arange(3), 1).tolist() == [[5, 0], [7, 1], [0, 2]]
+    assert memory_cells(x[:, :1], torch.arange(3)).tolist() == [[5, 0], [7, 1], [0, 2]]
 
 
 def test_bounds():
@@ -190,7 +190,7 @@ def test_known_addresses_of_no_machine_are_told_if_they_are_used():
     ("message", "told"),
     [
         (lambda m: Message(m.inbox[0].words[0], (1,)), "message 1 is for a machine whose number need not be whole"),
-        (lambda m: Message(0, (1,), m.inbox[0].words[0]), r"message 1 is sent when a number in \[0, 2\] is 1"),
+        (lambda m: Message(0, (1,), m.inbox[0].words[0]), r"when of message 1 was given a number in \[0, 2\]"),
     ],
 )
 def test_addresses_are_whole_and_conditions_are_bits(message, told):

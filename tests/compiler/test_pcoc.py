@@ -48,10 +48,10 @@ def test_every_state_of_the_network_is_a_memory_with_numbers_beside():
         np.testing.assert_array_equal(state[..., -1].numpy(), np.broadcast_to(np.arange(6.0), (3, 6)))
 
 
-@pytest.mark.parametrize("values", ["proved", "lean"])
-def test_weights_are_those_of_the_proof(values):
+@pytest.mark.parametrize("lean", [False, True])
+def test_weights_are_those_of_the_proof(lean):
     program = shift()
-    model = lower(program, temperature=3.0, values=values).model
+    model = lower(program, temperature=3.0, lean=lean).model
     s, n = 2, 6
     attention = model.layers[1].attention
     w_q = attention.W_Q.weight.view(s, n, n).mT / n**0.5
@@ -63,7 +63,7 @@ def test_weights_are_those_of_the_proof(values):
         pattern.round(decimals=12).unique().tolist()
     ) == {0, 1}
     assert (attention.W_K.weight.view(s, n, n) == torch.eye(n)).all()
-    if values == "proved":
+    if not lean:
         assert (attention.W_V.weight.view(s, s + 1, s + 1) == torch.eye(s + 1)).all()
         # W_O: head h's column h is row h + (h - 1)(s + 1), counted from 1.
         rows = {(int(r) + 1, int(h) + 1) for h, r in attention.W_O.weight.nonzero()}

@@ -1,13 +1,14 @@
-"""The compiled khop on sequences of tokens: the task's own answers, for letters of either alphabet."""
+"""k-hop, compiled in two ways: the task's answers for every hop count, on letters of either alphabet."""
 
+import numpy as np
 import pytest
 import torch
 
 import posattn
 from posattn import UsageError
 from posattn.compiled_run import CompiledRun
-from posattn.compiler import PROGRAMS, Program
-from posattn.compiler.letters import as_logits, machine_inputs
+from posattn.compiler import PROGRAMS, Program, compile_program
+from posattn.compiler.khop_programs import as_logits, machine_inputs
 
 KHOP = posattn.task("khop")
 
@@ -60,3 +61,36 @@ def test_every_program_that_solves_the_task_reads_tokens(unchecked, monkeypatch)
     run = CompiledRun("khop-again", posattn.compile("khop-again", machines=3))
     x, y = KHOP.sample(20, n=4, seed=1)
     assert run.reads_tokens and (run.predict(x)[0].argmax(dim=-1) == y).all()
+
+
+def brute_force(letters, k):
+    """The letter k hops away from every place, or -1."""
+
+    def answer(i):
+        for _ in range(k):
+            places = [q for q in range(i) if letters[q] == letters[i]]
+            if not places:
+                return -1
+            i = places[-1] + 1
+        return letters[i]
+
+    return [answer(i) for i in range(len(letters))]
+
+
+@pytest.mark.parametrize("machines", [1, 2, 9])
+def test_scans_are_exact_at_every_level_on_all_letters(machines):
+    compiled = compile_program("khop-scan", machines)
+    assert compiled.check(samples=20)["agrees"].all()
+    x = PROGRAMS["khop-scan"].sample(np.random.default_rng(1), 30, machines, 1.0)
+    found = compiled.model(torch.from_numpy(x)).tolist()
+    assert found == [brute_force(rows[:, 0].tolist(), int(rows[0, 1])) for rows in x]
+
+
+def test_at_the_papers_length_scans_make_a_small_network_that_answers_the_task():
+    compiled = compile_program("khop-scan", 29)
+    assert sum(weight.numel() for weight in compiled.model.parameters()) < 1_000_000
+    assert compiled.model.config.layers == 1 + 1 + 3 * 5  # the start, the shift, and three scans of 29 letters
+    run = CompiledRun("khop-scan", compiled.model)
+    for domain in ("id", "ood"):
+        x, y = KHOP.sample(100, domain=domain, seed=5)
+        assert torch.equal(run.predict(x)[0].argmax(dim=-1), y)
