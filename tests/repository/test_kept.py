@@ -241,6 +241,7 @@ def untrained():
         for graph in ("complete", "star"):
             yield f"{arch} {graph}", GraphConfig(8, arch, graph), "sum", {}
     yield "table", ModelConfig(n=30, arch="table"), "khop", {}
+    yield "table of prompts", network_for("mixed-min", arch="table"), "mixed-min", {}
     for layout in LAYOUTS:
         yield f"mixed-min {layout}", network_for("mixed-min", layout=layout), "mixed-min", {}
     yield "own", own_network("kept-own", by_number)(n=8, width=3), "sum", {}
