@@ -270,7 +270,10 @@ _LIST = (
     ),
     Experiment(
         "khop-scan", "Figures 3, 5, beyond the paper", "k-hop induction heads by scans",
-        _khop(lines=(*LETTERS[:2], Series("table", {"arch": "table"}, recipe=recipe("table"))), measure=Scales((1, 2))),
+        _khop(
+            lines=(*LETTERS[:2], Series("table", {"arch": "table"}, recipe=recipe("table"), seeds=5)),
+            measure=Scales((1, 2)),
+        ),
         Bars("hops", (View("without '~'", metric="accuracy_found"),), ("domain",)),
     ),
     Experiment(

@@ -35,13 +35,15 @@ SIZES = ("smoke", "quick", "paper")
 class Series:
     """One line of a figure: a network for every list length, and what the figure calls it.
 
-    A ``recipe`` of its own replaces that of the grid, with its number of training lists, at every size but ``smoke``.
+    A ``recipe`` of its own replaces that of the grid, with its number of training lists, at every size but ``smoke``;
+    ``seeds`` of its own are at most the grid's.
     """
 
     label: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, beside n
     kind: Callable[..., NetworkConfig] = configuration
     recipe: Recipe | None = None
+    seeds: int | None = None
 
     def config(self, n: int, layers: int | None = None) -> NetworkConfig:
         """The network for lists of n; ``layers``, if given, replaces its own number of layers."""
@@ -129,8 +131,9 @@ class Grid(Source):
         for name, numbers in (("n", self.n), ("samples", self.samples), ("layers", self.layers)):
             for number in numbers:
                 whole(f"grid.{name}", number)
-        if self.recipe.only is not None:
-            raise UsageError(f"the recipe trains {self.recipe.only!r} alone, which takes a run to begin with.")
+        for plan in (self.recipe, *(line.recipe for line in self.series if line.recipe is not None)):
+            if plan.only is not None:
+                raise UsageError(f"the recipe trains {plan.only!r} alone, which takes a run to begin with.")
         if len({line.label for line in self.series}) < len(self.series):
             raise UsageError("the grid has two series of one label; every label must be its own.")
         for line in self.series:
@@ -165,9 +168,10 @@ class Grid(Source):
     def _cells_of(self, line: Series, size: str) -> list[Cell]:
         own = self.at(size)
         if line.recipe is not None:
-            whole: dict[str, Any] = {"samples": (line.recipe.samples,), "recipe": line.recipe, "layers": ()}
-            own = replace(self, **whole).at(size) if size == "smoke" else replace(own, **whole)
-        points = product(own.n, own.layers or (None,), own.samples, own.tasks, range(own.seeds))
+            alone: dict[str, Any] = {"samples": (line.recipe.samples,), "recipe": line.recipe, "layers": ()}
+            own = replace(self, **alone).at(size) if size == "smoke" else replace(own, **alone)
+        seeds = range(own.seeds if line.seeds is None else min(line.seeds, own.seeds))
+        points = product(own.n, own.layers or (None,), own.samples, own.tasks, seeds)
         return [
             Cell(
                 line.label,

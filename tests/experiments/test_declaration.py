@@ -48,6 +48,7 @@ BAD = [
     ({"series": 2 * series("positional")}, r"^the grid has two series of one label; every label must be its own\.$"),
     ({"series": (*series("positional"), GRAPH), "measure": FineTuned()}, r"^the series 'g' is a graph network, which has"),
     ({"recipe": recipe("selector")}, r"^the recipe trains 'attention\.logits' alone, which takes a run to begin with\.$"),
+    ({"series": (Series("a", {"arch": "looped"}, recipe=recipe("selector")),)}, r"^the recipe trains 'attention\.logits' a"),
     ({"figure": Scales()}, r"^figure is Scales, a measure, which goes into the grid: Grid\(\.\.\., measure=Scales\("),
     ({"figure": Lines(views=(View("", {"split": "test", "scale": 4}),)), "measure": Scales((1, 2))},
      r"^the figure has a panel of scale 4; the experiment measures 1, 2\.$"),

@@ -35,6 +35,7 @@ def test_the_grid_has_the_papers_networks_and_tables():
     assert recipes == {"positional": "paper", "standard": "paper", "table": "table"}
     layers = {cell.key for cell in EXPERIMENTS["khop-layers"].cells("paper")}
     assert {cell.key for cell in cells if cell.label != "table"} <= layers
+    assert [cell.member.seed for cell in cells if cell.label == "table"] == list(range(len(STORED)))
 
 
 def test_tables_keep_their_recipe_at_quick_scale():
