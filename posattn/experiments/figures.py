@@ -196,7 +196,7 @@ class Lines:
                 if self._x_is_log:
                     axes.set_xscale("log")
                     _mark(axes, sorted(set(ours[self.x])))
-                elif self.x == "layers":
+                elif self.x == "layers" and not self.BARS:
                     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)

@@ -207,6 +207,13 @@ def test_runs_without_a_number_do_not_stop_a_figure_of_bars():
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["training", "sparse"]
 
 
+def test_bars_of_numbers_keep_their_names():
+    two = pd.concat([rows([1.0]).assign(layers=1), rows([2.0]).assign(layers=8)])
+    figure = Bars("layers").draw(two, Bars("layers").medians(two))[""]
+    figure.draw_without_rendering()
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["1", "8"]
+
+
 def test_a_figure_of_nothing_is_one_sentence():
     with pytest.raises(
         UsageError, match=r"^none of the 2 rows is one that the figure shows; its views must pick some\.$"
