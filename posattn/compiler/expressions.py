@@ -432,7 +432,10 @@ def shape_of(made: Iterable[Expression]) -> tuple[Any, ...]:
 
 
 class Memory(tuple[Expression, ...]):
-    """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number."""
+    """A machine's memory as a local function sees it: ``memory[j]`` is position j, ``memory.me`` the machine's number.
+
+    A part, ``memory[1:]``, is a list, to which a function may add words.
+    """
 
     me: Expression = Me()
 
@@ -441,9 +444,10 @@ class Memory(tuple[Expression, ...]):
 
     def __getitem__(self, index: Any) -> Any:
         try:
-            return super().__getitem__(index)
+            found = super().__getitem__(index)
         except IndexError as error:
             raise UsageError(f"memory position {index} is read; positions are 0 to {len(self) - 1}.") from error
+        return list(found) if isinstance(index, slice) else found
 
 
 def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:

@@ -191,9 +191,9 @@ def _machine(plan: Layout, r: int, memory: Memory, words: Sequence[Known]) -> Ma
     """
     program, zero = plan.program, as_expression(0.0)
     if r == 0:
-        given = memory[: len(program.inputs)] + (zero,) * (program.longest - len(program.inputs))
+        given = memory[: len(program.inputs)] + [zero] * (program.longest - len(program.inputs))
         none = Place(zero, (zero,) * program.longest)
-        return Machine(memory.me, (Place(memory.me < program.length, given), *[none] * (program.places - 1)))
+        return Machine(memory.me, (Place(memory.me < program.length, tuple(given)), *[none] * (program.places - 1)))
     boxes = []
     for block in _blocks(plan, memory)[: program.places]:
         pairs = zip((word for _, word in block), words, strict=False)

@@ -327,6 +327,13 @@ def test_a_gate_of_what_is_always_zero_needs_no_room_it_has_not():
     assert 0 < margins.epsilon < 1
 
 
+def test_a_part_of_a_memory_is_a_list_that_words_can_be_added_to():
+    memory = ex.Memory(3)
+    words = memory[1:]
+    words += [memory[0]]
+    assert isinstance(words, list) and [word.index for word in words] == [1, 2, 0]
+
+
 def test_equality_is_a_comparison_and_no_truth_value():
     """Python's own == of two objects would be False, a constant 0 that no level could tell from what was meant."""
     memory = ex.Memory(2)
