@@ -126,7 +126,7 @@ def test_lengths_of_ones_own_come_equally_often_and_are_kept():
     assert spec.variable_length == (2, 4, 8) and list(spec.lengths) == [2, 4, 8]
     assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
     with Workers() as workers:
-        trainer = Trainer(SMALL, SHORT, TEAM, CPU, workers, spec.variable_length)
+        trainer = Trainer(SMALL, SHORT, TEAM, CPU, workers, spec.lengths)
     assert [tuple(block.x.shape) for block in trainer.blocks] == [(3, 20, 2), (3, 20, 4), (3, 20, 8)]
 
 
