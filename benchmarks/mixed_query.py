@@ -28,11 +28,13 @@ _WIDE = {"embed": 64, "width": 64, "heads": 4}
 WAYS: dict[str, dict[str, object]] = {
     "as in the paper": {},
     "four times the prompts": {"steps": 4 * _STEPS},
+    "16 times the prompts": {"steps": 16 * _STEPS},
     "wide": _WIDE,
+    "wide, eight times the prompts": _WIDE | {"steps": 8 * _STEPS},
     "wide, six layers": _WIDE | {"layers": 6},
     "wide, eight heads": _WIDE | {"heads": 8},
     "wide, relative": _WIDE | {"relative": True},
-    "wide, more identifiers step by step": _WIDE | {"curriculum": True},
+    "wide, four times the prompts, more identifiers step by step": _WIDE | {"steps": 4 * _STEPS, "curriculum": True},
 }
 
 

@@ -9,7 +9,7 @@ import posattn
 from posattn import ModelConfig, UsageError
 from posattn.baselines import gpt2
 from posattn.export import to_torch
-from posattn.graphs.reports import pretrained_report
+from posattn.graphs.reports import trained_report
 from posattn.tasks import sample_lists, sample_shift
 
 BILLION = 10**9
@@ -55,7 +55,7 @@ def test_commands_refuse_what_no_memory_holds(arguments, told, posattn_command):
         (lambda: posattn.GraphConfig(n=10**6).build(), r"the weights of a network for GraphConfig\(n=1000000,.*"),
         (lambda: posattn.LoopedConfig(n=8, width=10**6).build(), r"the weights of a network for LoopedConfig.*"),
         (lambda: posattn.PositionalAttention(10**6, 64, d_k=10**6), "the weights of n_positions = 1000000, .*"),
-        (lambda: pretrained_report("sort", "positional", 0.3, "effect", BILLION), "samples is .*"),
+        (lambda: trained_report(posattn.pretrained("sort"), "sort", "sorting", 0.3, "effect", BILLION), "samples is .*"),
         (lambda: gpt2.evaluate(gpt2.FineTuning("mixed-min"), None, None, 0, [1], BILLION), "samples is .*"),
         (lambda: gpt2.fine_tune(gpt2.FineTuning("mixed-min", samples=BILLION), None, None, 0, None), "samples is .*"),
     ],

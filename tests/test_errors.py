@@ -133,7 +133,6 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: sample_lists(2, device="abacus"), "device is 'abacus'; it must be cpu or cuda."),
         (lambda run: sample_shift("uniform", 2, device=[]), "device is '[]'; it must be cpu or cuda."),
         (lambda run: posattn.pretrained([]), "task is []; it must be a task's name."),
-        (lambda run: posattn.ood_probability(8, 10, confidence=[]), "confidence is []; it must be one of"),
         (lambda run: posattn.GraphConfig(3).build()(None), "the input is a NoneType; it must be a tensor"),
         (lambda run: LAYER(None), "the input is a NoneType; it must be a tensor, "),
         (lambda run: LAYER.weights(3, "no"), "key_padding_mask is 'no'; it must be a tensor."),

@@ -23,7 +23,7 @@ from posattn.experiments.store import Cell, Store, Stored, digest
 from posattn.experiments.yardsticks import yardstick_rows
 from posattn.network import NetworkConfig, configuration
 from posattn.runs import ROW_COLUMNS, result_rows
-from posattn.tasks import TASKS
+from posattn.tasks import TASKS, MixedTask
 from posattn.training import Member, Recipe
 from posattn.training.recipe import recipe
 from posattn.training.suitability import suited
@@ -138,6 +138,10 @@ class Grid(Source):
             raise UsageError("the grid has two series of one label; every label must be its own.")
         for line in self.series:
             self.measure.check_network(line.label, line.settings)
+        if self.yardsticks and not (
+            isinstance(self.measure, Scales) and all(isinstance(TASKS[name], MixedTask) for name in self.tasks)
+        ):
+            raise UsageError("the grid has yardsticks; these are for mixed-type prompts, measured by Scales.")
 
     def at(self, size: str) -> "Grid":
         """The grid at a size; nothing becomes larger than it was declared.
@@ -201,7 +205,7 @@ class Grid(Source):
                     called, lambda: compiled_rows(own.tasks, own.n, own.measure).assign(experiment=name), keep
                 )
                 rows = pd.concat([rows, compiled], ignore_index=True)
-            if found and self.yardsticks:
+            if found and self.yardsticks and isinstance(own.measure, Scales):
                 rows = pd.concat([rows, yardstick_rows(own.tasks, own.n, own.measure)], ignore_index=True)
             return rows.assign(experiment=name), ensembles
 

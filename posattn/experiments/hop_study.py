@@ -1,4 +1,4 @@
-"""k-hop by scans: table networks (posattn.looped.table_model) beside the paper's, and how far what they learned reaches.
+"""k-hop by scans: how far what table networks (posattn.looped.table_model) learned reaches.
 
 The sequences of training have 29 letters, five of them different, and up to three hops. ``reach`` tests more of each.
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.experiments.measures import Measure, Scales
+from posattn.experiments.measures import Scales
 from posattn.metrics import ROW_NAMES, Evaluation, row_metrics, scores_of
 from posattn.runs import result_rows
 from posattn.tasks import task
@@ -37,9 +37,8 @@ def constant(x: Float[Tensor, "members batch n"]) -> Float[Tensor, "members batc
 YARDSTICKS = {"ignoring the query": ignoring_query, "a constant": constant}
 
 
-def yardstick_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Measure) -> pd.DataFrame:
+def yardstick_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Scales) -> pd.DataFrame:
     """Result rows of every yardstick on the test prompts of seed 0, a series each."""
-    assert isinstance(measure, Scales)
     parts = []
     for name, n, (series, answers) in product(tasks, lengths, YARDSTICKS.items()):
         test = Evaluation(answers, [(name, 0)], measure.samples)

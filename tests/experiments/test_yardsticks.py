@@ -1,13 +1,16 @@
 """Yardsticks: ignoring the query is the mean over all choices of four, a constant scores the variance, both are drawn."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 import torch
 
 import posattn
+from posattn.errors import UsageError
 from posattn.experiments import EXPERIMENTS
-from posattn.experiments.measures import Scales
+from posattn.experiments.declaration import series
+from posattn.experiments.measures import Scales, Shifts
 from posattn.experiments.styles import style
 from posattn.experiments.yardsticks import YARDSTICKS, ignoring_query, yardstick_rows
 
@@ -35,6 +38,12 @@ def test_rows_have_both_yardsticks_at_every_scale():
         _, y = posattn.task(name).sample(300, scale=scale, split="test")
         assert mse["a constant", name, scale] == pytest.approx(y.var(correction=0).item(), rel=1e-4)
         assert 0 < mse["ignoring the query", name, scale] < mse["a constant", name, scale] / 4
+
+
+def test_they_are_for_prompts_alone():
+    for changes in ({"tasks": ("sum",), "series": series("positional")}, {"measure": Shifts()}):
+        with pytest.raises(UsageError, match="the grid has yardsticks; these are for mixed-type prompts"):
+            replace(EXPERIMENTS["mixed-scale"].source, **changes)
 
 
 def test_figures_on_prompts_draw_them_as_plain_lines():

@@ -6,7 +6,7 @@ import torch
 import posattn
 from posattn import ModelConfig, Transformer, UsageError
 from posattn.export import to_torch
-from posattn.graphs.reports import looped_report, pretrained_report
+from posattn.graphs.reports import looped_report, trained_report
 from posattn.looped import LoopedConfig
 from posattn.looped.families import FAMILIES
 
@@ -190,7 +190,7 @@ def test_its_graph_is_drawn_at_any_length():
     stays = {(r, i, i) for r in range(3) for i in range(5)}
     assert graph.arrows == back | stays and graph.rounds == 3 and len(graph.names) == 5
     assert list(report.patterns()) == ["loop", "earlier", "later", "scan", "tree", "butterfly"]
-    own = pretrained_report("median-total", "looped", machines=6)
+    own = trained_report(posattn.pretrained("median-total", "looped"), "median-total", "", machines=6)
     assert own.graph.rounds == 6 + 1 + 2 and len(own.graph.names) == 6  # a sort, the mean, two strides
     outwards = {(r, j, i) for r, j, i in own.graph.arrows if r == own.graph.rounds - 1 and i != j}
     assert outwards == {(8, 2, 0), (8, 3, 5)}  # the last stride, 2, reaches the ends
