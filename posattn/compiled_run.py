@@ -134,7 +134,8 @@ class CompiledRun(AnyRun):
         test, given = self._test(samples, split, numbers="lengths"), several("lengths", lengths)
         for n in given:
             if not self._takes(whole("lengths", n)):
-                others = "" if self.config.lengths else "; one that is compiled with --lengths takes shorter ones too"
+                one_length = not self.config.lengths and n < self.config.n
+                others = "; one that is compiled with lengths=True (--lengths) takes shorter ones too" * one_length
                 up_to = "up to " * self.config.lengths
                 raise UsageError(f"lengths has {n}; this compiled program takes lists of {up_to}{self.config.n}{others}.")
         return self._named(test.by_length(given, several("scales", scales)))

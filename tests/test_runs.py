@@ -185,9 +185,8 @@ def test_measures_that_need_no_training_take_a_compiled_program(compiled):
 
 
 def test_a_compiled_program_has_one_length(compiled):
-    sentence = r"^the positional network is for lists of up to 3 numbers only; other lengths are for networks "
-    for ask in (lambda: compiled.evaluate_lengths([4]), lambda: Lengths().rows(compiled)):
-        with pytest.raises(UsageError, match=sentence):
+    for ask in (lambda: compiled.evaluate_lengths([4]), lambda: Lengths((4,)).rows(compiled)):
+        with pytest.raises(UsageError, match=r"^lengths has 4; this compiled program takes lists of 3\.$"):
             ask()
 
 
