@@ -29,7 +29,7 @@ STORED = {
     "attention-maps": 20, "accuracy": 150, "generalization-gap, quick": 54, "distribution-shift": 225,
     "length-generalization": 165, "khop-samples": 24, "khop-layers": 42, "compiled-khop": 6, "khop-scan": 11,
     "khop-scan, quick": 2, "mixed-scale": 48,
-    "compiled-mixed": 48, "mixed-samples": 96, "gpt2": 9, "gpt2, quick": 9,
+    "mixed-scan": 64, "mixed-scan, quick": 6, "compiled-mixed": 48, "mixed-samples": 96, "gpt2": 9, "gpt2, quick": 9,
     "mixed-scale, quick": 3, "compiled-mixed, quick": 3,
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_computed_rows_that_are_stored_are_not_computed_again(tmp_path):
     shutil.copytree(RESULTS.root, tmp_path / "store")
     stored = Store(tmp_path / "store")
     before = files_of(stored.root / "computed")
-    at_paper_scale = ("compiled-khop", "compiled-scale", "compiled-mixed", "discrepancy", "ood-probability")
+    at_paper_scale = ("compiled-khop", "compiled-scale", "compiled-mixed", "mixed-scan", "discrepancy", "ood-probability")
     scales = [(name, "paper") for name in at_paper_scale] + [("discrepancy", "quick"), ("gpt2", "quick")]
     for name, scale in scales:
         EXPERIMENTS[name].held(scale, stored).read(keep=True)

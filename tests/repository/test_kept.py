@@ -178,7 +178,7 @@ def test_the_same_call_gives_the_same_weights(name):
 
 def test_every_run_under_results_loads():
     folders = [path.parent for path in KEPT.parents[2].glob("results/*/*/run.json")]
-    assert len(folders) == 10
+    assert len(folders) == 11
     for folder in folders:
         assert set(posattn.load(folder).status) == {"ok"}
 
