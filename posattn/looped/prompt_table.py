@@ -105,8 +105,10 @@ class PromptTableNetwork(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
         check_input(x, self.input_dtype)
+        if not 1 <= x.shape[-1] <= self.config.n:
+            raise UsageError(f"the sequence has {x.shape[-1]} tokens; this model takes 1 to {self.config.n}.")
         if not torch.compiler.is_compiling():
-            gradients, n = torch.is_grad_enabled(), max(x.shape[-1], 1)
+            gradients, n = torch.is_grad_enabled(), x.shape[-1]
             check_fits(x.numel() // n, n, self.config.numbers_per_position(gradients), 4, x.device, gradients)
         prompts = x.reshape(-1, x.shape[-1])
         kinds, keys = self._read(prompts)
