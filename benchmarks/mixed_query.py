@@ -2,9 +2,9 @@
 
     python benchmarks/mixed_query.py --out results/mixed-scan/ways.csv
 
-Every network sees fresh prompts, the same for all networks of a task, and learns by Adam with a cosine schedule. The error is
-given beside that of ignoring the query, the lowest possible without reading which four categories are asked for. About three
-hours of one CPU core; ``--only``, ``--tasks`` and ``--archs`` take a part.
+Every network sees fresh prompts, the same for all networks of a task and seed, and learns by Adam with a cosine schedule. The
+error is given beside that of ignoring the query, the lowest possible without reading which four categories are asked for. About
+three hours of one CPU core; ``--only``, ``--tasks`` and ``--archs`` take a part.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def learn(task: str, arch: str, seed: int, share: float, curriculum: bool = Fals
 
 
 def prompts(task: str, seed: int, steps: int, curriculum: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of fresh prompts. A curriculum has 8 identifiers in its first tenth, one more in each, and all 20 at the end."""
+    """Batches of fresh prompts. A curriculum begins with 8 identifiers, adds one every twentieth, and has all 20 from 60% on."""
     own, at_once = posattn.task(task), 100
     for first in range(0, steps, at_once):
         x, y = own.sample(at_once * _BATCH, seed=1000 + seed + 10_000 * first)
