@@ -88,7 +88,7 @@ def learn(task: str, arch: str, seed: int, share: float, curriculum: bool = Fals
 
 
 def prompts(task: str, seed: int, steps: int, curriculum: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of fresh prompts. A curriculum begins with 8 identifiers, adds one every twentieth, and has all 20 from 60% on."""
+    """Batches of fresh prompts. A curriculum begins with 8 identifiers, adds one every twentieth, and has all 20 after 60%."""
     own, at_once = posattn.task(task), 100
     for first in range(0, steps, at_once):
         x, y = own.sample(at_once * _BATCH, seed=1000 + seed + 10_000 * first)
