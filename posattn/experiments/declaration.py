@@ -16,7 +16,7 @@ import torch
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import compile
 from posattn.compiler.library import solving
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, instance, whole
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
 from posattn.experiments.store import Cell, Store, Stored, digest
@@ -131,9 +131,9 @@ class Grid(Source):
         for name, numbers in (("n", self.n), ("samples", self.samples), ("layers", self.layers)):
             for number in numbers:
                 whole(f"grid.{name}", number)
-        for plan in (self.recipe, *(line.recipe for line in self.series if line.recipe is not None)):
-            if plan.only is not None:
-                raise UsageError(f"the recipe trains {plan.only!r} alone, which takes a run to begin with.")
+        for own in (self.recipe, *(line.recipe for line in self.series if line.recipe is not None)):
+            if instance("recipe", own, Recipe, 'a Recipe such as RECIPES["paper"]').only is not None:
+                raise UsageError(f"the recipe trains {own.only!r} alone, which takes a run to begin with.")
         if len({line.label for line in self.series}) < len(self.series):
             raise UsageError("the grid has two series of one label; every label must be its own.")
         for line in self.series:

@@ -2,18 +2,22 @@
 
     ['Cat2', 3.45, 'Cat+7', 'Cat5', 1.23, ..., 'Find min of Cat5, Cat8, Cat11 and Cat20']
 
-A position holds a *mark* between 0 and 1, and a value that counts as far as it is marked. In a scan, position i hears i - 1,
-i - 2, i - 4, ... through attention over offsets (posattn.looped.offsets), and a join keeps what it has or takes what it hears:
+A position holds a *mark* between 0 and 1, and a value that counts as far as it is marked. In loop l of a scan, position i
+hears i + r 2^l through attention over the offsets r = 0, -1, -2, -3 (posattn.looped.offsets); a scan needs r = -1. A join keeps
+what a position has or takes what it hears, by the two marks:
 
-    carry   each position learns the last category before it, and the last operation
+    carry   each position learns the last category up to it, and in a scan of its own the last operation
     write   a number writes itself into a table, under the category that it has learned; tables join row by row
-    read    a category reads the row of its own identifier
+    read    a category reads the row of its own identifier, in the table that its position has; the table of a category in
+            the list does not have the row yet, as its number comes later
     fold    what was read is combined, two by two: f ← (1 - r') f + (1 - r) f' + r r' Φ_q(f, f'), r ← r + r' - r r',
             with f' and r' what is heard, and Φ_q(f, f') = U_q relu(W (f, f')) for the operation q
 
 The answer is f at the last position. Learned are which words are carried, which write and which read, what a join keeps,
-where attention goes, and Φ_q. A word is read by its kind alone: a category without a sign, one with a sign, or an operation.
-So identifiers and signs that training never showed cost nothing. Numbers meet no bias, so f(c x) = c f(x) for c ≥ 0.
+where attention goes, and Φ_q; attention and joins are the same in all scans. A word is read by its kind, a category without a
+sign, one with a sign, or an operation, and by which identifiers of the prompt are equal: that is given, not learned. So
+identifiers and signs that training never showed cost nothing. Numbers meet no bias, and marks do not depend on them, so
+f(c x) = c f(x) for c ≥ 0.
 
 Letters: n elements of a prompt, B prompts, R rows of a table, w values under a mark.
 """
@@ -105,8 +109,10 @@ class PromptTableNetwork(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
         check_input(x, self.input_dtype)
+        if not 1 <= x.shape[-1] <= self.config.n:
+            raise UsageError(f"the sequence has {x.shape[-1]} tokens; this model takes 1 to {self.config.n}.")
         if not torch.compiler.is_compiling():
-            gradients, n = torch.is_grad_enabled(), max(x.shape[-1], 1)
+            gradients, n = torch.is_grad_enabled(), x.shape[-1]
             check_fits(x.numel() // n, n, self.config.numbers_per_position(gradients), 4, x.device, gradients)
         prompts = x.reshape(-1, x.shape[-1])
         kinds, keys = self._read(prompts)

@@ -22,8 +22,8 @@ REST = {"cpu": "those of an AMD EPYC", "cuda": "an H200 in fp16"}  # what estima
 _LONG = 600.0  # seconds, beyond which a quicker way is named
 # Operations per second of a core, by what a network that folds reads: medians over the networks of the experiments.
 _CORE_RATE = {"none": 5e10, "letters": 4.5e10, "prompts": 2.7e10}
-# Seconds of a core per list and position, of networks that do not fold.
-_CORE_UNFOLDED = {"looped": 8e-6, "gcn": 5e-6, "gat": 1.4e-5}
+# Seconds of a core per list and position, of networks that do not fold: by their kind, or by their architecture.
+_CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "gcn": 5e-6, "gat": 1.4e-5}
 _CORE_OTHERS = 4e-5
 # Seconds per list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
@@ -71,7 +71,8 @@ def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int) -> str:
 def _on_core(model: NetworkConfig) -> float:
     """Seconds of a core per list."""
     if not can(model, "fold"):
-        return _CORE_UNFOLDED.get(model.arch, _CORE_OTHERS) * (model.n + 1)
+        others = _CORE_UNFOLDED.get(model.arch, _CORE_OTHERS)
+        return _CORE_UNFOLDED.get(model.kind, others) * (model.n + 1)
     assert isinstance(model, ModelConfig)
     return operations(model) / _CORE_RATE[model.reads]
 

@@ -11,7 +11,7 @@ from posattn.looped.looped_model import LoopedConfig
 from posattn.looped.prompt_table import PromptTableConfig
 from posattn.looped.table_model import TableConfig
 from posattn.model import ModelConfig
-from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict, stored_fields
 from posattn.tasks import MixedTask, task
 from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
 from posattn.tokens.token_model import TokenConfig
@@ -24,7 +24,9 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     with a run, give its network as ``begin``: settings that are left out are then that network's.
     """
     settings = {field: value for field, value in settings.items() if value is not None}
-    own, arch = task(name), settings.get("arch")
+    if begin is not None:
+        instance("begin", begin, NetworkConfig, "the network of a run")
+    own, arch = task(name), settings.get("arch", None if begin is None else begin.arch)
     if (layout := settings.pop("layout", None)) is not None:
         if not isinstance(own, MixedTask):
             raise UsageError(f"layout is {layout!r}; {name} has no prompts to lay out.")
@@ -34,7 +36,7 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
         elif chosen.tokens != PromptTableConfig.tokens:
             raise UsageError(f"layout is {layout!r}; table networks read prompts in the layout 'elements' alone.")
     if begin is not None:
-        return _like(instance("begin", begin, NetworkConfig, "the network of a run"), settings)
+        return _like(begin, settings)
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":
@@ -43,6 +45,8 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
             "bias=False (--no-bias) leaves out the biases of a positional one."
         )
     usual = {"n": own.NETWORK["n"]} if arch in KINDS_BY_ARCH and "n" in own.NETWORK else own.NETWORK
+    if arch == "table" and isinstance(own, MixedTask):
+        usual = usual | {"kind": PromptTableConfig.kind}
     return suited(from_dict(usual | settings), name)
 
 
@@ -70,7 +74,7 @@ def suited(config: NetworkConfig, name: str) -> NetworkConfig:
     if isinstance(config, LoopedConfig):
         config = config.for_task(name)
     elif isinstance(config, TableConfig) and PromptTableConfig.reads == own.TOKENS:
-        config = PromptTableConfig(config.n, width=config.width, sharpness=config.sharpness)
+        config = PromptTableConfig(**stored_fields(config, ("words", "fixed")))  # raises where these are given
     elif own.TOKENS != "none" and isinstance(config, ModelConfig) and config.kind == ModelConfig.kind:
         needed = {field: value for field, value in own.NETWORK.items() if field in ("tokens", "causal")}
         if isinstance(own, MixedTask) and (layout := layout_of(config.n)) is not None:

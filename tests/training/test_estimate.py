@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from posattn.looped import LoopedConfig
+from posattn.looped import LoopedConfig, PromptTableConfig, TableConfig
 from posattn.model import ModelConfig, Transformer
 from posattn.tokens import TokenConfig
 from posattn.training.estimate import in_words, operations, seconds
@@ -42,6 +42,12 @@ def test_a_core_trains_one_network_at_a_time_and_a_gpu_all():
         torch.set_num_threads(1)
     assert seconds(model, plan, GPU, 1) == seconds(model, plan, GPU, 10) < seconds(model, plan, GPU, 100)
     assert seconds(model, plan, GPU, 100) == pytest.approx(100 * seconds(model, plan, GPU))
+
+
+def test_kinds_of_one_architecture_have_times_of_their_own():
+    """Both are called table: a run on prompts takes about 80 seconds of a core, one on letters one to two minutes."""
+    assert 60 < seconds(PromptTableConfig(23), recipe("prompt-table"), CPU, 1) < 120
+    assert 40 < seconds(TableConfig(30), recipe("table"), CPU, 1) < 120
 
 
 @pytest.mark.parametrize(
