@@ -20,6 +20,7 @@ from torch import Tensor
 
 import posattn
 from posattn.experiments.yardsticks import ignoring_query
+from posattn.tasks.mixed import MIXED
 from posattn.tasks.prompts import CATEGORIES
 from posattn.tokens.vocabulary import IDENTIFIERS, word_code, word_index
 from posattn.training import network_for
@@ -42,9 +43,9 @@ WAYS: dict[str, dict[str, object]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=list(WAYS))
-    parser.add_argument("--tasks", nargs="*", default=["mixed-sum"])
-    parser.add_argument("--archs", nargs="*", default=["positional", "standard"])
+    parser.add_argument("--only", nargs="*", default=list(WAYS), choices=list(WAYS), metavar="WAY")
+    parser.add_argument("--tasks", nargs="*", default=["mixed-sum"], choices=[row.name for row in MIXED])
+    parser.add_argument("--archs", nargs="*", default=["positional", "standard"], choices=list(posattn.ARCHITECTURES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--steps", type=int, default=_STEPS)
     args = parser.parse_args()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from posattn.errors import UsageError, instance
+from posattn.errors import UsageError, choice, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
 from posattn.looped.prompt_table import PromptTableConfig
@@ -37,6 +37,8 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
             raise UsageError(f"layout is {layout!r}; table networks read prompts in the layout 'elements' alone.")
     if begin is not None:
         return _like(begin, settings)
+    if own.TOKENS != "none" and arch is not None:
+        choice("arch", arch, (*ModelConfig.architectures, *KINDS_BY_ARCH))
     if own.TOKENS != "none" and arch == "looped":
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":

@@ -17,7 +17,7 @@ def test_predict_puts_the_answer_beside_the_truth(pair, posattn_command, text):
     values = torch.tensor([float(part) for part in text.split(",")])
     answers = posattn.load(pair).model(1)(values).tolist()
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
-    assert [row[0] for row in rows] == ["1", "2", "3"] and f"min by network 1 of {pair}" in " ".join(shown.split())
+    assert [row[0] for row in rows] == ["1", "2", "3"] and f"minbynetwork1of{pair}" in "".join(shown.split())
     for row, given, answer, truth in zip(rows, values, answers, task("min").target(values).tolist(), strict=True):
         assert row[1:] == [f"{given:g}", f"{answer:.4f}", f"{truth:.4f}", f"{answer - truth:+.4f}"]
 

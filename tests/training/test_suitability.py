@@ -117,3 +117,9 @@ def test_a_compiled_program_is_not_trained():
     config = posattn.compile("prefix-sum", 2).config
     with pytest.raises(UsageError, match=r"^config is a CompiledConfig; a compiled program has its weights, "):
         posattn.train("sum", config, **LITTLE)
+
+
+@pytest.mark.parametrize("name", ["khop", "mixed-min", "sort"])
+def test_an_unknown_architecture_is_told_all_that_there_are(name):
+    with pytest.raises(UsageError, match=r"^arch is 'tabel' .did you mean table.*it must be one of positional, .*, table"):
+        network_for(name, arch="tabel")
