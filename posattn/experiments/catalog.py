@@ -289,8 +289,7 @@ _LIST = (
     Experiment(
         "mixed-scan", "Figure 6, beyond the paper", "mixed-type prompts by scans",
         _mixed(
-            lines=(*PROMPTS[:2], Series("table", kind=PromptTableConfig, recipe=recipe("prompt-table"))), programs=True,
-            yardsticks=True,
+            lines=(*PROMPTS[:2], Series("table", kind=PromptTableConfig, recipe=recipe("prompt-table"))), yardsticks=True
         ),
         Lines(views=(View(""), View("", metric="closeness"))),
     ),

@@ -60,7 +60,7 @@ def test_computed_rows_that_are_stored_are_not_computed_again(tmp_path):
     shutil.copytree(RESULTS.root, tmp_path / "store")
     stored = Store(tmp_path / "store")
     before = files_of(stored.root / "computed")
-    at_paper_scale = ("compiled-khop", "compiled-scale", "compiled-mixed", "mixed-scan", "discrepancy", "ood-probability")
+    at_paper_scale = ("compiled-khop", "compiled-scale", "compiled-mixed", "discrepancy", "ood-probability")
     scales = [(name, "paper") for name in at_paper_scale] + [("discrepancy", "quick"), ("gpt2", "quick")]
     for name, scale in scales:
         EXPERIMENTS[name].held(scale, stored).read(keep=True)
