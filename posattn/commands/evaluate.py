@@ -42,7 +42,8 @@ def command(
     by = [name for name in ("hops", "n") if name in table]  # what, beside the scale, distinguishes rows
     keys = ["task", "scale", *by] if not each else ["member", "task", "seed", "scale", *by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
-    many = f", median of {len(trained)}" if trained.config.trainable else ""
+    tasks = len({member.task for member in trained.members})
+    many = f", median of {len(trained) // tasks}{' per task' if tasks > 1 else ''}" if trained.config.trainable else ""
     kind = trained.kind + (", each network" if each else many)
     console.print_frame(f"{title} ({kind})", shown[[*keys, *metrics]])
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]

@@ -37,4 +37,5 @@ def command(
         print(content.note)
     print(f"Results: {'none, so published medians alone' if found is None else found}")
     size = out.stat().st_size / 1e6
-    print(f"Page: {out} ({size:.1f} MB, {len(content.networks)} networks); open it in a browser.")
+    count = len(content.networks)
+    print(f"Page: {out} ({size:.1f} MB, {count} network{'s' if count > 1 else ''}); open it in a browser.")

@@ -45,6 +45,8 @@ def command(
     text = " ".join(given)
     member = 0 if member is None else member
     trained.check_member(member)
+    if trace is not None and trained.config.trainable:
+        raise UsageError(f"trace is {str(trace)!r}; only compiled programs have variables to trace.")
     which = f"network {member} of " if len(trained) > 1 and trained.config.trainable else ""
     title = f"{trained.members[member].task} by {which}{where}"
     if trained.reads_tokens:
@@ -78,7 +80,6 @@ def _write_trace(run: "AnyRun", x: "Tensor", path: Path | None) -> None:
     if path is not None:
         from posattn.compiled_run import CompiledRun
 
-        if not isinstance(run, CompiledRun):
-            raise UsageError(f"trace is {str(path)!r}; only compiled programs have variables to trace.")
+        assert isinstance(run, CompiledRun)
         run.trace(x).save(path)
         print(f"Trace: {path}")

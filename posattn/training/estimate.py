@@ -57,7 +57,7 @@ def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int) -> str:
     plan, count = spec.recipe, len(spec.members)
     took = seconds(spec.model, plan, device, count) * (1 - epoch / plan.epochs)
     tasks = ", ".join(dict.fromkeys(member.task for member in spec.members))
-    line = f"{count} {spec.model.arch} network{'s' if count > 1 else ''} for {tasks}, {steps:,} steps"
+    line = f"{count} {spec.model.arch} network{'s' if count > 1 else ''} for {tasks}, {steps:,} step{'s' if steps > 1 else ''}"
     line += f" from epoch {epoch} of {plan.epochs}" if epoch else ""
     line += f": about {in_words(took)} on {where(device)} as fast as {REST[device.type]}."
     look = replace(plan, samples=min(plan.samples, 2000), epochs=min(plan.epochs, 20))

@@ -98,3 +98,8 @@ def test_wrong_lists_for_a_compiled_program(posattn_command, sorter):
     assert "takes 5" in posattn_command("predict", sorter, "1,2")[2]
     assert "compiled for -1e+06 to 1e+06" in posattn_command("predict", sorter, "1,2,3,4,1e9")[2]
     assert "member 0 only" in posattn_command("predict", sorter, "1,2,3,4,5", "--member", 1)[2]
+
+
+def test_a_trained_run_has_no_trace_and_says_so_before_it_answers(pair, posattn_command, tmp_path):
+    code, shown, said = posattn_command("predict", pair, "3,1,2", "--trace", tmp_path / "trace.json")
+    assert (code, shown) == (2, "") and "only compiled programs have variables to trace" in " ".join(said.split())
