@@ -22,7 +22,6 @@ from posattn.compiler.library import solving
 from posattn.compiler.program_network import trainable
 from posattn.errors import UsageError, choice
 from posattn.looped.families import FAMILIES
-from posattn.looped.looped_model import LoopedConfig
 from posattn.network import NetworkConfig
 from posattn.tasks import task as find_task
 from posattn.training.parameters import Parameters
@@ -91,10 +90,8 @@ def initial_parameters(trainer: Trainer, run: Run, starts: int) -> Parameters:
     factor = 1.0 if trainer.sharpness is None else trainer.sharpness[1]
     for name, value in run.parameters.named(slice(count)).items():
         old = value.to(flat.device).repeat_interleave(starts, dim=0)
-        if name == LoopedConfig.sharpened:
-            own[name][:, :, : old.shape[2]] = old / factor
-        else:
-            own[name].copy_(old)
+        there = tuple(map(slice, old.shape))  # all but new classes
+        own[name][there] = old / factor if name == trainer.config.sharpened else old
     return Parameters(trainer.config, flat)
 
 

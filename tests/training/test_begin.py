@@ -11,6 +11,7 @@ from posattn import ModelConfig, UsageError
 from posattn.looped import AnyLengthConfig, LoopedConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
 from posattn.training.begin import check_begin, initial_parameters, with_begin
+from posattn.training.recipe import RECIPES
 from posattn.training.workers import Workers
 
 LOGITS = LoopedConfig.sharpened
@@ -219,3 +220,11 @@ def test_the_program_for_a_task_is_found_by_name(tmp_path, monkeypatch):
 def test_members_of_several_tasks_do_not_begin_with_one_program():
     with pytest.raises(UsageError, match="the tasks sum, min; a program to begin with solves only one"):
         posattn.train(["sum", "min"], ModelConfig(n=4), members=2, begin="compiled", samples=50, epochs=1)
+
+
+def test_a_table_network_goes_on_with_the_attention_that_it_has():
+    """Its logits are divided by the factor that sharpening begins with, like those of looped networks."""
+    run = posattn.load(STORED.parent / "mixed-scan" / "networks")
+    plan = replace(RECIPES["prompt-table"], starts=1, lr=1e-12, samples=256, epochs=1)
+    again = posattn.train("mixed-min", run.config, begin=run, members=1, recipe=plan, device="cpu")
+    assert again.history["loss"].item() < 1e-3
