@@ -49,7 +49,11 @@ class Size:
     tested: int = 64  # batches of validation
 
 
-SIZES = {"full": Size(), "tiny": Size(2, 32, 4, 32, 8, 30, warmup=5, tested=4)}
+SIZES = {
+    "full": Size(),
+    "small": Size(4, 128, 4, 256, 16, 1500),  # 0.9 M parameters, for a CPU
+    "tiny": Size(2, 32, 4, 32, 8, 30, warmup=5, tested=4),
+}
 
 
 class SelfAttention(nn.Module):
