@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.func import functional_call, vmap
@@ -150,11 +151,11 @@ class Folded(Plain):
     def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
         views = parameters.by_layer(parameters.flat[members])
         stacked = {name: value.clone(memory_format=torch.contiguous_format) for name, value in views.items()}
-        fold, adjoint = self.fold(stacked, length)
-        return Prepared(fold.folded, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
+        tensors, adjoint = self.fold(stacked, length)
+        return Prepared(tensors, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
 
-    def fold(self, stacked: Tensors, length: int) -> tuple[Fold, Callable[[list[Tensor]], list[Tensor]]]:
-        """The fold of stacked parameters, and its adjoint from a list of gradients to another."""
+    def fold(self, stacked: Tensors, length: int) -> tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]:
+        """Stacked parameters folded, and the adjoint from a list of gradients to another."""
         with torch.no_grad():
             fold = Fold(stacked, self.config, self.encodings(length))
 
@@ -162,7 +163,7 @@ class Folded(Plain):
             with torch.no_grad():
                 return list(fold.adjoint(dict(zip(fold.folded, found, strict=True))).values())
 
-        return fold, adjoint
+        return fold.folded, adjoint
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         x, mean = self.relative(x)
@@ -186,7 +187,41 @@ class Folded(Plain):
 
 
 class Half(Folded):
-    """A network that folds, in half precision: for lists that the fused kernels do not hold."""
+    """A network that folds, in half precision: for lists that the fused kernels do not hold.
+
+    Its first state is the encoder's output, tokens T + t with t = P T_P + b. What the encoder reads has as many features as
+    there are positions, where these are among its inputs, and no round number of them.
+    """
+
+    def fold(self, stacked: Tensors, length: int) -> tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]:
+        config, p, encoder = self.config, self.encodings(length), stacked["encoder.weight"].mT
+        read = p if config.design.encoded_input else p[:, :0]  # the encodings that the encoder reads
+        tokens = config.input_dim - read.shape[1]
+        own = stacked | {"encoder.weight": torch.eye(config.embed, device=p.device).expand(len(encoder), -1, -1)}
+        entrance = {"T": encoder[:, :tokens], "t": read @ encoder[:, tokens:]}
+        if config.bias:
+            own["encoder.bias"] = torch.zeros_like(stacked["encoder.bias"])
+            entrance["t"] = entrance["t"] + stacked["encoder.bias"][:, None]
+        folded, inner = super().fold(own, length)
+
+        def adjoint(found: list[Tensor]) -> list[Tensor]:
+            ends = dict(zip(entrance, found[len(folded) :], strict=True))
+            gradients = dict(zip(stacked, inner(found[: len(folded)]), strict=True))
+            gradients["encoder.weight"] = torch.cat([ends["T"], read.mT @ ends["t"]], dim=-2).mT
+            if config.bias:
+                gradients["encoder.bias"] = ends["t"].sum(dim=-2)
+            return list(gradients.values())
+
+        return folded | entrance, adjoint
+
+    def features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N F"]:
+        """The tokens, without encodings."""
+        return F.pad(self.skeleton.entries(x), (0, 0, 0, 1))  # the scratchpad holds 0
+
+    def predict(self, tensors: Tensors, x: Lists) -> Answers:
+        x, mean = self.relative(x)
+        out = folded_forward(tensors, self.features(x) @ tensors["T"][:, None] + tensors["t"][:, None], self.config)
+        return out if mean is None else out * mean
 
     def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, list[Tensor]]:
         """As for all ways; what flows back starts at size one in every member, because float16 has few exponents."""
@@ -234,9 +269,9 @@ class Fused(Folded):
         if key not in self._layered:
             self._layered[key] = Layered(parameters, members)
         layered = self._layered[key]
-        fold, adjoint = self.fold(layered.gather(rows), x.shape[-1])
-        loss, gradients = self._gradients(fold.folded, x, y)
-        found = layered.scatter(adjoint([gradients[name] for name in fold.folded]), len(x))
+        folded, adjoint = self.fold(layered.gather(rows), x.shape[-1])
+        loss, gradients = self._gradients(folded, x, y)
+        found = layered.scatter(adjoint([gradients[name] for name in folded]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
     def _gradients(self, folded: Tensors, x: Lists, y: Targets) -> tuple[Float[Tensor, " m"], Tensors]:

@@ -26,8 +26,9 @@ def test_loss_and_gradients_are_those_of_the_exact_way(arch, changes, lists):
         way = kind(config, device, squared_error)
         prepared = way.prepare(parameters, slice(0, 2), config.n)
         loss, gradients = way.gradient(prepared.tensors, x, y, lists)
-        found[kind] = loss, prepared.adjoint(gradients)
-    (exact, wanted), (loss, gradient) = found[Folded], found[Half]
+        found[kind] = loss, prepared.adjoint(gradients), way.predict(prepared.tensors, x)
+    (exact, wanted, answers), (loss, gradient, said) = found[Folded], found[Half]
+    torch.testing.assert_close(said, answers, rtol=1e-4, atol=1e-5)  # answers are float32
     torch.testing.assert_close(loss, exact, rtol=5e-3, atol=0)
     difference = (gradient - wanted).norm(dim=1) / wanted.norm(dim=1)
     assert (difference < 0.01).all() and (difference > 1e-6).all()  # it is half precision
