@@ -30,7 +30,7 @@ _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_MEMBERS = 15  # fewer take as long as so many
-# Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-scale, 12 members.
+# Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-elements, 12 members.
 _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
