@@ -23,7 +23,7 @@ _LONG = 600.0  # seconds, beyond which a quicker way is named
 # Operations per second of a core, by what a network that folds reads: medians over the networks of the experiments.
 _CORE_RATE = {"none": 5e10, "letters": 4.5e10, "prompts": 2.7e10}
 # Seconds of a core per list and position, of networks that do not fold: by their kind, or by their architecture.
-_CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "gcn": 5e-6, "gat": 1.4e-5}
+_CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "tokens": 3e-6, "gcn": 5e-6, "gat": 1.4e-5}
 _CORE_OTHERS = 4e-5
 # Seconds per list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
