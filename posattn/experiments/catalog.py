@@ -30,6 +30,7 @@ from posattn.training.recipe import recipe
 _TWO = ("positional", "standard")
 THREE = series(*COMPARED)
 EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
+_TRAINING = View("training lists", {"split": "train"})
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
 _OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
 
@@ -120,6 +121,12 @@ def _mixed(layout: str, lines: tuple[Series, ...], samples: tuple[int, ...] = (5
     return Grid(FOUR_MIXED, lines, positions, samples, recipe=recipe("paper", batch=1024), **fewer, **own)
 
 
+def _several_lengths(shuffled: bool) -> Grid:
+    """One network for lists of 1 to 8; the published runs shuffled the batches of all lengths in every epoch."""
+    plan = recipe("paper", batch=2048, lr=1e-4, shuffle_lengths=shuffled)
+    return Grid(FIVE_TASKS, THREE, samples=(500_000,), recipe=plan, variable_length=True, measure=Scales(samples=2000))
+
+
 def _any_length(label: str, arch: str) -> tuple[Series, ...]:
     """Two series of self-attention for lists of every length: with a stack of layers, and with one layer, looped."""
     own = Series(label, {"arch": arch, "any_length": True, "causal": True})
@@ -157,19 +164,17 @@ _LIST = (
     Experiment(
         "fix-sample", "Figures 2, 14-18", "error against the number of training lists",
         Grid(FIVE_TASKS, THREE, samples=tuple(range(5000, 50_001, 5000)), measure=Scales((1, 3), train=True)),
-        Lines("samples", (View("training lists", {"split": "train"}), _INSIDE, _OUTSIDE), published="fix-sample"),
+        Lines("samples", (_TRAINING, _INSIDE, _OUTSIDE), published="fix-sample"),
     ),
     Experiment(
         "length", "Figures 9-13", "error against the length of the lists",
-        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32), measure=Scales((1, 3))),
-        Lines("n", (_INSIDE, _OUTSIDE)),
+        Grid(FIVE_TASKS, THREE, n=(2, 4, 8, 16, 32), measure=Scales((1, 3), train=True)),
+        Lines("n", (_TRAINING, _INSIDE, _OUTSIDE)),
     ),
+    Experiment("variable-length", "Figure 19", "error against scale, lists of 1 to 8 numbers", _several_lengths(True)),
     Experiment(
-        "variable-length", "Figure 19", "error against scale, lists of 1 to 8 numbers",
-        Grid(
-            FIVE_TASKS, THREE, samples=(500_000,), recipe=recipe("paper", batch=2048, lr=1e-4), variable_length=True,
-            measure=Scales(samples=2000),
-        ),
+        "variable-length-in-turn", "Figure 19, batches in turn", "error against scale, lists of 1 to 8 numbers",
+        _several_lengths(False),
     ),
     Experiment(
         "compact", "Figures 20, 21", "compact standard Transformers",
@@ -208,7 +213,10 @@ _LIST = (
     Experiment(
         "accuracy", "Figures 27, 28", "rounding and closeness accuracy against scale",
         Grid(FIVE_TASKS, THREE),
-        Lines(views=(View("rounding", metric="rounding"), View("closeness", metric="closeness"))),
+        Lines(views=(
+            View("rounding", metric="rounding"), View("closeness", metric="closeness"),
+            View("strict closeness", metric="strict_closeness", more=True),  # both tolerances at once
+        )),
     ),
     Experiment(
         "ood-probability", "Figure 35", "probability that a test list lies inside the training domain",
@@ -274,6 +282,11 @@ _LIST = (
     Experiment(
         "khop-samples", "Figures 3, 29", "k-hop induction heads against training sequences",
         _khop(samples=_SIZES, measure=Scales((1, 2), train=True)),
+        Lines("samples", _HOPS, ("domain",)),
+    ),
+    Experiment(
+        "khop-steps", "Figures 3, 29, a control", "k-hop induction heads against training sequences, at equal steps",
+        _khop(samples=_SIZES, lines=LETTERS[:2], measure=Scales((1, 2), train=True), equal_steps=True),
         Lines("samples", _HOPS, ("domain",)),
     ),
     Experiment(

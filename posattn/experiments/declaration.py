@@ -103,7 +103,8 @@ class Grid(Source):
     """Every task with every series, list length, number of layers, number of training lists and seed, and what is measured.
 
     ``programs`` says whether compiled programs are measured and drawn beside the trained networks, ``yardsticks`` whether the
-    errors of answers that do not read the whole prompt are (``posattn/experiments/yardsticks.py``).
+    errors of answers that do not read the whole prompt are (``posattn/experiments/yardsticks.py``). With ``equal_steps`` fewer
+    training lists are seen in more epochs, so that every network takes as many steps as with the most lists.
     """
 
     tasks: tuple[str, ...]
@@ -119,6 +120,7 @@ class Grid(Source):
     measure: Measure = field(default_factory=Scales)
     programs: bool = False
     yardsticks: bool = False
+    equal_steps: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what would otherwise fail only after training."""
@@ -180,7 +182,7 @@ class Grid(Source):
             Cell(
                 line.label,
                 suited(line.config(n, layers), name),
-                recipe(own.recipe, samples=samples),
+                own._recipe_for(samples),
                 Member(name, seed, own.recipe.lr),
                 own.variable_length,
                 own.measure,
@@ -188,10 +190,15 @@ class Grid(Source):
             for n, layers, samples, name, seed in points
         ]
 
+    def _recipe_for(self, samples: int) -> Recipe:
+        times = max(self.samples) / samples if self.equal_steps else 1
+        epochs, patience = round(times * self.recipe.epochs), round(times * self.recipe.patience)
+        return replace(self.recipe, samples=samples, epochs=epochs, patience=patience)
+
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         """Enough for a figure is one run at least for half of its points, the combinations of task, series and settings."""
         own, cells = self.at(size), self.cells(size)
-        found = store.find(cells, own.measure, precision)
+        found = self._found(cells, own.measure, store, precision)
         there = {cell.point for cell in cells if cell.key in found}
         enough = 2 * len(there) >= len({cell.point for cell in cells})
 
@@ -211,6 +218,16 @@ class Grid(Source):
             return rows.assign(experiment=name), ensembles
 
         return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)
+
+    @staticmethod
+    def _found(cells: list[Cell], measure: Measure, store: Store, precision: str | None) -> dict[str, Stored]:
+        """The stored runs to draw. Where more runs have the least of the measure than all of it, a point shows those."""
+        ways = [store.find(cells, each, precision) for each in (measure, measure.needed())]
+        points: dict[str, list[str]] = {}
+        for cell in cells:
+            points.setdefault(cell.point, []).append(cell.key)
+        most = ((keys, max(ways, key=lambda way: len(way.keys() & set(keys)))) for keys in points.values())
+        return {key: way[key] for keys, way in most for key in keys if key in way}
 
     def check(self, figure: Lines) -> None:
         networks = (suited(line.config(self.n[0]), self.tasks[0]) for line in self.series)

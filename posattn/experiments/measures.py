@@ -38,6 +38,10 @@ class Measure:
         """Whether rows measured with the settings ``key`` have all that this measure asks for."""
         return key == self.key()
 
+    def needed(self) -> "Measure":
+        """What must be measured of a run for it to be drawn; the rest is drawn where it is."""
+        return self
+
     def own(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows that this measure asks for, out of those that ``held_by`` accepted."""
         return rows
@@ -106,6 +110,9 @@ class Scales(Measure):
             return False
         same = key["samples"] == own["samples"] and key["train"] >= own["train"]
         return bool(same and set(own["factors"]) <= set(key["factors"]))
+
+    def needed(self) -> "Scales":
+        return replace(self, train=False)
 
     def own(self, rows: pd.DataFrame) -> pd.DataFrame:
         training = rows["split"] == "train"

@@ -4,6 +4,9 @@ Positional attention does not depend on the input, so A_h times the states of al
 Self-attention goes through PyTorch's fused attention. It is for prompts, whose answer is read off the scratchpad, so the last
 layer computes no other position.
 
+Gradients of weights are sums over all lists, with few rows and columns, so each product would keep a few multiprocessors busy
+for long. The lists of a member are therefore split into parts, which the products take for members of their own.
+
 Float16 has few exponents. Gradients therefore start at size one (posattn.training.ways), and those of weights, which are sums
 over all lists, are float32.
 
@@ -20,16 +23,29 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.folding.fold import Tensors
+from posattn.folding.fold import Tensors, member_axis
 from posattn.folding.forward import by_layer
 from posattn.model import ModelConfig
 
 HALF = torch.float16
+_PARTS = 32  # of a member's lists at most
 Heads = tuple[Tensor, ...]  # U_h (M, d, w) of every head
 
 
 def half_forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Float[Tensor, "M b 1"]:
     """The network's outputs from the encoder's input, for every member on lists of its own."""
+    members, lists = features.shape[:2]
+    parts = next(parts for parts in range(_PARTS, 0, -1) if lists % parts == 0)
+    split = {name: _repeated(value, parts, member_axis(name)) for name, value in folded.items()}
+    return _forward(split, features.reshape(members * parts, -1, *features.shape[2:]), config).view(members, lists, 1)
+
+
+def _repeated(x: Tensor, times: int, axis: int) -> Tensor:
+    """Every entry of the axis ``times`` times, one after another."""
+    return x.unsqueeze(axis + 1).expand(*x.shape[: axis + 1], times, *x.shape[axis + 1 :]).flatten(axis, axis + 1)
+
+
+def _forward(folded: Tensors, features: Float[Tensor, "M b N d_in"], config: ModelConfig) -> Float[Tensor, "M b 1"]:
     positional = config.design.attends == "position"
     # Positions first, so that mixing them is one matrix product; self-attention mixes within each list.
     s = (features.transpose(1, 2) if positional else features).to(HALF)

@@ -26,6 +26,7 @@ from torch.func import functional_call, vmap
 
 from posattn.errors import UsageError
 from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
+from posattn.folding.fold import member_axis
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels.shapes import folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
@@ -202,8 +203,8 @@ class Half(Folded):
 
 
 def _scaled(name: str, value: Tensor, unit: Float[Tensor, " M"]) -> Tensor:
-    """A gradient times every member's unit. Tensors of one layer lead with the members, others with layers and members."""
-    lead = 0 if name.endswith(".first") or name in ("w", "b") else 1
+    """A gradient times every member's unit."""
+    lead = member_axis(name)
     return value * unit.view(*[1] * lead, -1, *[1] * (value.ndim - lead - 1))
 
 

@@ -36,6 +36,7 @@ def test_the_paper_scale_is_the_papers():
     variable = EXPERIMENTS["variable-length"].cells("paper")[0]
     assert variable.variable_length and variable.member.lr == 1e-4
     assert (variable.recipe.samples, variable.recipe.batch) == (500_000, 2048)
+    assert {cell.recipe.shuffle_lengths for cell in EXPERIMENTS["variable-length"].cells("paper")} == {True}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -79,6 +80,15 @@ def test_khop_at_paper_scale_is_the_papers():
     assert {cell.label for cell in layers if cell.model.tied} == set(SERIES["khop"][2:])
     shared = {cell.key for cell in layers} & {cell.key for cell in samples}
     assert len(shared) == 4 * 10  # eight layers and 50,000 sequences are trained once
+
+
+def test_fewer_sequences_take_as_many_steps_in_the_control():
+    control, samples = cells("khop-steps"), cells("khop-samples")
+    for cell in control:
+        plan, times = cell.recipe, 50_000 / cell.recipe.samples
+        assert abs(plan.epochs - 2001 * times) < 1 and plan.patience == 50 * times
+    assert {cell.recipe.samples for cell in control} == {5_000, 10_000, 20_000, 50_000}
+    assert len({cell.key for cell in control} & {cell.key for cell in samples}) == 2 * 10  # those of 50,000
 
 
 def test_mixed_at_paper_scale_is_the_papers():

@@ -85,6 +85,19 @@ def test_smaller_sizes_are_never_larger_than_what_was_declared():
     assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
 
 
+def test_runs_that_lack_a_part_of_the_measure_are_drawn_unless_as_many_have_all_of_it(tmp_path, engine):
+    """Here of test lists but not of training lists; a run that is trained has both."""
+    store, plain = Store(tmp_path), small(seeds=2)
+    both = small(measure=replace(plain.source.measure, train=True), seeds=2)
+    store.complete(plain.cells("paper"), engine)
+    rows, _ = both.held("paper", store).read()
+    assert rows["run"].nunique() == 2 and set(rows["split"]) == {"test"}
+    store.complete(both.cells("paper"), engine)
+    rows, _ = both.held("paper", store).read()
+    assert set(rows["split"]) == {"test", "train"} and rows["run"].nunique() == 2
+    assert set(plain.held("paper", store).read()[0]["split"]) == {"test"}
+
+
 def test_computed_rows_have_the_columns_of_every_result_and_then_their_own(tmp_path):
     values = pd.DataFrame([{"metric": "bound", "value": 1.0, "z": 2}, {"metric": "x", "value": 2.0, "task": "sum"}])
     trial = Experiment("own", "none", "none", Computation(lambda size: values))
