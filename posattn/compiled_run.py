@@ -116,11 +116,13 @@ class CompiledRun(AnyRun):
     def _own(self) -> bool:
         return self.row is not None and self.row.own
 
-    def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
+    def evaluate(
+        self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test", domain: str | None = None
+    ) -> pd.DataFrame:
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
         if not self._own:
-            return super().evaluate(scales, samples, split)
-        if scales is not None and list(scales) != [1.0]:
+            return super().evaluate(scales, samples, split, domain)
+        if domain is not None or (scales is not None and list(scales) != [1.0]):
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
         x = self._examples(whole("samples", samples), self.config.n)
         out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)

@@ -97,6 +97,7 @@ class Evaluation:
     samples: int = 1000
     split: str = "test"
     device: torch.device | None = None
+    domain: str | None = None  # of tasks of tokens, id or ood; by default what the scale says
 
     def by_scale(self, lengths: Sequence[int], scales: Iterable[float]) -> pd.DataFrame:
         """One row per member and scale, means over the lengths: ``rounding`` of lists of integers, all else of reals."""
@@ -153,6 +154,7 @@ class Evaluation:
     def draw(self, n: int, scale: float = 1.0, integers: bool = False) -> Shaped[Tensor, "M b k"]:
         """Every member's own lists."""
         given: dict[str, Any] = {"n": n, "scale": scale, "integers": integers, "split": self.split}
+        given |= {} if self.domain is None else {"domain": self.domain}
 
         def lists(name: str, own: list[int]) -> Tensor:
             seeds = [self.members[k][1] for k in own]

@@ -6,6 +6,7 @@ imports neither, but ``load`` finds them by name.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -154,13 +155,20 @@ class AnyRun(ABC):
         """A function that gives every member its own lists and returns the answers."""
         return lambda x: torch.stack([self.answer(own, member) for member, own in enumerate(x)])
 
-    def evaluate(self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test") -> pd.DataFrame:
+    def evaluate(
+        self, scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test", domain: str | None = None
+    ) -> pd.DataFrame:
         """One row per member and scale: squared errors ``mse`` and ``mse/c²``, accuracies, and ``status``.
 
         The accuracies are ``rounding``, ``closeness`` and ``strict_closeness``; tasks of tokens have metrics of their own
-        (``posattn.metrics``). Scales are 1 to 10 by default, or the task's.
+        (``posattn.metrics``). Scales are 1 to 10 by default, or the task's. ``domain`` is for tasks of tokens, as in their
+        ``sample``: id for words of training and ood for others, whatever the scale.
         """
         test = self._test(samples, split)
+        if domain is not None:
+            if not isinstance(self.task, TokenTask):
+                raise UsageError(f"domain is {shown(domain)}; it is for tasks of tokens, and {self.task.name} has none.")
+            test = replace(test, domain=domain)
         factors = self.task.SCALES if scales is None else several("scales", scales)
         return self._named(scores_of(self.task.name).evaluate(test, self.lengths, factors))
 

@@ -56,6 +56,12 @@ def test_one_load_reads_both_kinds_which_are_independent(run, compiled):
     assert repr(compiled) == "CompiledRun(prefix-sum, n=3)"
 
 
+def test_lists_have_no_domain_but_that_of_their_scale(run, compiled):
+    for each in (run, compiled):
+        with pytest.raises(UsageError, match=r"^domain is 'ood'; it is for tasks of tokens, and sum has none\.$"):
+            each.evaluate([1], 5, domain="ood")
+
+
 def test_both_answer_and_know_the_truth(run, compiled):
     x = [[1.0, 2.0, 3.0], [0.5, -1.0, 4.0]]
     for each in (run, compiled):

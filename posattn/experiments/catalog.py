@@ -18,11 +18,12 @@ from posattn.experiments.discrepancy_study import discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.gap_study import GapPanels, Gaps
 from posattn.experiments.gpt2_comparison import METRICS, FineTunings
-from posattn.experiments.measures import FineTuned, Lengths, Scales, Shifts
+from posattn.experiments.measures import EachShift, FineTuned, Lengths, Scales, Shifts
 from posattn.experiments.ood_study import Contours, ood_probability_rows
 from posattn.looped import PromptTableConfig
 from posattn.pretrained import COMPARED
 from posattn.tasks import FIVE_TASKS, task
+from posattn.tasks.layouts import LAYOUTS
 from posattn.theory.bound import ATTENTION
 from posattn.training.recipe import recipe
 
@@ -74,7 +75,11 @@ def _of_task(name: str, variant: str) -> tuple[Series, ...]:
 
 
 LETTERS = _of_task("khop", "tied")  # tied: can name letters that training never showed
-PROMPTS = _of_task("mixed-min", "relative")  # relative: answers scale with the numbers; see docs/tokens.md
+# Prompts by their layout (docs/tokens.md); relative: answers scale with the numbers.
+ELEMENTS = _of_task("mixed-min", "relative")
+SHARED = _variants(ELEMENTS[:2], "shared digits", tokens=LAYOUTS["elements-shared"].tokens)
+_SPELLED = tuple(replace(line, settings={**line.settings, "tokens": "characters"}) for line in ELEMENTS)
+CHARACTERS = (*_SPELLED[:2], *(replace(line, seeds=3) for line in _SPELLED[2:]))
 FOUR_MIXED = ("mixed-min", "mixed-sum", "mixed-multitask", "mixed-max")
 _SIZES = (5_000, 10_000, 20_000, 50_000)  # of training sets of tokens; the paper says no more than how large they get
 _HOPS = tuple(
@@ -84,6 +89,16 @@ _HOPS = tuple(
         ("test", "test", "all", "cross_entropy"),
         ("without '~'", "test", "all", "accuracy_found"),
         *((f"without '~', k = {k}", "test", k, "accuracy_found") for k in "0123"),
+    )
+)
+_PROMPT_ERRORS = (View(""), View("", metric="mape"))
+_PROMPT_SIZES = tuple(
+    View(title, where, metric, more=metric == "mape" or where.get("scale") != 10)
+    for metric in ("mse", "mape")
+    for title, where in (
+        ("training prompts", {"split": "train"}),
+        ("in distribution", {"split": "test", "scale": 1}),
+        ("scale 10", {"split": "test", "scale": 10}),
     )
 )
 
@@ -99,8 +114,11 @@ def _khop(
     return Grid(("khop",), lines, (30,), samples, layers=layers, quick=fewer[0], smoke=fewer[1], **own)
 
 
-def _mixed(samples: tuple[int, ...] = (50_000,), lines: tuple[Series, ...] = PROMPTS, **own: Any) -> Grid:
-    return Grid(FOUR_MIXED, lines, (23,), samples, recipe=recipe("paper", batch=1024), **own)
+def _mixed(layout: str, lines: tuple[Series, ...], samples: tuple[int, ...] = (50_000,), **own: Any) -> Grid:
+    """Networks of prompts. One in characters costs as much as five to ten in elements, so the smaller sizes have fewer."""
+    fewer: dict[str, Any] = {"quick": (10_000, 15, 50, 3), "smoke": (60, 2, 30, 1)} if layout == "characters" else {}
+    positions = (LAYOUTS[layout].positions,)
+    return Grid(FOUR_MIXED, lines, positions, samples, recipe=recipe("paper", batch=1024), **fewer, **own)
 
 
 def _several_lengths(shuffled: bool) -> Grid:
@@ -291,37 +309,53 @@ _LIST = (
     ),
     Experiment(
         "mixed-scale", "Figure 6", "mixed-type prompts against the scale of the values",
-        _mixed(yardsticks=True),
-        Lines(views=(View(""), View("", metric="mape"))),
+        _mixed("characters", CHARACTERS, yardsticks=True),
+        Lines(views=_PROMPT_ERRORS),
+    ),
+    Experiment(
+        "mixed-shift", "Figure 6, beyond the paper", "mixed-type prompts with unseen words, larger values, or both",
+        _mixed("characters", CHARACTERS, measure=EachShift(), yardsticks=True),
+        Lines(
+            views=tuple(View(f"{words} words", {"split": "test", "words": words}) for words in EachShift.WORDS),
+            prose="Models are trained on prompts with identifiers 1 to 20, signs + and - and values in [0, 5], and tested with "
+            "values in [0, 5c] (scale c), both with these words and with unseen ones, identifiers 21 to 40 and signs _ and *. "
+            "So training words above scale 1 and unseen words at scale 1 are one shift without the other. Lines are medians "
+            "over runs, bands the 10th to 90th percentile.",
+        ),
+    ),
+    Experiment(
+        "mixed-elements", "Figure 6, other layouts", "mixed-type prompts, an element per position",
+        _mixed("elements", (*ELEMENTS, *SHARED), seeds=3, yardsticks=True),
+        Lines(views=_PROMPT_ERRORS),
     ),
     Experiment(
         "compiled-mixed", "Figure 6, beyond the paper", "mixed-type prompts, with the compiled program",
-        _mixed(programs=True),
+        _mixed("elements", ELEMENTS, seeds=3, programs=True),
         Lines(views=(View(""), View("", metric="closeness"))),
     ),
     Experiment(
         "mixed-scan", "Figure 6, beyond the paper", "mixed-type prompts by scans",
         _mixed(
-            lines=(*PROMPTS[:2], Series("table", kind=PromptTableConfig, recipe=recipe("prompt-table"))), yardsticks=True
+            "elements", (*ELEMENTS[:2], Series("table", kind=PromptTableConfig, recipe=recipe("prompt-table"))),
+            yardsticks=True,
         ),
         Lines(views=(View(""), View("", metric="closeness"))),
     ),
     Experiment(
         "mixed-samples", "Figures 31-33", "mixed-type prompts against training prompts",
-        _mixed(samples=_SIZES, measure=Scales((1, 10), train=True)),
-        Lines("samples", tuple(
-            View(title, where, metric, more=metric == "mape" or where.get("scale") != 10)
-            for metric in ("mse", "mape")
-            for title, where in (
-                ("training prompts", {"split": "train"}),
-                ("in distribution", {"split": "test", "scale": 1}),
-                ("scale 10", {"split": "test", "scale": 10}),
-            )
-        )),
+        _mixed("characters", CHARACTERS, _SIZES, measure=Scales((1, 10), train=True), yardsticks=True),
+        Lines("samples", _PROMPT_SIZES),
+    ),
+    Experiment(
+        "mixed-elements-samples", "Figures 31-33, other layouts", "training prompts, an element per position",
+        _mixed(
+            "elements", (*ELEMENTS[:2], *SHARED), _SIZES, seeds=3, measure=Scales((1, 10), train=True), yardsticks=True
+        ),
+        Lines("samples", _PROMPT_SIZES),
     ),
     Experiment(
         "gpt2", "Figure 34", "a fine-tuned GPT-2 on mixed-type prompts as text",
-        FineTunings(replace(_mixed(), tasks=("mixed-min", "mixed-sum", "mixed-multitask"), series=PROMPTS[:1])),
+        FineTunings(replace(_mixed("elements", ELEMENTS[:1]), tasks=("mixed-min", "mixed-sum", "mixed-multitask"))),
         Lines(views=tuple(View("", metric=metric) for metric in METRICS)),
     ),
 )

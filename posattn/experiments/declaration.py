@@ -213,7 +213,8 @@ class Grid(Source):
                 )
                 rows = pd.concat([rows, compiled], ignore_index=True)
             if found and self.yardsticks and isinstance(own.measure, Scales):
-                rows = pd.concat([rows, yardstick_rows(own.tasks, own.n, own.measure)], ignore_index=True)
+                beside = yardstick_rows(own.tasks, own.n, own.samples, own.measure)
+                rows = pd.concat([rows, beside], ignore_index=True)
             return rows.assign(experiment=name), ensembles
 
         return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)

@@ -1,7 +1,7 @@
 """What is measured of a trained ensemble: a function from the run to result rows, with a name for its settings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -10,7 +10,7 @@ from posattn.errors import UsageError, choice, positive, several, whole
 from posattn.experiments.figures import Lines
 from posattn.metrics import row_metrics, scores_of
 from posattn.runs import AnyRun
-from posattn.tasks import SHIFTS
+from posattn.tasks import SHIFTS, TASKS, MixedTask
 from posattn.training.finetune import fine_tune
 from posattn.training.run import trained
 
@@ -61,6 +61,17 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one table of a measure is made from: the arguments of ``AnyRun.evaluate``, and columns that its rows have beside."""
+
+    scales: Sequence[float]
+    samples: int
+    split: str = "test"
+    domain: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Scales(Measure):
     """Errors and accuracies on fresh test lists at every scale of the numbers, and on training lists if ``train``."""
 
@@ -81,11 +92,16 @@ class Scales(Measure):
         return replace(self, factors=tuple(dict.fromkeys(ends)), samples=50)
 
     def rows(self, run: AnyRun) -> pd.DataFrame:
-        tables = [run.rows(run.evaluate(self.factors, self.samples))]
-        if self.train:
-            seen = min(self.samples, trained(run).spec.recipe.samples)
-            tables.append(run.rows(run.evaluate([1], seen, "train"), split="train"))
+        tables = []
+        for part in self.parts(trained(run).spec.recipe.samples if self.train else 0):
+            table = run.evaluate(part.scales, part.samples, part.split, part.domain)
+            tables.append(run.rows(table, split=part.split).assign(**part.columns))
         return pd.concat(tables, ignore_index=True)
+
+    def parts(self, lists: int) -> list[Part]:
+        """What is measured of networks that were trained on so many lists."""
+        training = [Part([1], min(self.samples, lists), "train")] if self.train else []
+        return [Part(self.factors, self.samples), *training]
 
     def held_by(self, key: dict[str, Any]) -> bool:
         """Rows at more scales contain those at fewer."""
@@ -113,8 +129,34 @@ class Scales(Measure):
             choice("figure.views.metric", view.metric, row_metrics(task))
             for column in view.where:
                 choice("figure.views.where", column, known)
-        for field, column in (("x", figure.x), *(("columns", column) for column in figure.columns)):
-            choice(f"figure.{field}", column, known)
+        for place, column in (("x", figure.x), *(("columns", column) for column in figure.columns)):
+            choice(f"figure.{place}", column, known)
+
+
+@dataclass(frozen=True)
+class EachShift(Scales):
+    """Errors on mixed-type prompts at every scale with words of training, and again with unseen ones.
+
+    Words are identifiers and signs. The column ``words`` says which, so each of the two shifts shows without the other:
+    training words at scales above 1, and unseen words at scale 1.
+    """
+
+    KIND = "each-shift"
+    WORDS = ("training", "unseen")
+
+    def parts(self, lists: int) -> list[Part]:
+        _, *training = super().parts(lists)
+        seen, unseen = ({"words": words} for words in self.WORDS)
+        return [
+            Part(self.factors, self.samples, domain="id", columns=seen),
+            Part(self.factors, self.samples, domain="ood", columns=unseen | {"domain": "ood"}),
+            *(replace(part, columns=seen) for part in training),
+        ]
+
+    def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
+        if not isinstance(TASKS[task], MixedTask):
+            raise UsageError(f"measure is EachShift; it is for mixed-type prompts, and {task} has none.")
+        super().check_figure(figure, task, (*columns, "words"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from posattn.metrics import ROW_NAMES, Evaluation, row_metrics, scores_of
 from posattn.runs import result_rows
 from posattn.tasks import task
 from posattn.tasks.layouts import elements_of
-from posattn.tasks.prompts import CATEGORIES, ELEMENTS, QUERIED, WORDS
+from posattn.tasks.prompts import CATEGORIES, ELEMENTS, POSITIONS, QUERIED, WORDS
 from posattn.tokens.vocabulary import TYPES, word_index
 
 _CHOICES = list(combinations(range(CATEGORIES), QUERIED))
@@ -37,13 +37,19 @@ def constant(x: Float[Tensor, "members batch n"]) -> Float[Tensor, "members batc
 YARDSTICKS = {"ignoring the query": ignoring_query, "a constant": constant}
 
 
-def yardstick_rows(tasks: Sequence[str], lengths: Sequence[int], measure: Scales) -> pd.DataFrame:
-    """Result rows of every yardstick on the test prompts of seed 0, a series each."""
-    parts = []
-    for name, n, (series, answers) in product(tasks, lengths, YARDSTICKS.items()):
-        test = Evaluation(answers, [(name, 0)], measure.samples)
-        table = scores_of(name).evaluate(test, (n,), measure.factors).rename(columns=ROW_NAMES)
-        values = table.melt(["member", "scale"], row_metrics(name), "metric", "value")
-        about = {"task": name, "arch": "none", "n": n, "seed": 0, "split": "test", "status": "ok", "series": series}
-        parts.append(result_rows(values, about))
-    return pd.concat(parts, ignore_index=True)
+def yardstick_rows(
+    tasks: Sequence[str], lengths: Sequence[int], samples: Sequence[int], measure: Scales
+) -> pd.DataFrame:
+    """Result rows of every yardstick on the prompts of seed 0, a series each, for every number of training prompts.
+
+    Prompts have the same answers in all layouts, so they are drawn in the shortest one.
+    """
+    tables = []
+    for name, lists, (series, answers) in product(tasks, samples, YARDSTICKS.items()):
+        for part in measure.parts(lists):
+            test = Evaluation(answers, [(name, 0)], part.samples, part.split, domain=part.domain)
+            table = scores_of(name).evaluate(test, (POSITIONS,), part.scales).rename(columns=ROW_NAMES)
+            values = table.melt(["member", "scale"], row_metrics(name), "metric", "value").assign(**part.columns)
+            about = {"task": name, "arch": "none", "samples": lists, "seed": 0, "split": part.split, "status": "ok"}
+            tables += [result_rows(values, about | {"n": n, "series": series}) for n in lengths]
+    return pd.concat(tables, ignore_index=True)

@@ -14,6 +14,7 @@ _OPENS = {
     "khop-samples": "without '~'",
     "khop-layers": "without '~'",
     "mixed-samples": "scale 10, mean squared error",
+    "mixed-elements-samples": "scale 10, mean squared error",
 }
 
 

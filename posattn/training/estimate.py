@@ -23,14 +23,14 @@ _LONG = 600.0  # seconds, beyond which a quicker way is named
 # Operations per second of a core, by what a network that folds reads: medians over the networks of the experiments.
 _CORE_RATE = {"none": 5e10, "letters": 4.5e10, "prompts": 2.7e10}
 # Seconds of a core per list and position, of networks that do not fold: by their kind, or by their architecture.
-_CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "gcn": 5e-6, "gat": 1.4e-5}
+_CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "tokens": 3e-6, "gcn": 5e-6, "gat": 1.4e-5}
 _CORE_OTHERS = 4e-5
 # Seconds per list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
 _GPU = {"position": 2.7e-8, "input": 6.1e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_MEMBERS = 15  # fewer take as long as so many
-# Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-scale, 12 members.
+# Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-elements, 12 members.
 _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from posattn.experiments import EXPERIMENTS, SIZES, Engine, Scales, Shifts, reproduce
+from posattn.experiments import EXPERIMENTS, SIZES, EachShift, Engine, Scales, Shifts, reproduce
 from posattn.looped import AnyLengthConfig
 from posattn.tasks import SHIFTS, TASKS
 from posattn.training import Recipe
@@ -95,12 +95,32 @@ def test_mixed_at_paper_scale_is_the_papers():
     scale, samples = cells("mixed-scale"), cells("mixed-samples")
     for cell in scale + samples:
         model = cell.model
-        assert (model.n, model.layers, model.heads, model.embed, model.width) == (23, 3, 2, 32, 32)
+        assert (model.tokens, model.n, model.layers, model.heads) == ("characters", 101, 3, 2)
+        assert (model.embed, model.width) == (32, 32)
         assert (cell.recipe.epochs, cell.recipe.batch, cell.recipe.lr) == (2001, 1024, 5e-4)
     assert {cell.member.task for cell in scale} == {f"mixed-{name}" for name in ("min", "max", "sum", "multitask")}
-    assert list(dict.fromkeys(cell.label for cell in samples)) == SERIES["mixed"]
+    runs = [(cell.label, cell.member.seed) for cell in scale if cell.member.task == "mixed-sum"]
+    assert runs == [(label, seed) for label in SERIES["mixed"] for seed in range(3 if "relative" in label else 10)]
     assert {cell.key for cell in scale} <= {cell.key for cell in samples}
     assert EXPERIMENTS["mixed-scale"].source.measure == Scales(tuple(range(1, 11)), 1000)
+
+
+def test_each_shift_is_measured_of_the_runs_of_mixed_scale():
+    for size in SIZES:
+        both = ({cell.key for cell in EXPERIMENTS[name].cells(size)} for name in ("mixed-shift", "mixed-scale"))
+        assert next(both) == next(both)
+    assert EXPERIMENTS["mixed-shift"].source.measure == EachShift(tuple(range(1, 11)), 1000)
+
+
+def test_the_other_layouts_have_three_runs_of_each_network():
+    scale, samples = cells("mixed-elements"), cells("mixed-elements-samples")
+    for cell in scale + samples:
+        shared = "shared" in cell.label
+        assert (cell.model.tokens, cell.model.n) == ("elements-shared" if shared else "prompts", 23)
+    own, shared = SERIES["mixed"], ["positional, shared digits", "standard, shared digits"]
+    assert list(dict.fromkeys(cell.label for cell in scale)) == own + shared and len(scale) == 6 * 4 * 3
+    assert list(dict.fromkeys(cell.label for cell in samples)) == own[:2] + shared and len(samples) == 4 * 4 * 4 * 3
+    assert {cell.key for cell in cells("compiled-mixed")} <= {cell.key for cell in scale}
 
 
 def test_every_network_has_the_same_budget_and_takes_every_length():

@@ -34,7 +34,7 @@ def test_at_paper_scale_it_is_the_papers():
     assert (checkpoint, samples, epochs) == ("gpt2-large", 50_000, 3)
     beside = GPT2.cells("paper")
     assert len(beside) == 30 and {cell.key for cell in beside} <= {
-        cell.key for cell in EXPERIMENTS["mixed-scale"].cells("paper")
+        cell.key for cell in EXPERIMENTS["mixed-scan"].cells("paper")
     }
     assert {settings.checkpoint for settings, _ in trials(GPT2.source, "quick").values()} == {gpt2.TINY}
 

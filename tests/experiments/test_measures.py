@@ -1,13 +1,17 @@
 """Measures: their rows and numbers by hand, and what they refuse."""
 
+import pandas as pd
 import pytest
 import torch
 from trials import grid_changed, rows_of
 
+import posattn
+from posattn.compiled_run import CompiledRun
 from posattn.errors import UsageError
 from posattn.experiments import (
     EXPERIMENTS,
     Bars,
+    EachShift,
     Engine,
     Experiment,
     FineTuned,
@@ -110,6 +114,49 @@ def test_figure_tables_and_page_are_written_in_the_order_of_the_names(outcome):
     assert tables["min, relative error, relative"].loc["near-ties", "standard"] == pytest.approx(own["value"].median())
 
 
+@pytest.fixture(scope="module")
+def prompts():
+    """A network whose answers scale with the numbers, whatever its weights are."""
+    config = posattn.TokenConfig(23, tokens="prompts", relative=True, layers=1, embed=8, width=8)
+    return posattn.train("mixed-sum", config, samples=20, epochs=1, batch=10, device="cpu")
+
+
+def test_each_shift_has_every_scale_with_both_kinds_of_words(prompts):
+    rows = EachShift((1, 3), samples=20).rows(prompts)
+    assert [*ROW_COLUMNS, "tied", "relative", "words"] == list(rows) and len(rows) == 2 * 2 * 4
+    domains = rows.groupby(["words", "scale"])["domain"].unique().str.join("").to_dict()
+    assert domains == {("training", 1): "id", ("training", 3): "ood", ("unseen", 1): "ood", ("unseen", 3): "ood"}
+
+
+def test_no_shift_and_both_at_once_are_the_rows_of_scales(prompts):
+    rows, scales = EachShift((1, 3), samples=20).rows(prompts), Scales((1, 3), samples=20).rows(prompts)
+    either = rows[(rows["words"] == "training") == (rows["scale"] == 1)].drop(columns="words")
+    by = ["scale", "metric"]
+    pd.testing.assert_frame_equal(
+        either.sort_values(by, ignore_index=True), scales.sort_values(by, ignore_index=True), check_exact=True
+    )
+
+
+def test_errors_of_a_scale_free_network_grow_by_the_scale_alone(prompts):
+    """By c² + 1, as the values at scale c are c times those at scale 1 where the rejection step accepts them."""
+    rows = EachShift((1, 4), samples=3000).rows(prompts)
+    errors = rows[rows["metric"] == "mse"].pivot(index="words", columns="scale", values="value")
+    assert (errors[4] / errors[1]).tolist() == pytest.approx([17, 17], rel=0.15)
+
+
+def test_the_compiled_program_answers_prompts_of_every_shift():
+    rows = EachShift((1, 7), samples=20).rows(CompiledRun("mixed", posattn.compile("mixed", machines=23)))
+    errors = rows[rows["metric"] == "mse"]
+    assert len(errors) == 4 * 2 * 2 and errors["value"].max() < 1e-24
+
+
+@pytest.mark.parametrize("name", ["sum", "khop"])
+def test_each_shift_is_for_prompts_alone(name):
+    grid = Grid((name,), series("positional"), measure=EachShift())
+    with pytest.raises(UsageError, match=rf"^measure is EachShift; it is for mixed-type prompts, and {name} has none\.$"):
+        Experiment("trial", "nowhere", "a trial", grid)
+
+
 def test_an_unknown_distribution_is_refused_when_declared():
     with pytest.raises(
         UsageError, match=r"^distribution is 'cauchy'; it must be one of training, uniform, .*sparse\.$"
@@ -158,5 +205,6 @@ def test_stores_know_a_measure_by_its_settings():
     assert Scales((1, 3), train=True).key() == {"kind": "scales", "factors": [1.0, 3.0], "samples": 1000, "train": True}
     assert str(Scales((1,)).key()["factors"]) == "[1.0]"
     assert Shifts(("sparse",)).key() == {"kind": "shifts", "names": ["sparse"], "samples": 1000}
+    assert EachShift((1, 3)).key() == {"kind": "each-shift", "factors": [1.0, 3.0], "samples": 1000, "train": False}
     assert FineTuned().key() == {"kind": "fine-tuned", "scale": 10.0, "epochs": 20, "samples": 1000}
     assert Lengths((2,)).key() == {"kind": "lengths", "lengths": [2], "scales": [1.0, 10.0], "samples": 1000, "least": 100}

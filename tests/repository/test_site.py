@@ -161,7 +161,7 @@ def test_search_works_from_a_folder(browser: Browser, site: Path) -> None:
 def test_nothing_is_cropped(browser: Browser, site: Path, width: int) -> None:
     """Commands and Python wrap; tables, equations and what commands print scroll where they are wider than the page."""
     page = browser.new_page(viewport={"width": width, "height": 900})
-    for name in ("index", "commands", "training", "bound", "architecture", "paper-map", "results/mixed-samples/index"):
+    for name in ("index", "commands", "training", "bound", "architecture", "paper-map", "results/mixed-elements-samples/index"):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         cropped = page.evaluate("""[...document.querySelectorAll(".md-typeset pre > code, .equation")].filter(

@@ -56,11 +56,17 @@ def test_answers_are_those_of_the_text(name, scale):
 
 
 @pytest.mark.parametrize(
-    ("scale", "identifiers", "signs", "limit"),
-    [(1, (1, 20), "+-", 5), (2, (21, 40), "_*", 10), (10, (21, 40), "_*", 50)],
+    ("scale", "domain", "identifiers", "signs", "limit"),
+    [
+        (1, None, (1, 20), "+-", 5),
+        (2, None, (21, 40), "_*", 10),
+        (10, None, (21, 40), "_*", 50),
+        (1, "ood", (21, 40), "_*", 5),  # words alone are shifted
+        (10, "id", (1, 20), "+-", 50),  # the scale alone is
+    ],
 )
-def test_the_law_of_prompts(scale, identifiers, signs, limit):
-    x, _ = TASKS["min"].sample(3000, scale=scale, seed=1)
+def test_the_law_of_prompts(scale, domain, identifiers, signs, limit):
+    x, _ = TASKS["min"].sample(3000, scale=scale, seed=1, domain=domain)
     values = x[x >= 0].view(3000, 8)
     assert torch.equal((100 * values.double()).round(), torch.round(100 * values.double(), decimals=3))
     assert values.max() <= limit and values.max() > 0.97 * limit
@@ -98,6 +104,12 @@ def test_the_rejection_step_by_rejection():
     found = x[x >= 0]
     at = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95])
     torch.testing.assert_close(found[:100_000].quantile(at), expected[:100_000].quantile(at), rtol=0.03, atol=0.03)
+
+
+def test_a_domain_that_the_scale_has_anyway_changes_no_prompt():
+    for scale, domain in ((1, "id"), (0.5, "id"), (3, "ood")):
+        own, said = (TASKS["sum"].sample(20, scale=scale, seed=5, domain=given)[0] for given in (None, domain))
+        assert torch.equal(own, said)
 
 
 def test_multitask_asks_for_min_and_max_equally_often():

@@ -119,6 +119,17 @@ def test_prompts_are_measured_by_squared_and_percentage_error(prompts):
     assert set(prompts.rows(table)["metric"]) == {"mse", "mse_over_c2", "mape", "closeness"}
 
 
+def test_words_and_scale_are_tested_apart(prompts):
+    table = prompts.evaluate([1, 4], 80, domain="ood")
+    x, y = posattn.task("mixed-sum").sample(80, scale=1, domain="ood", seed=1, split="test")
+    with torch.no_grad():
+        out = prompts.model(1)(x)
+    assert table.iloc[2]["mse"] == pytest.approx((out - y).square().mean().item(), rel=1e-5)
+    assert table.iloc[3]["mse"] == prompts.evaluate([4], 80)["mse"].iloc[1]
+    with pytest.raises(UsageError, match=r"^domain is 'far'; it must be one of id, ood\.$"):
+        prompts.evaluate([1], 5, domain="far")
+
+
 def test_a_folder_gives_back_the_run(tmp_path):
     config = posattn.TokenConfig(9, tokens="letters", causal=True, tied=True, **SMALL)
     first = posattn.train("khop", config, **QUICK, out=tmp_path / "run")
