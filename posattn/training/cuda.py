@@ -1,6 +1,7 @@
-"""Training on a GPU by replaying CUDA graphs; the host only shuffles between epochs and reads the losses.
+"""Training on a GPU by replaying CUDA graphs; the host only asks for the next epoch's shuffle and schedule.
 
-An epoch is one graph or, where the order of its batches changes, one per batch.
+An epoch is one graph or, where the order of its batches changes, one per batch. The host asks for an epoch while the GPU
+computes the one before it, so that the GPU does not wait.
 """
 
 import math
@@ -24,6 +25,8 @@ class CudaTrainer(Trainer):
 
     def steps(self) -> Iterator[None]:
         self._record_what_fits()
+        self._ended = torch.cuda.Event()
+        self._ended.record()
         if self.batch:  # a checkpoint written on a CPU may lie within an epoch
             for _ in self._rest_of_epoch():
                 pass
@@ -32,7 +35,13 @@ class CudaTrainer(Trainer):
             self._shuffle()
             self.replay()
             self._end_epoch()
+            self._wait_for_the_epoch_before()
             yield
+
+    def _wait_for_the_epoch_before(self) -> None:
+        before, self._ended = self._ended, torch.cuda.Event()
+        self._ended.record()
+        before.synchronize()
 
     def replay(self) -> None:
         """The steps of an epoch, on the data that is laid out."""

@@ -263,7 +263,7 @@ def _choose(trainer: Trainer, starts: int) -> dict[str, Any]:
     """Keeps per member the start with the least loss in the last epoch; returns what the run's result says of it."""
     if starts == 1:
         return {}
-    losses = losses_of_starts(trainer.history, trainer.alive.cpu(), starts)
+    losses = losses_of_starts(trainer.history.cpu(), trainer.alive.cpu(), starts)
     best = losses.argmin(dim=1)
     trainer.keep((starts * torch.arange(len(best)) + best).tolist())
     return {"start": best.tolist(), "start_losses": [finite(row) for row in losses.tolist()]}
@@ -311,4 +311,4 @@ def _finish(spec: RunSpec, trainer: Trainer, seconds: float, about: dict[str, An
         "torch": torch.__version__,
         "seconds": round(seconds, 1),
     } | about
-    return Run(spec, trainer.parameters, result, history_table(trainer.history))
+    return Run(spec, trainer.parameters, result, history_table(trainer.history.cpu()))

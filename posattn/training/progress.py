@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from posattn.training.trainer import Trainer
 
 _EVERY = 30.0  # seconds between plain lines
+_GLANCE = 0.1  # seconds between looks at the loss, for which a GPU may have to finish its epoch
 
 
 class Stop:
@@ -134,7 +135,8 @@ class Progress:
         self.epoch = trainer.epoch
         if self.report is not None:
             self.report(self.epoch)
-        if self.shown:
+        if self.shown and ((now := time.monotonic()) - self.said >= _GLANCE or self.epoch == trainer.recipe.epochs):
+            self.said = now
             loss, rate = trainer.history[trainer.epoch - 1].nanmedian(dim=-1).values.tolist()
             state = _state(f"{loss:.2e}", f"{rate:.1e}", self.bar.tasks[0].speed)
             self.bar.update(self.job, description=f"epoch {trainer.epoch}/{trainer.recipe.epochs}", state=state)

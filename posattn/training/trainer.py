@@ -95,7 +95,8 @@ class Trainer:
         self.stale = torch.zeros(count, dtype=torch.int64, device=device)
         self.alive = torch.ones(count, dtype=torch.bool, device=device)
         self.loss = torch.zeros(count, device=device)
-        self.history = torch.full((recipe.epochs, 2, count), math.nan)  # mean loss and learning rate of every epoch
+        # Mean loss and learning rate of every epoch; on the device, so that no epoch waits for the host to read them.
+        self.history = torch.full((recipe.epochs, 2, count), math.nan, device=device)
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.epoch = self.batch = 0
         # Of every step: the schedule over the first moment's correction, and the root of the second moment's.
@@ -218,7 +219,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         self.history[self.epoch] = torch.stack(
             [self.loss / len(self.batches()), self.lr * self._schedule(self.step.double()).float()]
-        ).cpu()
+        )
         if self.recipe.schedule == "plateau":
             self._plateau()
         self.loss.zero_()
@@ -246,7 +247,7 @@ class Trainer:
         self.parameters = Parameters(self.config, self.parameters.flat[chosen])
         for name in self._TENSORS[1:]:  # all but the step have one entry per member
             setattr(self, name, getattr(self, name)[chosen])
-        self.history = self.history[..., chosen.cpu()]
+        self.history = self.history[..., chosen]
 
     def tensors(self) -> Tensors:
         """What a step changes."""
@@ -256,7 +257,7 @@ class Trainer:
         """All that training changes. The shuffles and data are functions of the seed and the epoch."""
         state = {name: value.cpu() for name, value in self.tensors().items()}
         place = torch.tensor([self.epoch, self.batch])
-        return state | {"history": self.history[: self.epoch].clone(), "progress": place}
+        return state | {"history": self.history[: self.epoch].clone().cpu(), "progress": place}
 
     def fits(self, state: Tensors) -> bool:
         """Whether a checkpoint's tensors have the names, shapes and types of this trainer's state, and of the seconds spent."""

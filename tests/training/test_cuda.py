@@ -5,6 +5,7 @@ What a stub cannot show, the capture itself and the kernels' speed, benchmarks/g
 
 import contextlib
 import os
+from typing import ClassVar
 
 import pytest
 import torch
@@ -35,8 +36,23 @@ class Stream:
         pass
 
 
+class Event:
+    """What is asked for, in order: an epoch may be waited for once the next one has been asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def record(self):
+        self.number = sum(what.startswith("end") for what in self.asked)
+        self.asked.append(f"end {self.number}")
+
+    def synchronize(self):
+        self.asked.append(f"wait {self.number}")
+
+
 @pytest.fixture
 def stubbed(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "asked", [])
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
@@ -64,6 +80,7 @@ def test_an_epoch_at_a_time_gives_the_bits_of_a_step_at_a_time(schedule, variabl
         for _ in plain.steps():
             pass
         assert sum(1 for _ in graphed.steps()) == 4  # yields after every epoch
+    assert Event.asked[1:] == [f"{what} {epoch - (what == 'wait')}" for epoch in (1, 2, 3, 4) for what in ("end", "wait")]
     assert plain.history[0, 1, 0] != plain.history[-1, 1, 0]  # the schedule acted
     expected = state(plain)
     for name, value in state(graphed).items():
