@@ -25,6 +25,13 @@ def test_the_search_says_what_it_needs(arguments, code, monkeypatch, capsys):
         assert code in str(left.value.code)
 
 
+@pytest.mark.parametrize("name", ["khop_scan", "mixed_query"])
+def test_a_study_without_a_file_says_what_it_needs_and_fails_no_make(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{name}.py"])
+    runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+    assert "A study, not a benchmark: give --out FILE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["self", "positional", "alternating", "halves"])
 def test_language_models_of_every_kind_are_causal_and_of_one_size(kind):
     hybrid = runpy.run_path(str(HYBRID))
