@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--runs", nargs="*", type=Path, default=STORED, help="the folders of these")
     given = parser.parse_args()
     if given.out is None and given.reach is None:
-        parser.error("give --out FILE, --reach FILE or both")
+        return print("A study, not a benchmark: give --out FILE, --reach FILE or both.")
     torch.set_num_threads(1)
     if given.reach is not None:
         found = [reach(run.model(), run.members[0].seed) for run in map(posattn.load, given.runs)]

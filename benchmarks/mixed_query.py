@@ -42,13 +42,15 @@ WAYS: dict[str, dict[str, object]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(WAYS), choices=list(WAYS), metavar="WAY")
     parser.add_argument("--tasks", nargs="*", default=["mixed-sum"], choices=[row.name for row in MIXED])
     parser.add_argument("--archs", nargs="*", default=["positional", "standard"], choices=list(posattn.ARCHITECTURES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--steps", type=int, default=_STEPS)
     args = parser.parse_args()
+    if args.out is None:
+        return print("A study, not a benchmark: give --out FILE.")
     torch.set_num_threads(1)
     rows = pd.read_csv(args.out).to_dict("records") if args.out.exists() else []
     for way in args.only:

@@ -48,7 +48,7 @@ def import_all() -> None:
     """Imports all public names, and with them every kind of network and of run, each of which registers itself."""
     for home, names in _HOMES.items():
         module = importlib.import_module(f"posattn.{home}")
-        globals().update({name: getattr(module, name) for name in names})
+        globals().update({name: getattr(module, name) for name in names if name != home})  # pretrained is a module to call
 
 
 def __getattr__(name: str) -> Any:

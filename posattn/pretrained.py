@@ -89,7 +89,7 @@ def _describe(arch: str) -> dict[str, Any]:
 
 
 class _Callable(ModuleType):
-    """Lets ``posattn.pretrained(...)`` be the function also where this module was imported first and has taken its name."""
+    """Lets ``posattn.pretrained``, which is this module, be called as the function."""
 
     def __call__(self, task: str, arch: str = "positional") -> Transformer:
         return pretrained(task, arch)

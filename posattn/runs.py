@@ -24,6 +24,7 @@ from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, r
 from posattn.network import NetworkConfig, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS, MixedTask, Task, TokenTask, task
+from posattn.tasks.layouts import elements_of
 from posattn.tasks.own import is_data, pairs
 from posattn.tasks.sampling import named_split
 from posattn.tokens.vocabulary import VOCABULARIES, words_given
@@ -121,12 +122,10 @@ class AnyRun(ABC):
     def predict(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any]) -> Float[Tensor, "M *answers"]:
         """Every member's answer to the same lists, which may be plain Python lists; tokens as their task gives them.
 
-        Numbers must be finite. ``model(x)`` does not check this: like PyTorch it turns inf and nan into nan.
+        Numbers must be finite, also for ``answer``. ``model(x)`` does not check this: like PyTorch it turns inf and nan into
+        nan.
         """
         given = self._given(x)
-        if not bool(given.isfinite().all()):
-            most = "1e308" if given.dtype == torch.float64 else "3e38"
-            raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to {most}.")
         with torch.no_grad():
             return torch.stack([self._outputs(given, member) for member in range(len(self))])
 
@@ -137,15 +136,21 @@ class AnyRun(ABC):
             return self._outputs(self._given(x), member)
 
     def _given(self, x: object) -> Tensor:
-        """A tensor, or plain lists, as the networks read it."""
+        """A tensor, or plain lists, as the networks read it; raises unless it is words, prompts or finite numbers."""
         if self._reads == torch.int64:
             return words_given(x, VOCABULARIES["letters"]).to(self.device)
         try:
             if isinstance(x, Tensor) and x.is_complex():
                 raise TypeError
-            return torch.as_tensor(x, dtype=self._reads, device=self.device)
+            given = torch.as_tensor(x, dtype=self._reads, device=self.device)
         except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
             raise UsageError(f"x is {shown(x)}; it must be a tensor, or numbers in lists of one length.") from error
+        if not bool(given.isfinite().all()):
+            most = "1e308" if given.dtype == torch.float64 else "3e38"
+            raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to {most}.")
+        if self.config.reads == "prompts":
+            elements_of(given)
+        return given
 
     def _outputs(self, x: Tensor, member: int) -> Tensor:
         """One member's outputs for inputs of the dtype that it reads."""

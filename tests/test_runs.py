@@ -96,6 +96,8 @@ def test_what_is_no_list_of_finite_numbers_is_refused(folders, kind):
     for value, named in wrong.items():
         with pytest.raises(UsageError, match=f"^x has {named}; it must be numbers up to {most}.$"):
             run.predict([[1.0, 2.0, 3.0], [1.0, value, 3.0]])
+        with pytest.raises(UsageError, match=f"^x has {named}; it must be"):
+            run.answer([1.0, value, 3.0])
     for value in ("abc", None, [1.0, "a"], [[1.0, 2.0], [3.0]], [10**400]):
         with pytest.raises(UsageError, match=r"^x is .*; it must be a tensor, or numbers in lists of one length\.$"):
             run.predict(value)

@@ -28,6 +28,7 @@ def command(
     """
     from posattn import files
     from posattn.metrics import LENGTH_SCORES
+    from posattn.tokens.vocabulary import ALPHABETS
 
     factors = None if scales is None else console.parse_scales(scales)
     trained, title = console.networks(run, pretrained, arch, device)
@@ -46,6 +47,8 @@ def command(
     many = f", median of {len(trained) // tasks}{' per task' if tasks > 1 else ''}" if trained.config.trainable else ""
     kind = trained.kind + (", each network" if each else many)
     console.print_frame(f"{title} ({kind})", shown[[*keys, *metrics]])
+    if "hops" in by:
+        print(f"Up to scale 1 the letters are {ALPHABETS['id']}, and at every scale above it {ALPHABETS['ood']}.")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks are trained: {', '.join(failed)}.")

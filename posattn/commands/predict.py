@@ -1,5 +1,6 @@
 """``posattn predict``: a network's answer to one list, sequence or prompt, beside the true one."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ def command(
     numbers: list[str] | None = Argument(
         None, metavar="LIST", help="Numbers: 3.2,1.5,-0.5 or 3.2 1.5 -0.5; for khop 2abcabd; for mixed tasks a prompt."
     ),
-    member: int | None = Option(None, help="Which network of the run to ask (default 0)."),
+    member: int | None = Option(None, help="Which network of the run to ask (default: the first whose task it is)."),
     shorter: bool = Option(False, "--shorter", help="Ask about fewer numbers than it was trained on all the same."),
     trace: Path | None = Option(
         None, metavar="FILE.json", help="Of a compiled program: also write every variable at every machine and round."
@@ -43,7 +44,7 @@ def command(
         raise UsageError(f"member is {member}; --pretrained TASK is one network.")
     trained, where = console.networks(run, pretrained, arch, device)
     text = " ".join(given)
-    member = 0 if member is None else member
+    member = _asked(trained, text) if member is None else member
     trained.check_member(member)
     if trace is not None and trained.config.trainable:
         raise UsageError(f"trace is {str(trace)!r}; only compiled programs have variables to trace.")
@@ -74,6 +75,17 @@ def command(
     if unknown is not None:
         print(f"Without the true answers: {unknown}")
     _write_trace(trained, x, trace)
+
+
+def _asked(run: "AnyRun", text: str) -> int:
+    """The first network whose task has such a text; the first of all if none has, or if lists of numbers are asked about."""
+    from posattn.runs import tokens_of
+
+    for member in range(len(run)) if run.reads_tokens else ():
+        with suppress(UsageError):
+            tokens_of(run, member, text)
+            return member
+    return 0
 
 
 def _write_trace(run: "AnyRun", x: "Tensor", path: Path | None) -> None:

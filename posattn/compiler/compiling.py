@@ -280,7 +280,8 @@ def _try_shorter(source: Program, built: PCOC | MPC, bound: float) -> None:
             continue
         tried += 1
         otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {k} machines"
-        instead = "where it computes with n, the parameter length may be meant"
+        meant = "where it computes with n, the parameter length may be meant"
+        instead = meant if source.own else "this program of the library is for one length"
         try:
             found = interpreter.run(
                 traced, with_length(torch.from_numpy(x), n, built.bounds, built.integers).numpy()

@@ -14,7 +14,7 @@ from posattn.errors import UsageError, choice, path_of
 from posattn.experiments.attention_study import AttentionMaps, AttentionStudy
 from posattn.experiments.declaration import Computation, Experiment, Grid, Series, series
 from posattn.experiments.diagrams import Diagrams, diagram_rows
-from posattn.experiments.discrepancy_study import discrepancy_rows
+from posattn.experiments.discrepancy_study import discrepancy_networks, discrepancy_rows
 from posattn.experiments.figures import Bars, Lines, View
 from posattn.experiments.gap_study import GapPanels, Gaps
 from posattn.experiments.gpt2_comparison import METRICS, FineTunings
@@ -247,7 +247,7 @@ _LIST = (
     ),
     Experiment(
         "discrepancy", "Appendix G", "a standard OOD bound stands still while the error falls",
-        Computation(discrepancy_rows),
+        Computation(discrepancy_rows, discrepancy_networks),
         Lines(
             "samples", (View("", metric="risk"),), columns=("z",),
             prose="Networks of the appendix's class learn the minimum of integers on 0..3 from m lists and are tested on "

@@ -239,10 +239,15 @@ class Grid(Source):
 class Computation(Source):
     """A source without runs: a function from the size to rows, each with at least a metric and a value.
 
-    Columns of other results that it leaves out are empty, but split is test, domain ood and status ok.
+    Columns of other results that it leaves out are empty, but split is test, domain ood and status ok. ``trains`` says in
+    words which networks it trains at a size, if any.
     """
 
     rows: Callable[[str], pd.DataFrame]
+    trains: Callable[[str], str] = lambda size: ""
+
+    def more(self, size: str) -> str:
+        return self.trains(size)
 
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         there = store.has_computed(f"{name}-{size}")

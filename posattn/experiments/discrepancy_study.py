@@ -37,6 +37,12 @@ _SETTINGS = {
 }
 
 
+def discrepancy_networks(size: str) -> str:
+    """How many networks of the class are trained, in words."""
+    setting = _SETTINGS[choice("scale", size, _SETTINGS)]
+    return f"{setting.seeds * len(setting.lists) * setting.restarts:,} trainings of Appendix G's class of networks"
+
+
 def discrepancy_rows(size: str) -> pd.DataFrame:
     """Errors of networks of the class that learn the minimum from m lists, beside the parts of the bound on them."""
     setting = _SETTINGS[choice("scale", size, _SETTINGS)]

@@ -116,8 +116,9 @@ def reproduce(
 ) -> Outcome:
     """Runs ``experiment`` at ``size`` into the folder ``out``; called again, it goes on or does nothing.
 
-    ``only`` names the series to train now, and ``runs`` says how many runs per point, 0 for none. The figure shows all rows
-    that the store then has. Without a ``precision``, rows of any precision serve, and missing runs train in fp32.
+    ``only`` names the series to train now, and ``runs`` says how many runs per point; with 0 nothing is written into the
+    store. The figure shows all rows that the store then has. Without a ``precision``, rows of any precision serve, and
+    missing runs train in fp32.
     """
     having([experiment], only, size)
     cells = experiment.cells(size)
@@ -135,7 +136,7 @@ def reproduce(
         here = engine.device if isinstance(engine, Engine) else pick_device(None)
         experiment.source.prepare(size, store, runs, here, getattr(engine, "announce", lambda line: None))
     store.complete(chosen, engine, precision)
-    rows, ensembles = experiment.held(size, store, precision).read(keep=True)
+    rows, ensembles = experiment.held(size, store, precision).read(keep=runs != 0)
     shown, stem = report.Shown(experiment.figure, rows), out / experiment.name
     section = report.section(experiment, size, shown, shown.write(stem), ensembles)
     page, figure = (out / f"{experiment.name}{end}" for end in (".html", ".png"))

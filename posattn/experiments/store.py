@@ -176,7 +176,9 @@ class Store:
         wanted, own = {cell.key for cell in cells}, measure.key()
         ranked = []
         for path in self._rows():
-            if described := self._described(path):
+            with _advised():
+                described = self._described(path)
+            if described:
                 kind, runs = described["spec"]["precision"], described["runs"]
                 held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
                 if held and precision in (None, kind) and measure.held_by(described["measure"]):
@@ -194,8 +196,9 @@ class Store:
         """All rows of what ``find`` gave for ``measure``, and the descriptions of the files that held them."""
         tables, described = [], []
         for path in dict.fromkeys(stored.path for stored in found.values()):
-            about = self._described(path)
-            table = _table(path, about)
+            with _advised():
+                about = self._described(path)
+                table = _table(path, about)
             runs = {stored.run for stored in found.values() if stored.path == path}
             tables.append(measure.own(table[table["run"].isin(runs)]))
             described.append(about)
@@ -268,6 +271,15 @@ class Store:
             described = _check_description(about, files.read_sealed(about))
             self._index[path] = version, described
         return described
+
+
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Adds to an error on a damaged file what to do about it."""
+    try:
+        yield
+    except files.Damaged as damage:
+        raise files.Damaged(f"{damage} Restore it, or remove it to train its runs again.") from damage
 
 
 def _beside(rows: Path) -> Path:

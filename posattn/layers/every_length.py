@@ -53,22 +53,25 @@ class LoopedAttention(MixingLayer):
                 nn.init.zeros_(linear.bias)
 
     def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
-        """The values after all loops: numerators and denominators of the softmax are sums of shifted rows."""
+        """The values after all loops. Weights are in float32 at least, as near an end of the sequence small ones count."""
         if masks.seen is not None or masks.causal != self.causal:
             given = "is_causal is True" if masks.seen is None else "attn_mask is given"
             raise UsageError(f"{given}; this layer takes no mask, as it was built with causal={self.causal}.")
         n, padding = v.shape[-3], masks.padding
-        real = v.new_ones(n, 1) if padding is None else (~padding).to(v.dtype)[..., None]
-        table = self.logits.softmax(dim=-1).to(v.dtype).mT  # (C, H)
+        real = v.new_ones(n, 1, dtype=torch.bool) if padding is None else ~padding[..., None]
+        logits = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32))  # (H, C)
+        never = torch.finfo(logits.dtype).min
         for loop in FAMILIES["dilated"].loops(n):
             v = v if padding is None else v.masked_fill(padding[..., None, None], 0)
-            total, kept = torch.zeros_like(v), v.new_zeros(*real.shape[:-1], self.heads)
-            for weight, r in zip(table, self.candidates, strict=True):
-                ahead = r * loop.stride
-                if abs(ahead) < n:
-                    total = total + weight[:, None] * rows(v.flatten(-2), ahead, ahead + n).view(v.shape)
-                    kept = kept + weight * rows(real, ahead, ahead + n)
-            v = total / kept.where(kept > 0, 1)[..., None]
+            shifts = [r * loop.stride for r in self.candidates]
+            inside = torch.stack([rows(real, ahead, ahead + n) for ahead in shifts], dim=-1)
+            weights = logits.where(inside, never).softmax(dim=-1).to(v.dtype)  # (..., n, H, C)
+            parts = [
+                weights[..., place, None] * rows(v.flatten(-2), ahead, ahead + n).view(v.shape)
+                for place, ahead in enumerate(shifts)
+                if abs(ahead) < n
+            ]
+            v = sum(parts[1:], parts[0])
         return v
 
     def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:

@@ -16,13 +16,13 @@ import math
 from functools import reduce
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from posattn.looped.families import FAMILIES, Loop
 
 
-def rows(x: Float[Tensor, "*batch n d"], start: int, stop: int) -> Float[Tensor, "*batch k d"]:
+def rows(x: Shaped[Tensor, "*batch n d"], start: int, stop: int) -> Shaped[Tensor, "*batch k d"]:
     """x_start..x_{stop - 1}, blank where that is outside the list."""
     n = x.shape[-2]
     first, last = min(max(start, 0), n), max(min(stop, n), 0)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from posattn.devices import check_fits
@@ -137,14 +137,17 @@ class PromptTableNetwork(nn.Module):
         first = (identifier[:, :, None] == identifier[:, None, :]).int().argmax(dim=-1)  # where it was mentioned first
         new = category & (first == torch.arange(x.shape[-1], device=x.device))
         row = (new.cumsum(dim=-1) - 1).gather(-1, first)
-        self._check_rows(row)
+        self._check(kinds, row)
         keys = (row[..., None] == torch.arange(self.config.rows, device=x.device)) & category[..., None]
         return kinds.to(x.dtype).transpose(0, 1), keys.to(x.dtype).transpose(0, 1)
 
-    def _check_rows(self, row: Int64[Tensor, "B n"]) -> None:
-        """Raises if a prompt has more identifiers than rows. A GPU would have to wait for the answer, so it is not asked."""
-        asked = row.device.type == "cpu" and row.numel() and not torch.compiler.is_compiling()
-        if asked and (most := int(row.max()) + 1) > self.config.rows:
+    def _check(self, kinds: Bool[Tensor, "B n kinds"], row: Int64[Tensor, "B n"]) -> None:
+        """Raises if a prompt has other words, or more identifiers than rows. A GPU, which would wait, is not asked."""
+        if row.device.type != "cpu" or not row.numel() or torch.compiler.is_compiling():
+            return
+        if not bool(kinds.any(dim=-1).all()):
+            raise UsageError(f"a prompt has a word that is not there; the vocabulary has {len(_WORDS.words)} words.")
+        if (most := int(row.max()) + 1) > self.config.rows:
             raise UsageError(f"a prompt has {most} different identifiers; this network takes {self.config.rows}.")
 
     def weights(self) -> Float[Tensor, " C1"]:

@@ -100,9 +100,9 @@ def _spelled(device: torch.device) -> Int64[Tensor, "V c"]:
 
 
 LAYOUTS = {
-    "elements": Layout("prompts", POSITIONS, lambda x: x, check_layout),
-    "elements-shared": Layout("elements-shared", POSITIONS, lambda x: x, check_layout),
-    "characters": Layout("characters", _LONGEST, _characters, _elements_of_characters),
+    "elements": Layout("prompts", POSITIONS, check_layout, check_layout),
+    "elements-shared": Layout("elements-shared", POSITIONS, check_layout, check_layout),
+    "characters": Layout("characters", _LONGEST, lambda x: _characters(check_layout(x)), _elements_of_characters),
 }
 
 

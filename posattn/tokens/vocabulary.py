@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -56,9 +57,13 @@ def token_features(
     x: Float[Tensor, "*batch k"] | Int64[Tensor, "*batch k"], table: Float[Tensor, "V C"], numbers: bool
 ) -> Float[Tensor, "*batch k F"]:
     """What an encoder reads of a sequence: the pairs of each word and, with ``numbers``, the number, 0 for a word."""
+    try:
+        spelled = F.embedding(word_index(x) if numbers else x, table)
+    except IndexError:
+        raise UsageError(f"x has a word that is not there; the vocabulary has {len(table)} words.") from None
     if not numbers:
-        return table[x]
-    spelled = table[word_index(x)] * (x < 0)[..., None]
+        return spelled
+    spelled = spelled * (x < 0)[..., None]
     return torch.cat([spelled, x.clamp_min(0)[..., None]], dim=-1)
 
 

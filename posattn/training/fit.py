@@ -212,6 +212,11 @@ def train_spec(
                 started -= float(state["seconds"])
             if announce is not None:
                 announce(opening(spec, device, trainer.epoch, trainer.total - trainer.steps_done))
+                before = [] if begin is None else [member.task for member in begin.members]
+                if len(set(before)) > 1:
+                    first = before[: len(spec.members)]
+                    some = f"the first {len(first)} of the run's {len(before)} networks"
+                    announce(f"It begins with {some}, trained on {', '.join(dict.fromkeys(first))}.")
             events = folder.path if folder is not None and tensorboard else None
             shown = stack.enter_context(Progress(trainer, progress, events, report))
             saved = time.monotonic()

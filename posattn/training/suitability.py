@@ -31,6 +31,9 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
         if not isinstance(own, MixedTask):
             raise UsageError(f"layout is {layout!r}; {name} has no prompts to lay out.")
         chosen = layout_named(layout)
+        if isinstance(begin, (TokenConfig, PromptTableConfig)) and begin.tokens != chosen.tokens:
+            read = f"the run to begin with reads the tokens {begin.tokens!r}"
+            raise UsageError(f"layout is {layout!r}; {read}, and keeps them.")
         if arch != "table":
             settings = {"tokens": chosen.tokens, "n": chosen.positions} | settings
         elif chosen.tokens != PromptTableConfig.tokens:

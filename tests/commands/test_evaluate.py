@@ -54,6 +54,7 @@ def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_comma
     posattn_command("compile", "khop", "--machines", 2, "--save", "hops")
     code, shown, error = posattn_command("evaluate", "hops", "--samples", 50)
     assert (code, error) == (0, "") and "compiled khop" in shown and "accuracy_found" in shown
+    assert "Up to scale 1 the letters are abcde, and at every scale above it fghij." in shown
     table = posattn.load("hops").evaluate(samples=50)
     assert set(table["scale"]) == {1, 2} and (table["accuracy"] == 1).all() and (table["cross_entropy"] == 0).all()
     code, shown, _ = posattn_command("predict", "hops", "0fg")  # letters out of distribution

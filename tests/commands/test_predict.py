@@ -100,6 +100,19 @@ def test_wrong_lists_for_a_compiled_program(posattn_command, sorter):
     assert "member 0 only" in posattn_command("predict", sorter, "1,2,3,4,5", "--member", 1)[2]
 
 
+def test_of_several_tasks_the_network_that_has_the_query_is_asked(posattn_command, tmp_path):
+    small = posattn.TokenConfig(n=23, tokens="prompts", layers=1, embed=4, width=4)
+    posattn.train(["mixed-min", "mixed-sum"], small, members=2, samples=20, epochs=1, batch=20, out=tmp_path / "run")
+    for name, asked in (("mixed-min", 0), ("mixed-sum", 1)):
+        prompt = task(name).decode(task(name).sample(1)[0][0])
+        code, shown, _ = posattn_command("predict", tmp_path / "run", prompt)
+        assert code == 0 and f"{name} by network {asked} of " in shown
+        code, _, said = posattn_command("predict", tmp_path / "run", prompt, "--member", 1 - asked)
+        assert code == 2 and "the prompt's query asks for" in said
+    prompt = task("mixed-max").decode(task("mixed-max").sample(1)[0][0])
+    assert "the task mixed-min answers min" in posattn_command("predict", tmp_path / "run", prompt)[2]
+
+
 def test_a_trained_run_has_no_trace_and_says_so_before_it_answers(pair, posattn_command, tmp_path):
     code, shown, said = posattn_command("predict", pair, "3,1,2", "--trace", tmp_path / "trace.json")
     assert (code, shown) == (2, "") and "only compiled programs have variables to trace" in " ".join(said.split())

@@ -16,6 +16,7 @@ def test_the_list_says_what_its_times_rest_on_and_times_nothing(posattn_command,
     code, shown, _ = posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")
     assert code == 0 and "on one CPU core as fast as those of an AMD EPYC; nothing is timed here." in shown
     assert "Not in these numbers: gpt2 also takes 30 fine-tunings of GPT-2." in shown
+    assert "discrepancy also takes 2,240 trainings of Appendix G's class of networks." in " ".join(shown.split())
     assert posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")[1] == shown
 
 

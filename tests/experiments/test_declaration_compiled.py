@@ -1,5 +1,6 @@
 """Compiled programs are measured and drawn beside trained networks, and have no error."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +25,10 @@ def test_programs_stand_beside_trained_networks_and_are_no_runs(tmp_path, monkey
     assert (rows[rows["series"] == "compiled"]["value"] == 0).all()
     assert (rows[rows["series"] != "compiled"]["value"] > 0).all()
     assert outcome.figure.stat().st_size > 10_000
+    shutil.copytree(tmp_path / "store" / "rows", tmp_path / "bare" / "rows")
+    drawn = reproduce(small, "smoke", tmp_path / "drawn", Store(tmp_path / "bare"), Engine(torch.device("cpu")), runs=0)
+    pd.testing.assert_frame_equal(drawn.rows, outcome.rows, check_dtype=False)
+    assert [path.name for path in (tmp_path / "bare").iterdir()] == ["rows"]  # who draws writes nothing into a store
     monkeypatch.setattr(engine, "EXPERIMENTS", {small.name: small})
     monkeypatch.delattr(declaration, "compiled_rows")  # what a store holds is not computed again
     (shown,), others = report_on(store, tmp_path / "report.html")

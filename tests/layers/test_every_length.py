@@ -95,6 +95,15 @@ def test_one_layer_takes_every_length_and_learns_from_it():
     assert layer.bfloat16()(torch.randn(2, 33, 6).bfloat16()).dtype == torch.bfloat16
 
 
+def test_float16_keeps_small_weights_where_no_others_are_inside():
+    layer = lively(6, 3, causal=True)
+    with torch.no_grad():
+        layer.logits.copy_(torch.tensor([-20.0, 20, 0, 0]))  # nearly all attention goes one step back
+    layer, x = layer.half(), torch.randn(2, 9, 6).half()
+    y = layer(x)
+    torch.testing.assert_close(y.double(), layer.double()(x.double()), rtol=0.01, atol=0.01)
+
+
 def test_in_the_place_of_multihead_attention():
     attention, x = lively(6, 3, causal=True).as_multihead(batch_first=True), torch.randn(2, 7, 6, dtype=torch.float64)
     hidden = torch.ones(7, 7, dtype=torch.bool).triu(1)

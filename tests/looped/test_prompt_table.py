@@ -146,7 +146,7 @@ def test_members_computed_together_answer_as_alone(monkeypatch):
     x = torch.stack([task.sample(6, seed=seed)[0] for seed in range(2)])
     alone = torch.stack([model(own) for model, own in zip(models, x, strict=True)])
     weights, _ = torch.func.stack_module_state(models)
-    monkeypatch.setattr(type(models[0]), "_check_rows", lambda self, row: None)  # as on a GPU
+    monkeypatch.setattr(type(models[0]), "_check", lambda self, *_: None)  # as on a GPU
     found = torch.func.vmap(lambda own, own_x: torch.func.functional_call(models[0], own, (own_x,)))(weights, x)
     torch.testing.assert_close(found, alone)
 
@@ -201,7 +201,7 @@ def test_commands_and_python_make_the_same_network():
         (lambda: suited(TableConfig(23, words=7), "mixed-min"), "words is 7, a field of TableConfig; PromptTableConfig has"),
         (
             lambda: network_for("mixed-min", begin=PromptTableConfig(23), layout="characters"),
-            "layout is 'characters'; table networks read",
+            "layout is 'characters'; the run to begin with reads the tokens 'prompts'",
         ),
         (lambda: PromptTableConfig(23).build()(torch.tensor([[1, 2]])), "the input is of torch.int64"),
         (lambda: PromptTableConfig(23).build()(torch.zeros(2, 0)), "the sequence has 0 tokens; this model takes 1 to 23."),
@@ -213,6 +213,7 @@ def test_commands_and_python_make_the_same_network():
             lambda: PromptTableConfig(23, rows=7).build()(posattn.task("mixed-min").sample(2)[0]),
             "a prompt has 8 different identifiers; this network takes 7.",
         ),
+        (lambda: PromptTableConfig(23).build()(torch.tensor([3.0, -204.0])), "a prompt has a word that is not there; the vo"),
     ],
 )
 def test_bad_input_is_one_sentence(unchecked, make, sentence):

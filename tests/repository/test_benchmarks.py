@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
+from posattn.compiler import PROGRAMS
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TUNE, HYBRID = BENCHMARKS / "tune.py", BENCHMARKS / "hybrid.py"
 
@@ -23,6 +25,19 @@ def test_the_search_says_what_it_needs(arguments, code, monkeypatch, capsys):
         assert left.value.code is None and "give a stage and a file" in capsys.readouterr().out
     else:
         assert code in str(left.value.code)
+
+
+@pytest.mark.parametrize("name", ["khop_scan", "mixed_query"])
+def test_a_study_without_a_file_says_what_it_needs_and_fails_no_make(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{name}.py"])
+    runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+    assert "A study, not a benchmark: give --out FILE" in capsys.readouterr().out
+
+
+def test_every_program_of_the_library_is_measured(capsys):
+    runpy.run_path(str(BENCHMARKS / "compiler.py"))["every_program"]()
+    measured = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+    assert set(PROGRAMS) <= measured
 
 
 @pytest.mark.parametrize("kind", ["self", "positional", "alternating", "halves"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import pytest
 import torch
 
 import posattn
@@ -74,6 +73,3 @@ def test_the_command_tests_the_runs_given(tmp_path, monkeypatch):
     rows = pd.read_csv(out)
     assert rows["seed"].unique().tolist() == [1, 3] and (rows["accuracy_found"] == 1).all() and len(rows) == 14
     assert list(rows) == list(pd.read_csv(ROOT / "results" / "khop-scan" / "reach.csv"))
-    monkeypatch.setattr(sys, "argv", ["khop_scan.py"])
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(SCRIPT), run_name="__main__")

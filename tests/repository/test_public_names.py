@@ -26,6 +26,7 @@ MODULES = [
     "from posattn.network import from_dict; from_dict({'kind': 'graph', 'n': 4, 'arch': 'gcn'})",
     "from posattn.runs import load; assert len(load('PAIR')) == 2",
     "import posattn.pretrained; import posattn; assert posattn.pretrained('sort').config.n == 8",
+    "import posattn; posattn.train; import posattn.pretrained as own; assert own is posattn.pretrained and own.pretrained_run",
     "import posattn; assert posattn.compiler.PROGRAMS and posattn.experiments.EXPERIMENTS",
     "from posattn import *; assert callable(pretrained) and Run",
 ]

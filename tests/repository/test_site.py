@@ -157,6 +157,14 @@ def test_search_works_from_a_folder(browser: Browser, site: Path) -> None:
     page.close()
 
 
+def test_sentences_in_the_table_of_claims_are_wide_enough_to_read_on_a_phone(browser: Browser, site: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.goto((site / "claims.html").as_uri())
+    figures = page.locator("table:not([class])").first.locator("tbody td:nth-child(3)").all()
+    assert len(figures) > 10 and all(box["width"] >= 250 for cell in figures if (box := cell.bounding_box()))
+    page.close()
+
+
 @pytest.mark.parametrize("width", [1400, 768, 390])
 def test_nothing_is_cropped(browser: Browser, site: Path, width: int) -> None:
     """Commands and Python wrap; tables, equations and what commands print scroll where they are wider than the page."""

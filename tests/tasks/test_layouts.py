@@ -75,6 +75,11 @@ def test_what_is_no_prompt_of_a_layout_is_refused():
         sentence = f"^position {position + 1} of the prompt is {value:g}, which is no word and no finite number\\.$"
         with pytest.raises(UsageError, match=sentence):
             TASK.target(wrong)
+    elements = TASK.sample(1)[0][0]
+    elements[4] = torch.inf
+    for layout in LAYOUTS.values():
+        with pytest.raises(UsageError, match=r"^position 5 of the prompt is inf, which is no word and no finite number"):
+            layout.lay_out(elements)
     with pytest.raises(UsageError, match="layout is 'letters'"):
         TASK.encode("[]", "letters")
     with pytest.raises(UsageError, match="n is 50; a prompt of mixed-multitask has 23 or 101 positions"):
@@ -96,6 +101,9 @@ def test_networks_of_every_layout_train_save_and_answer(name, tmp_path):
     assert torch.equal(run.predict(x), again.predict(x)) and run.predict(x).shape == (2, 1)
     assert f"model  {run.predict(x)[1].item():.4f}" in posattn.runs.answer_tokens(again, 1, text)
     assert not torch.equal(*run.predict(x))
+    x[-1] = -300.0
+    with pytest.raises(UsageError, match="of the prompt is -300, which is no word"):
+        run.answer(x)
 
 
 def test_a_plain_configuration_reads_what_its_positions_say():
@@ -106,4 +114,6 @@ def test_a_plain_configuration_reads_what_its_positions_say():
 def test_a_run_is_gone_on_with_in_its_own_layout():
     begin = network_for("mixed-min", layout="characters")
     assert network_for("mixed-min", begin, layout="characters") == begin == network_for("mixed-min", begin)
-    assert network_for("mixed-min", begin, layout="elements").tokens == "prompts"  # other weights, which training refuses
+    refused = "^layout is 'elements'; the run to begin with reads the tokens 'characters', and keeps them.$"
+    with pytest.raises(UsageError, match=refused):
+        network_for("mixed-min", begin, layout="elements")

@@ -169,6 +169,14 @@ def test_a_sequence_that_is_too_long_is_counted_in_tokens():
         letters()(torch.zeros(41, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("index", [16, -1])
+def test_a_word_that_is_not_there_is_refused(index):
+    with pytest.raises(UsageError, match=r"^x has a word that is not there; the vocabulary has 16 words\.$"):
+        letters()(torch.tensor([0, index]))
+    with pytest.raises(UsageError, match=r"^x has a word that is not there; the vocabulary has 203 words\.$"):
+        TokenConfig(n=23, tokens="prompts").build()(torch.tensor([3.0, -204.0]))
+
+
 def test_networks_of_tokens_are_not_frozen():
     with pytest.raises(UsageError, match=r"^the positional network reads letters; only networks trained on lists "):
         posattn.Frozen(letters())

@@ -99,6 +99,19 @@ def test_the_network_is_the_runs_by_default_and_training_goes_on_from_its_weight
     assert after.result["train_loss"][0] < 2 * before.result["train_loss"][0] < 0.5 * new.result["train_loss"][0]
 
 
+def test_of_a_run_of_several_tasks_it_is_said_which_networks_are_begun_with():
+    settings = {"samples": 20, "epochs": 1, "batch": 20, "device": "cpu"}
+    network = ModelConfig(n=3, layers=1, embed=4, width=4)
+    several = posattn.train(["sum", "sum", "min"], network, members=3, **settings)
+    for members, tasks in ((2, "sum"), (3, "sum, min")):
+        lines = []
+        posattn.train("min", begin=several, members=members, announce=lines.append, **settings)
+        assert lines[1:] == [f"It begins with the first {members} of the run's 3 networks, trained on {tasks}."]
+    lines = []
+    posattn.train("min", begin=posattn.train("sum", network, **settings), announce=lines.append, **settings)
+    assert len(lines) == 1
+
+
 def test_only_what_the_recipe_names_is_trained(sorters):
     plan = posattn.training.recipe.recipe(QUICK, only="attention.logits")
     run = posattn.train("median-total", SELECTOR, begin=sorters, members=2, recipe=plan, device="cpu")

@@ -53,8 +53,8 @@ class NumberBox {
 
   complaint() {
     const text = this.input.value.trim();
-    const { whole, letters } = this.kind;
-    const comma = text.includes(",") && !whole && !letters ? `, with a decimal point: ${text.replace(",", ".")}` : "";
+    const point = text.replace(",", ".");
+    const comma = point !== text && numberIn(point, this.kind) !== null ? `, with a decimal point: ${point}` : "";
     const still = `The page still shows ${textOf(this.value, this.kind).replace("-", "−")}.`;
     return `${this.name} is ${text === "" ? "empty" : `“${text}”`}; it takes ${wordsFor(this.kind)}${comma}. ${still}`;
   }
