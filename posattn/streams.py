@@ -44,7 +44,7 @@ def _mix(z: Tensor) -> Tensor:
 
 def fold_in(keys: Int64[Tensor, "*shape"], number: int | Tensor) -> Int64[Tensor, "*shape"]:
     """New, independent keys: those of ``keys`` for occasion ``number`` (an epoch, say)."""
-    return _mix(keys + _mix(torch.as_tensor(number, device=keys.device) * _GOLDEN + 1))
+    return _mix(keys + _mix(torch.as_tensor(number) * _GOLDEN + 1))
 
 
 def bits(keys: Int64[Tensor, "*shape"], count: int) -> Int64[Tensor, "*shape count"]:

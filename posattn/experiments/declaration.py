@@ -104,7 +104,7 @@ class Grid(Source):
 
     ``programs`` says whether compiled programs are measured and drawn beside the trained networks, ``yardsticks`` whether the
     errors of answers that do not read the whole prompt are (``posattn/experiments/yardsticks.py``). With ``equal_steps`` fewer
-    training lists are seen in more epochs, so that every network takes as many steps as with the most lists.
+    training lists are seen in more epochs, so that every network takes about as many steps as with the most lists.
     """
 
     tasks: tuple[str, ...]
@@ -198,7 +198,8 @@ class Grid(Source):
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         """Enough for a figure is one run at least for half of its points, the combinations of task, series and settings."""
         own, cells = self.at(size), self.cells(size)
-        found = self._found(cells, own.measure, store, precision)
+        # Where rows lack a part of the measure, what they have is drawn.
+        found = store.find(cells, own.measure.needed(), precision) | store.find(cells, own.measure, precision)
         there = {cell.point for cell in cells if cell.key in found}
         enough = 2 * len(there) >= len({cell.point for cell in cells})
 
@@ -218,16 +219,6 @@ class Grid(Source):
             return rows.assign(experiment=name), ensembles
 
         return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)
-
-    @staticmethod
-    def _found(cells: list[Cell], measure: Measure, store: Store, precision: str | None) -> dict[str, Stored]:
-        """The stored runs to draw. Where more runs have the least of the measure than all of it, a point shows those."""
-        ways = [store.find(cells, each, precision) for each in (measure, measure.needed())]
-        points: dict[str, list[str]] = {}
-        for cell in cells:
-            points.setdefault(cell.point, []).append(cell.key)
-        most = ((keys, max(ways, key=lambda way: len(way.keys() & set(keys)))) for keys in points.values())
-        return {key: way[key] for keys, way in most for key in keys if key in way}
 
     def check(self, figure: Lines) -> None:
         networks = (suited(line.config(self.n[0]), self.tasks[0]) for line in self.series)

@@ -47,7 +47,7 @@ def _repeated(x: Tensor, times: int, axis: int) -> Tensor:
 
 def _forward(folded: Tensors, tokens: Float[Tensor, "M b N F"], config: ModelConfig) -> Float[Tensor, "M b 1"]:
     positional = config.design.attends == "position"
-    s = _mapped(_even(tokens), _even(folded["T"].mT).mT) + folded["t"][:, None].to(HALF)
+    s = (_mapped(_even(tokens), _even(folded["T"].mT).mT) + folded["t"][:, None]).to(HALF)
     if positional:  # positions first, so that mixing them is one matrix product; self-attention mixes within each list
         s = s.transpose(1, 2).contiguous()
     constants = folded["c"].unbind() if config.bias else [None] * config.layers

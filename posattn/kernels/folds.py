@@ -1,6 +1,6 @@
 """Triton kernels for ``posattn.folding``: from rows of parameters to the folded tensors, and from their gradients back.
 
-A program takes one layer of one member, and reads and writes the rows (M, P) in which an ensemble keeps its parameters. Every
+Two programs take one layer of one member, and read and write the rows (M, P) in which an ensemble keeps its parameters. Every
 parameter's gradient is written once: that of a map T (the encoder, or W_2 of the layer before) by the layer that folds it,
 the readout's by the last layer.
 
@@ -121,7 +121,7 @@ def fold_layers(
     D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
     BIAS: tl.constexpr, POSITIONAL: tl.constexpr,
 ):  # fmt: skip
-    """The folded tensors of one layer: U_0 = T W_1x, U_h = (T W_V,h)(W_O,h W_1a), c, and A or M and m."""
+    """The folded tensors of one layer: one program has U_0 = T W_1x, U_h = (T W_V,h)(W_O,h W_1a) and c, one A or M and m."""
     layer, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
     V: tl.constexpr = E // 2
     start = rows_pointer + member * P
@@ -141,55 +141,55 @@ def fold_layers(
     big_t = _matrix(start + at, wide, wide, E, D, E)
     if BIAS:
         t = _row(start + at + wide * E, E, E)
-    w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
-    tl.store(u_pointer + u_place, _dot(big_t, w_1x), mask=u_inside)
-    w_1a = _matrix(own + W_1, 2 * E, E, W, E, W)
-    if BIAS:
-        c = _times(t, w_1x) + _times(_row(own + W_O + E * E, E, E), w_1a) + _row(own + W_1 + 2 * E * W, W, W)
-    for head in range(2):
-        o = _dot(_matrix(own + W_O + head * V, E, V, E, V, E), w_1a)
-        w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
-        tl.store(u_pointer + (head + 1) * W + u_place, _dot(_dot(big_t, w_v), o), mask=u_inside)
+    if tl.program_id(2) == 0:
+        w_1x = _matrix(own + W_1 + E, 2 * E, E, W, E, W)
+        tl.store(u_pointer + u_place, _dot(big_t, w_1x), mask=u_inside)
+        w_1a = _matrix(own + W_1, 2 * E, E, W, E, W)
         if BIAS:
-            c += _times(_times(t, w_v) + _row(own + W_V + E * E + head * V, V, V), o)
-    if BIAS:
-        tl.store(c_pointer + (layer * members + member) * W + hidden, c)
-
-    if POSITIONAL:
-        row, column = tl.arange(0, NP)[:, None], tl.arange(0, NP)[None, :]
-        p = _encodings(p_pointer, N, NP, D_P, F)
+            c = _times(t, w_1x) + _times(_row(own + W_O + E * E, E, E), w_1a) + _row(own + W_1 + 2 * E * W, W, W)
         for head in range(2):
-            q = _features(p, own + W_Q, head, D_P, F, D_K, K, BIAS) * scale
-            k = _features(p, own + W_K, head, D_P, F, D_K, K, BIAS)
-            logits = tl.where(column < N, _dot(q, tl.trans(k)), float("-inf"))
-            a = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-            a /= tl.sum(a, axis=1)[:, None]
-            place = ((layer * members + member) * 2 + head) * N * N + row * N + column
-            tl.store(a_pointer + place, a, mask=(row < N) & (column < N))
-    else:
-        for head in range(2):
-            w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
-            k = _dot(big_t, _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)) * scale
-            m = _dot(_dot(big_t, w_q), tl.trans(k))
-            place, inside = (
-                deep[:, None] * 2 * wide + head * wide + deep[None, :],
-                (deep < wide)[:, None] & (deep < wide)[None, :],
-            )
-            tl.store(m_pointer + place, m, mask=inside)
+            o = _dot(_matrix(own + W_O + head * V, E, V, E, V, E), w_1a)
+            w_v = _matrix(own + W_V + head * V * E, E, E, V, E, V)
+            tl.store(u_pointer + (head + 1) * W + u_place, _dot(_dot(big_t, w_v), o), mask=u_inside)
             if BIAS:
-                q_row = _times(t, w_q) + _row(own + W_Q + 2 * D_K * E + head * D_K, D_K, K)
-                tl.store(r_pointer + head * wide + deep, _times_transposed(q_row, k), mask=deep < wide)
-
-    if layer == LAYERS - 1:
-        decoder = _row(start + DECODER, E, E)
-        tl.store(w_pointer + member * W + hidden, _times_transposed(decoder, _matrix(own + W_2, W, W, E, W, E)))
+                c += _times(_times(t, w_v) + _row(own + W_V + E * E + head * V, V, V), o)
         if BIAS:
-            b = tl.sum(_row(own + W_2 + E * W, E, E) * decoder) + tl.load(start + DECODER + E)
-            tl.store(b_pointer + member, b)
+            tl.store(c_pointer + (layer * members + member) * W + hidden, c)
+        if layer == LAYERS - 1:
+            decoder = _row(start + DECODER, E, E)
+            tl.store(w_pointer + member * W + hidden, _times_transposed(decoder, _matrix(own + W_2, W, W, E, W, E)))
+            if BIAS:
+                b = tl.sum(_row(own + W_2 + E * W, E, E) * decoder) + tl.load(start + DECODER + E)
+                tl.store(b_pointer + member, b)
+    else:
+        if POSITIONAL:
+            row, column = tl.arange(0, NP)[:, None], tl.arange(0, NP)[None, :]
+            p = _encodings(p_pointer, N, NP, D_P, F)
+            for head in range(2):
+                q = _features(p, own + W_Q, head, D_P, F, D_K, K, BIAS) * scale
+                k = _features(p, own + W_K, head, D_P, F, D_K, K, BIAS)
+                logits = tl.where(column < N, _dot(q, tl.trans(k)), float("-inf"))
+                a = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+                a /= tl.sum(a, axis=1)[:, None]
+                place = ((layer * members + member) * 2 + head) * N * N + row * N + column
+                tl.store(a_pointer + place, a, mask=(row < N) & (column < N))
+        else:
+            for head in range(2):
+                w_q = _matrix(own + W_Q + head * D_K * E, E, E, D_K, E, K)
+                k = _dot(big_t, _matrix(own + W_K + head * D_K * E, E, E, D_K, E, K)) * scale
+                m = _dot(_dot(big_t, w_q), tl.trans(k))
+                place, inside = (
+                    deep[:, None] * 2 * wide + head * wide + deep[None, :],
+                    (deep < wide)[:, None] & (deep < wide)[None, :],
+                )
+                tl.store(m_pointer + place, m, mask=inside)
+                if BIAS:
+                    q_row = _times(t, w_q) + _row(own + W_Q + 2 * D_K * E + head * D_K, D_K, K)
+                    tl.store(r_pointer + head * wide + deep, _times_transposed(q_row, k), mask=deep < wide)
 
 
 @triton.jit
-def unfold_maps(
+def _unfold_maps(
     rows_pointer, du_first_pointer, du_pointer, dc_pointer, dm_first_pointer, dm_pointer, dr_first_pointer, dr_pointer,
     out_pointer, squares_pointer, scale,
     P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
@@ -273,7 +273,7 @@ def unfold_maps(
 
 
 @triton.jit
-def unfold_rest(
+def _unfold_rest(
     rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, da_pointer, dw_pointer, db_pointer,
     out_pointer, squares_pointer, scale,
     P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
@@ -346,6 +346,33 @@ def unfold_rest(
     tl.store(squares_pointer + member * 2 * LAYERS + LAYERS + layer, squares)
 
 
+@triton.jit
+def unfold_layers(
+    rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, da_pointer, dm_first_pointer, dm_pointer,
+    dr_first_pointer, dr_pointer, dw_pointer, db_pointer, out_pointer, squares_pointer, scale,
+    P: tl.constexpr, BODY: tl.constexpr, LAYER: tl.constexpr, DECODER: tl.constexpr, W_Q: tl.constexpr, W_K: tl.constexpr,
+    W_V: tl.constexpr, W_O: tl.constexpr, W_1: tl.constexpr, W_2: tl.constexpr,
+    N: tl.constexpr, NP: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, E: tl.constexpr, W: tl.constexpr,
+    D_K: tl.constexpr, K: tl.constexpr, D_P: tl.constexpr, F: tl.constexpr, LAYERS: tl.constexpr,
+    BIAS: tl.constexpr, POSITIONAL: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a layer's parameters, by two programs side by side: neither reads what the other writes."""
+    if tl.program_id(2) == 0:
+        _unfold_maps(
+            rows_pointer, du_first_pointer, du_pointer, dc_pointer, dm_first_pointer, dm_pointer, dr_first_pointer, dr_pointer,
+            out_pointer, squares_pointer, scale,
+            P, BODY, LAYER, DECODER, W_Q, W_K, W_V, W_O, W_1, W_2,
+            N, NP, D_IN, D, E, W, D_K, K, D_P, F, LAYERS, BIAS, POSITIONAL,
+        )  # fmt: skip
+    else:
+        _unfold_rest(
+            rows_pointer, p_pointer, a_pointer, du_first_pointer, du_pointer, dc_pointer, da_pointer, dw_pointer, db_pointer,
+            out_pointer, squares_pointer, scale,
+            P, BODY, LAYER, DECODER, W_Q, W_K, W_V, W_O, W_1, W_2,
+            N, NP, D_IN, D, E, W, D_K, K, D_P, F, LAYERS, BIAS, POSITIONAL,
+        )  # fmt: skip
+
+
 class RowsFold:
     """``posattn.folding.Fold`` through the kernels: from and to rows of parameters.
 
@@ -371,17 +398,15 @@ class RowsFold:
         absent = {"M.first", "M", "m.first", "m"} if config.design.attends == "position" else {"A"}
         absent |= set() if config.bias else {"c", "m.first", "m", "b"}
         self.folded: Tensors = {name: rows.new_empty(shape) for name, shape in shapes.items() if name not in absent}
-        fold_layers[(config.layers, members)](rows, p, *self._pointers(self.folded, tuple(shapes)), **self.sizes)
+        fold_layers[(config.layers, members, 2)](rows, p, *self._pointers(self.folded, tuple(shapes)), **self.sizes)
 
     def adjoint(self, gradients: Tensors) -> tuple[Float[Tensor, "M P"], Float[Tensor, " M"]]:
         """The gradient of every parameter, and its norm, from the gradients of the folded tensors."""
         members, count = len(self.rows), self.config.layers
         found, squares = torch.empty_like(self.rows), self.rows.new_empty(members, 2 * count)
-        given = self._pointers(gradients, ("U.first", "U", "c", "M.first", "M", "m.first", "m"))
-        unfold_maps[(count, members)](self.rows, *given, found, squares, **self.sizes)
-        given = self._pointers(gradients, ("U.first", "U", "c", "A", "w", "b"))
-        a = self.folded.get("A", self.rows)
-        unfold_rest[(count, members)](self.rows, self.p, a, *given, found, squares, **self.sizes)
+        names = ("U.first", "U", "c", "A", "M.first", "M", "m.first", "m", "w", "b")
+        given = (self.folded.get("A", self.rows), *self._pointers(gradients, names))
+        unfold_layers[(count, members, 2)](self.rows, self.p, *given, found, squares, **self.sizes)
         return found, squares.sum(dim=1).sqrt_()
 
     def _pointers(self, tensors: Tensors, names: tuple[str, ...]) -> list[Tensor]:

@@ -37,6 +37,7 @@ class CudaTrainer(Trainer):
             self._end_epoch()
             self._wait_for_the_epoch_before()
             yield
+        self._ended.synchronize()
 
     def _wait_for_the_epoch_before(self) -> None:
         before, self._ended = self._ended, torch.cuda.Event()

@@ -85,7 +85,7 @@ def test_smaller_sizes_are_never_larger_than_what_was_declared():
     assert grid.recipe.epochs == 2 and grid.samples == (40,) and grid.recipe.batch == 20 and grid.seeds == 2
 
 
-def test_runs_that_lack_a_part_of_the_measure_are_drawn_unless_as_many_have_all_of_it(tmp_path, engine):
+def test_runs_that_lack_a_part_of_the_measure_are_drawn_without_it(tmp_path, engine):
     """Here of test lists but not of training lists; a run that is trained has both."""
     store, plain = Store(tmp_path), small(seeds=2)
     both = small(measure=replace(plain.source.measure, train=True), seeds=2)

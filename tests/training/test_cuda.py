@@ -80,7 +80,8 @@ def test_an_epoch_at_a_time_gives_the_bits_of_a_step_at_a_time(schedule, variabl
         for _ in plain.steps():
             pass
         assert sum(1 for _ in graphed.steps()) == 4  # yields after every epoch
-    assert Event.asked[1:] == [f"{what} {epoch - (what == 'wait')}" for epoch in (1, 2, 3, 4) for what in ("end", "wait")]
+    asked = [f"{what} {epoch - (what == 'wait')}" for epoch in (1, 2, 3, 4) for what in ("end", "wait")]
+    assert Event.asked[1:] == [*asked, "wait 4"]
     assert plain.history[0, 1, 0] != plain.history[-1, 1, 0]  # the schedule acted
     expected = state(plain)
     for name, value in state(graphed).items():
