@@ -127,8 +127,9 @@ def print_frame(title: str, frame: "pd.DataFrame") -> None:
 def _table(title: str | None, names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     """A table whose columns of numbers are aligned right, and those of text left."""
     cells, table = list(rows), Table(title=title)
-    for name, *column in zip(names, *cells, strict=True):
-        table.add_column(name, justify="right" if any(map(_NUMBER.fullmatch, column)) else "left")
+    for place, (name, *column) in enumerate(zip(names, *cells, strict=True)):
+        numbers = any(map(_NUMBER.fullmatch, column))
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=place == 0)  # what is named stays whole
     for row in cells:
         table.add_row(*row)
     return table

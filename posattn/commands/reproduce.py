@@ -60,11 +60,13 @@ def command(
 
 
 def _list(scale: str, device: str | None) -> None:
+    import torch
+
     from posattn.devices import pick_device
     from posattn.experiments import EXPERIMENTS
     from posattn.training.estimate import REST, in_words, seconds, where
 
-    place = pick_device(device)
+    place = torch.device("cuda") if device == "cuda" else pick_device(device)  # an estimate needs no GPU
     columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where(place)}")
     grids = ((each, each.cells(scale)) for each in EXPERIMENTS.values())
     rows = [

@@ -2,6 +2,7 @@
 
 import json
 
+from posattn.experiments import EXPERIMENTS
 from posattn.training import Trainer
 
 
@@ -18,6 +19,12 @@ def test_the_list_says_what_its_times_rest_on_and_times_nothing(posattn_command,
     assert "Not in these numbers: gpt2 also takes 30 fine-tunings of GPT-2." in shown
     assert "discrepancy also takes 2,240 trainings of Appendix G's class of networks." in " ".join(shown.split())
     assert posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cpu")[1] == shown
+
+
+def test_the_list_gives_the_times_of_a_gpu_where_there_is_none_and_whole_names(posattn_command):
+    code, shown, _ = posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cuda")
+    assert code == 0 and "training on a GPU" in " ".join(shown.split()) and "as fast as an H200 in fp16" in shown
+    assert all(f"│ {name} " in shown for name in EXPERIMENTS)
 
 
 def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_command):

@@ -3,14 +3,19 @@
 import base64
 import hashlib
 import html
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
+import pytest
 from trials import grid_changed, small
 
-from posattn.experiments import Lines, Store, View, report, reproduce, series
+from posattn.experiments import EXPERIMENTS, Lines, Store, View, report, reproduce, series
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 class Assets(HTMLParser):
@@ -91,3 +96,13 @@ def test_a_browser_loads_and_runs_nothing_but_what_is_on_a_page():
     }  # fmt: skip
     assert page.count("<details>") and "<details open>" not in page and "<nav>" in page  # contents, and numbers folded away
     assert "table {" in style and " style=" not in page and page.index(policy) < page.index("<style>")
+
+
+@pytest.mark.parametrize("about", sorted(RESULTS.glob("*/experiment.json")), ids=lambda about: about.parent.name)
+def test_stored_tables_are_those_of_the_stored_rows(about):
+    told = json.loads(about.read_text())
+    experiment = EXPERIMENTS[told["experiment"]]
+    if experiment.name == "diagrams":  # which are pictures alone
+        return
+    rows, _ = experiment.held(told["scale"], Store(RESULTS / "store")).read()
+    assert report.Shown(experiment.figure, rows).drawn_before(about.parent / experiment.name)
