@@ -40,6 +40,16 @@ def with_begin(spec: RunSpec, run: Run) -> RunSpec:
     return replace(spec, members=tuple(replace(member, begin=known[k]) for k, member in enumerate(spec.members)))
 
 
+def of_task(run: Run, task: str, members: int) -> Run:
+    """The networks of ``run`` that learned ``task``, as a run to begin with; all of them if fewer than ``members`` did."""
+    kept = [number for number, member in enumerate(run.spec.members) if member.task == task]
+    if not members <= len(kept) < len(run):
+        return run
+    spec = replace(run.spec, members=tuple(run.spec.members[number] for number in kept))
+    result = run.result | {"status": [run.result["status"][number] for number in kept]}
+    return Run(spec, Parameters(run.spec.model, run.parameters.flat[kept]), result, run.history)
+
+
 def names_program(begin: object) -> TypeGuard[str | Path]:
     """Whether ``begin`` is ``compiled`` or ``compiled:PROGRAM``, and no folder has that name."""
     named = isinstance(begin, (str, Path)) and str(begin).partition(":")[0] == _COMPILED

@@ -25,6 +25,7 @@ from posattn.training.begin import (
     initial_parameters,
     named_program,
     names_program,
+    of_task,
     run_of_program,
     with_begin,
 )
@@ -110,6 +111,8 @@ def train(
             raise UsageError("task is empty; give a task, or one for each member.")
         if names_program(begin):
             begin = named_program(begin, names[0], network_for(names[0]).n if config is None else config.n)
+        if before is not None and isinstance(known, str):
+            before = of_task(before, known, members)
         if isinstance(begin, CompiledTransformer):
             if len(set(names)) > 1:
                 raise UsageError(f"the members have the tasks {', '.join(names)}; a program to begin with solves only one.")

@@ -10,7 +10,7 @@ import posattn
 from posattn import ModelConfig, UsageError
 from posattn.looped import AnyLengthConfig, LoopedConfig
 from posattn.training import Member, Recipe, RunSpec, Trainer, train_spec
-from posattn.training.begin import check_begin, initial_parameters, with_begin
+from posattn.training.begin import check_begin, fingerprint, initial_parameters, with_begin
 from posattn.training.recipe import RECIPES
 from posattn.training.workers import Workers
 
@@ -107,6 +107,8 @@ def test_of_a_run_of_several_tasks_it_is_said_which_networks_are_begun_with():
         lines = []
         posattn.train("min", begin=several, members=members, announce=lines.append, **settings)
         assert lines[1:] == [f"It begins with the first {members} of the run's 3 networks, trained on {tasks}."]
+    alone = posattn.train("min", begin=several, **settings)  # the network that learned it
+    assert alone.spec.members[0].begin == fingerprint(several.parameters.flat[2])
     lines = []
     posattn.train("min", begin=posattn.train("sum", network, **settings), announce=lines.append, **settings)
     assert len(lines) == 1
