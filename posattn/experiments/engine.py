@@ -25,6 +25,7 @@ from posattn.experiments.declaration import SIZES, Experiment
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import AnyEngine, Cell, Store
 from posattn.names import PRECISIONS
+from posattn.run_folder import RunFolder
 from posattn.tasks import task
 from posattn.training import RunSpec, train_spec
 from posattn.training.fit import check_precision
@@ -61,7 +62,8 @@ class Engine:
         elsewhere = []
         for spec in specs:
             if new := spec.digest not in self._waited_for:
-                self.announce(plan(spec))
+                done = RunFolder(store.folder(spec)).finished
+                self.announce(f"{called(spec)}: trained before, measured now" if done else plan(spec))
             try:
                 run = train_spec(spec, self.device, store.folder(spec))
                 store.write(spec, measure, measure.rows(run), run.result)

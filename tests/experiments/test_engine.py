@@ -92,6 +92,9 @@ def test_an_experiment_that_shares_runs_trains_only_the_others(tmp_path, store, 
     assert said == []
     first, second = small("first"), small("second", tasks=("sum", "min"), seeds=3)
     reproduce(first, "paper", tmp_path / "first", store, Engine(CPU))
+    other = small("other", measure=replace(first.source.measure, samples=30))
+    reproduce(other, "paper", tmp_path / "other", store, Engine(CPU, said.append))
+    assert said.pop() == "positional, n = 2: 2 models: trained before, measured now"
     outcome = reproduce(second, "paper", tmp_path / "second", store, Engine(CPU, said.append))
     assert said == ["positional, n = 2: 4 models: 2 epochs of 40 lists"]  # sum's third seed, and min's three
     assert outcome.rows["run"].nunique() == 6
