@@ -21,7 +21,7 @@ from posattn import files
 from posattn.devices import pick_device
 from posattn.errors import UsageError, instance, several, shown
 from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
-from posattn.network import NetworkConfig, require
+from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS, MixedTask, Task, TokenTask, task
 from posattn.tasks.layouts import elements_of
@@ -33,6 +33,15 @@ ROW_COLUMNS = (
     *("experiment", "run", "task", "arch", "n", "samples", "layers", "width", "encoding", "recipe", "precision"),
     *("epochs", "batch", "lr", "seed", "split", "domain", "scale", "metric", "value", "status"),
 )
+
+_TILE = 5000  # lists of up to _SHORT numbers, answered at once, which bounds the memory that answers take
+_SHORT = 64
+
+
+def tile(config: NetworkConfig, length: int) -> int:
+    """How many lists of a length are answered at once: attention matrices grow with n², everything else with n."""
+    longer = max(1.0, length / _SHORT)
+    return max(1, int(_TILE / (longer if can(config, "last steps") else longer**2)))
 
 
 class AnyRun(ABC):
@@ -127,13 +136,20 @@ class AnyRun(ABC):
         """
         given = self._given(x)
         with torch.no_grad():
-            return torch.stack([self._outputs(given, member) for member in range(len(self))])
+            return torch.stack([self._answers(given, member) for member in range(len(self))])
 
     def answer(self, x: Shaped[Tensor, "*batch k"] | Sequence[Any], member: int = 0) -> Float[Tensor, "*answers"]:
         """One member's answer to inputs of its task."""
         self.check_member(member)
         with torch.no_grad():
-            return self._outputs(self._given(x), member)
+            return self._answers(self._given(x), member)
+
+    def _answers(self, x: Tensor, member: int) -> Tensor:
+        """One member's outputs, for large batches a tile at a time."""
+        if x.ndim < 2 or x.shape[:-1].numel() <= (most := tile(self.config, x.shape[-1])):
+            return self._outputs(x, member)
+        parts = [self._outputs(part, member) for part in x.flatten(0, -2).split(most)]
+        return torch.cat(parts).unflatten(0, x.shape[:-1])
 
     def _given(self, x: object) -> Tensor:
         """A tensor, or plain lists, as the networks read it; raises unless it is words, prompts or finite numbers."""

@@ -229,3 +229,15 @@ def test_what_holds_no_run_is_refused(tmp_path):
             posattn.load(path)
     with pytest.raises(UsageError, match="device is 'abacus'"):
         posattn.load(tmp_path, "abacus")
+
+
+def test_large_batches_are_answered_in_tiles_and_alike(run, compiled, monkeypatch):
+    x = [[[1.0, 2.0, 3.0], [0.5, -1.0, 4.0], [2.0, 2.0, 2.0]], [[0.0, 1.0, 0.0], [3.0, 2.0, 1.0], [-4.0, 0.5, 0.0]]]
+    for each in (run, compiled):
+        whole, sizes = each.predict(x), []
+        monkeypatch.setattr(posattn.runs, "_TILE", 4)
+        outputs = each._outputs
+        monkeypatch.setattr(each, "_outputs", lambda part, member, of=outputs: sizes.append(len(part)) or of(part, member))
+        torch.testing.assert_close(each.predict(x), whole)
+        assert sizes == [4, 2] * len(each) and each.answer(x).shape == (2, 3, 3)
+        monkeypatch.undo()

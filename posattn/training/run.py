@@ -16,9 +16,8 @@ from posattn.errors import UsageError, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.model import Transformer
-from posattn.network import can
 from posattn.run_folder import RunFolder
-from posattn.runs import AnyRun, load
+from posattn.runs import AnyRun, load, tile
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
 from posattn.training.spec import RunSpec
@@ -86,23 +85,18 @@ class Run(AnyRun):
         return f"Run({tasks}; {self.kind}, n={self.config.n}, {len(self)} members)"
 
 
-_TILE = 5000  # lists of up to _SHORT numbers, answered at once, which bounds the memory of large tests
-_SHORT = 64
-
-
 def predictor(parameters: Parameters) -> Predict:
     """A function from every member's own lists to their outputs, in float32 whatever the training's precision."""
     config, device = parameters.config, parameters.flat.device
     way = way_for(config, device)
 
     def predict(x: Shaped[Tensor, "M b k"]) -> Float[Tensor, "M b *out"]:
-        longer = max(1.0, x.shape[-1] / _SHORT)  # attention matrices grow with n², everything else with n
-        tile = max(1, int(_TILE / (longer if can(config, "last steps") else longer**2)))
+        most = tile(config, x.shape[-1])
 
         def part(group: slice) -> Tensor:
             with torch.no_grad():
                 prepared = way.prepare(parameters, group, x.shape[-1]).tensors
-                return torch.cat([way.predict(prepared, lists) for lists in x[group].split(tile, dim=1)], dim=1)
+                return torch.cat([way.predict(prepared, lists) for lists in x[group].split(most, dim=1)], dim=1)
 
         with Workers() as workers, Precision("fp32", device):
             return torch.cat(workers.map(part, units(len(parameters.flat), device)))
