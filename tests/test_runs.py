@@ -1,6 +1,7 @@
 """What trained runs and compiled programs share: answers, tables, result rows, and folders that ``load`` reads."""
 
 import math
+from unittest.mock import patch
 
 import pandas as pd
 import pytest
@@ -233,11 +234,10 @@ def test_what_holds_no_run_is_refused(tmp_path):
 
 def test_large_batches_are_answered_in_tiles_and_alike(run, compiled, monkeypatch):
     x = [[[1.0, 2.0, 3.0], [0.5, -1.0, 4.0], [2.0, 2.0, 2.0]], [[0.0, 1.0, 0.0], [3.0, 2.0, 1.0], [-4.0, 0.5, 0.0]]]
-    for each in (run, compiled):
-        whole, sizes = each.predict(x), []
-        monkeypatch.setattr(posattn.runs, "_TILE", 4)
-        outputs = each._outputs
-        monkeypatch.setattr(each, "_outputs", lambda part, member, of=outputs: sizes.append(len(part)) or of(part, member))
-        torch.testing.assert_close(each.predict(x), whole)
-        assert sizes == [4, 2] * len(each) and each.answer(x).shape == (2, 3, 3)
-        monkeypatch.undo()
+    whole = [each.predict(x) for each in (run, compiled)]
+    monkeypatch.setattr(posattn.runs, "_TILE", 4)
+    for each, answers in zip((run, compiled), whole, strict=True):
+        with patch.object(each, "_outputs", wraps=each._outputs) as outputs:
+            torch.testing.assert_close(each.predict(x), answers)
+        assert [len(call.args[0]) for call in outputs.call_args_list] == [4, 2] * len(each)
+        assert each.answer(x).shape == (2, 3, 3)
