@@ -62,8 +62,8 @@ class Interface:
 INTERFACES = {  # by NetworkConfig.reads
     "none": Interface("numbers", "answers", "up to scale 10"),
     "letters": Interface(
-        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, 2, "sequence",
-        "A sequence is a hop count and letters; word t of the vocabulary is t. "
+        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, shortest=2, one="sequence",
+        reading="A sequence is a hop count and letters; word t of the vocabulary is t. "
         "Per position there is a logit for each word; the largest is the answer.",
     ),
     "prompts": Interface(
@@ -95,11 +95,11 @@ def _length(config: Any, length: object) -> int:
         size = config.numbers_per_position(length, gradients=False)
         check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
         return length
+    if config.reads == "prompts" and length != (own := positions_for(config.tokens)):
+        raise UsageError(f"length is {shown(length)}; prompts whose tokens are {config.tokens!r} have {own} positions.")
     if isinstance(length, bool) or not isinstance(length, int) or not form.shortest <= length <= config.n:
         longest = f"{config.n}, the network's longest {form.one}"
         raise UsageError(f"length is {shown(length)}; it must be from {form.shortest} to {longest}.")
-    if config.reads == "prompts" and length != (own := positions_for(config.tokens)):
-        raise UsageError(f"length is {length}; prompts whose tokens are {config.tokens!r} have {own} positions.")
     return length
 
 

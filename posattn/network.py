@@ -217,7 +217,7 @@ def check_input(x: object, wanted: torch.dtype) -> None:
 Question = tuple[Callable[[Any], bool], str]  # a test of a configuration, and what an error says of one that fails it
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
-_IS_EXPORTED: Question = (
+_IS_OURS_OR_A_TABLE: Question = (
     lambda c: c.attends != "" or c.kind in ("table", "prompt-table"),
     "is no Transformer of posattn",
 )
@@ -260,7 +260,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
         "only networks trained on lists of up to n numbers can be frozen",
         (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
     ),
-    "export": ("only Transformers and table networks can be exported", (_IS_EXPORTED,)),
+    "export": ("only Transformers and table networks can be exported", (_IS_OURS_OR_A_TABLE,)),
     "show": (
         "the explorer shows Transformers of lists of numbers with fixed encodings",
         (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES, _ASKS_NO_LENGTH, _HAS_A_PAGE),

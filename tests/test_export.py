@@ -208,7 +208,7 @@ def test_lengths_that_tokens_do_not_have():
         ("table", 1, "length is 1; it must be a whole number of at least 2."),
         ("elements", 9, "length is 9; prompts whose tokens are 'prompts' have 23 positions."),
         ("characters", 23, "length is 23; prompts whose tokens are 'characters' have 101 positions."),
-        ("prompt table", 24, "length is 24; it must be from 1 to 23, the network's longest prompt."),
+        ("prompt table", 24, "length is 24; prompts whose tokens are 'prompts' have 23 positions."),
     ):
         with pytest.raises(posattn.UsageError, match=f"^{re.escape(wrong)}$"):
             simplest(OF_TOKENS[kind].build(), length)
