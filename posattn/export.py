@@ -1,20 +1,26 @@
-"""A trained network for other programs: an ONNX file, or a program of torch.export, with any number of lists at once.
+"""A network for other programs: an ONNX file, or a program of torch.export, with any number of lists at once.
 
 What is written is the frozen network (posattn.folding.frozen) for lists of one length. A positional one is then a constant
 linear map and a ReLU per layer: no query, key or softmax is left in the file. Self-attention keeps its softmax, with one matrix
 in place of queries and keys where those multiply out. Networks that cannot be frozen are written as they are; a sparse compiled
 program keeps the indices of its attention, and its MLPs are written as matrices.
+
+What a file takes and gives is a row of ``INTERFACES``, by what the network reads. A file for tokens also holds their
+vocabulary, how they are read, and an example.
 """
 
 import copy
 import importlib
 import io
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,77 +31,123 @@ from posattn.compiler.selection import SelectionNetwork
 from posattn.devices import CPU, check_fits
 from posattn.errors import UsageError, instance, path_of, shown, whole
 from posattn.folding import Frozen
-from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
+from posattn.tasks.khop import KHOP
+from posattn.tasks.layouts import positions_for
+from posattn.tasks.mixed import ANY_QUERY
+from posattn.tasks.token_task import TokenTask
+from posattn.tokens.vocabulary import VOCABULARIES
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32
 WORST_COMPILED = 1e-3  # what a compiled program may lose in float32 of its largest answer before it is refused
 _MOST = 100  # lists that a file is checked with at once
 _SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of the training range
-_INPUT, _OUTPUT = "numbers", "answers"
 
 
-def simplest(model: nn.Module, length: int | None = None) -> tuple[Frozen | Transformer, int]:
+@dataclass(frozen=True)
+class Interface:
+    """What a file takes and gives. The input is (batch, length)."""
+
+    takes: str
+    gives: str
+    checked: str  # what it is checked with
+    dtype: torch.dtype = torch.float32
+    task: TokenTask | None = None  # whose samples it is checked with, in place of random numbers
+    shortest: int = 1
+    one: str = "list"
+    reading: str = ""  # how tokens are read and answers told
+
+
+INTERFACES = {  # by NetworkConfig.reads
+    "none": Interface("numbers", "answers", "up to scale 10"),
+    "letters": Interface(
+        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, shortest=2, one="sequence",
+        reading="A sequence is a hop count and letters; word t of the vocabulary is t. "
+        "Per position there is a logit for each word; the largest is the answer.",
+    ),
+    "prompts": Interface(
+        "prompts", "answers", "on prompts up to scale 10", task=ANY_QUERY, one="prompt",
+        reading="In a prompt, word t of the vocabulary is -1 - t, and a number v >= 0 is v. The answer is one number.",
+    ),
+}  # fmt: skip
+
+
+def simplest(model: nn.Module, length: int | None = None) -> tuple[Any, int]:
     """The module that is exported for a network, a Frozen where it can be frozen, and the length of its lists."""
-    if not isinstance(model, Transformer):
-        raise UsageError(f"the network is a {type(model).__name__}; a posattn.Transformer can be exported.")
-    require(model.config, "export")
-    length = model.config.n if length is None else length
-    if model.config.any_length:
-        length = whole("length", length)
-        size = model.config.numbers_per_position(length, gradients=False)
-        check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
-    elif isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= model.config.n:
-        raise UsageError(
-            f"length is {shown(length)}; it must be from 1 to {model.config.n}, the network's longest list."
-        )
+    config: Any = getattr(model, "config", None)
+    if not isinstance(config, NetworkConfig):
+        only = "only Transformers and table networks of posattn can be exported"
+        raise UsageError(f"the network is a {type(model).__name__}; {only}.")
+    require(config, "export")
+    length = _length(config, config.n if length is None else length)
     model = copy.deepcopy(model).float().cpu().eval()  # the caller's stays as it is
     if isinstance(model, SelectionNetwork):
         return model.with_matrices(), length
-    return Frozen(model, length) if can(model.config, "freeze") else model, length
+    return Frozen(model, length) if can(config, "freeze") else model, length  # type: ignore[arg-type]
+
+
+def _length(config: Any, length: object) -> int:
+    """``length`` if the network takes such lists, and they fit into memory."""
+    form = INTERFACES[config.reads]
+    if config.any_length:
+        length = whole("length", length, form.shortest)
+        size = config.numbers_per_position(length, gradients=False)
+        check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
+        return length
+    if config.reads == "prompts" and length != (own := positions_for(config.tokens)):
+        raise UsageError(f"length is {shown(length)}; prompts whose tokens are {config.tokens!r} have {own} positions.")
+    if isinstance(length, bool) or not isinstance(length, int) or not form.shortest <= length <= config.n:
+        longest = f"{config.n}, the network's longest {form.one}"
+        raise UsageError(f"length is {shown(length)}; it must be from {form.shortest} to {longest}.")
+    return length
 
 
 def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
     """Writes an ONNX file, once ONNX Runtime gives the network's answers with it; returns how far it is from float64 at most.
 
     The input ``numbers`` and the output ``answers`` are (batch, length), with one axis more for a compiled program of vectors.
-    ``lists`` are those that it is checked with, by default random ones.
+    For letters, ``tokens`` (batch, length) of int64 give ``logits`` (batch, length, words). For prompts, ``prompts`` (batch,
+    length) give ``answers`` (batch, 1). What describes tokens is in the file's metadata.
+
+    ``lists`` are those that it is checked with, by default random ones, of tokens samples of the task.
     """
     path, runtime = path_of("path", path), _needed("onnxruntime")
     _needed("onnx"), _needed("onnxscript")
     program, length = simplest(model, length)
+    form = INTERFACES[program.config.reads]
     for name in ("torch.onnx", "onnxscript"):  # they tell of what they do not optimise
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = torch.onnx.export(
             program,
-            (torch.zeros(3, *_shape(program.config, length)),),
+            _example(program.config, length),
             dynamo=True,
             verbose=False,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
-            input_names=[_INPUT],
-            output_names=[_OUTPUT],
+            input_names=[form.takes],
+            output_names=[form.gives],
         )
     assert made is not None
+    made.model.metadata_props.update(_described(program.config, length))
     content = made.model_proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    answers = lambda x: torch.from_numpy(session.run(None, {_INPUT: x.numpy()})[0])  # noqa: E731
+    answers = lambda x: torch.from_numpy(session.run(None, {form.takes: x.numpy()})[0])  # noqa: E731
     difference = _checked(model, program.config, length, answers, lists)
     files.output(path, content)
     return difference
 
 
 def to_torch(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
-    """Writes a program that ``torch.export.load`` reads, checked in the same way."""
+    """Writes a program that ``torch.export.load`` reads, checked in the same way; what describes tokens is in extra files."""
     path = path_of("path", path)
     program, length = simplest(model, length)
-    lists_of_zeros = torch.zeros(3, *_shape(program.config, length))
     with torch.no_grad():
-        made = torch.export.export(program, (lists_of_zeros,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        example = _example(program.config, length)
+        made = torch.export.export(program, example, dynamic_shapes=({0: torch.export.Dim("batch")},))
     buffer = io.BytesIO()
-    torch.export.save(made, buffer)
+    torch.export.save(made, buffer, extra_files=_described(program.config, length))
     buffer.seek(0)
     difference = _checked(model, program.config, length, torch.export.load(buffer).module(), lists)
     files.output(path, buffer.getvalue())
@@ -104,6 +156,22 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
 
 def _shape(config: NetworkConfig, length: int) -> tuple[int, ...]:
     return (length, config.inputs) if isinstance(config, CompiledConfig) and config.inputs > 1 else (length,)
+
+
+def _example(config: NetworkConfig, length: int) -> tuple[Tensor]:
+    """An input to trace a network with."""
+    return (torch.zeros(3, *_shape(config, length), dtype=INTERFACES[config.reads].dtype),)
+
+
+def _described(config: Any, length: int) -> dict[str, str]:
+    """What a file for tokens holds beside the network: the vocabulary as JSON, a sentence, and a sample of the task as JSON."""
+    form = INTERFACES[config.reads]
+    if form.task is None:
+        return {}
+    words = [word.replace(" ", "") or word for word in VOCABULARIES[config.tokens].words]  # a space may be a word
+    (x,), _ = form.task.sample(1, n=length)
+    example = {"text": form.task.decode(x), form.takes: x.tolist()}
+    return {"vocabulary": json.dumps(words), "reading": form.reading, "example": json.dumps(example)}
 
 
 def _checked(
@@ -122,11 +190,13 @@ def _checked(
         if tuple(lists.shape[1:]) != _shape(config, length):
             raise UsageError(f"lists has shape {tuple(lists.shape)}; it must be (batch, {length}).")
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
-    given = () if lists is None else (("for the lists given", x.float()) for x in (lists[:1], lists))
+    words = not INTERFACES[config.reads].dtype.is_floating_point
+    given = () if lists is None else (("for the lists given", x if words else x.float()) for x in (lists[:1], lists))
     for where, x in given or _lists(config, length):
         with torch.no_grad():
-            truth = _answers(exact, x.double())
-            largest = max(float(truth.abs().max()), torch.finfo(torch.float32).tiny)
+            truth = _answers(exact, x if words else x.double())
+            told = truth.amax(dim=-1) if words else truth  # words that are no answer may have logits far below
+            largest = max(float(told.abs().max()), torch.finfo(torch.float32).tiny)
             theirs, ours = (float((y - truth).abs().max()) / largest for y in (answers(x), plain(x)))
         if not theirs <= max(TOLERANCE, _ROUNDING * ours):
             raise RuntimeError(f"{where} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}.")
@@ -140,7 +210,11 @@ def _checked(
 
 def _lists(config: NetworkConfig, length: int) -> Iterator[tuple[str, Tensor]]:
     """Random lists, and what they are: of the training range and beyond it, or within the bounds of a compiled program."""
+    own = INTERFACES[config.reads].task
     for scale, batch in product(_SCALES, (1, _MOST)):
+        if own is not None:
+            yield f"at scale {scale:g}", own.sample(batch, n=length, scale=scale, seed=batch)[0]
+            continue
         unit = torch.rand(batch, *_shape(config, length), generator=torch.Generator().manual_seed(batch))
         if not isinstance(config, CompiledConfig):
             yield f"at scale {scale:g}", scale * (4 * unit - 2)

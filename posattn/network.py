@@ -217,6 +217,10 @@ def check_input(x: object, wanted: torch.dtype) -> None:
 Question = tuple[Callable[[Any], bool], str]  # a test of a configuration, and what an error says of one that fails it
 
 _IS_OURS: Question = (lambda c: c.attends != "", "is no Transformer of posattn")
+_IS_OURS_OR_A_TABLE: Question = (
+    lambda c: c.attends != "" or c.kind in ("table", "prompt-table"),
+    "is no Transformer of posattn",
+)
 _READS_NUMBERS: Question = (lambda c: c.reads == "none", "reads {0.reads}")
 _IS_TRAINED: Question = (lambda c: c.trainable and c.kind != "program", "is a compiled program")
 _HAS_MATRICES: Question = (lambda c: c.kind != "selection", "has indices in place of queries and keys (sparse)")
@@ -256,7 +260,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
         "only networks trained on lists of up to n numbers can be frozen",
         (_IS_OURS, _READS_NUMBERS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
     ),
-    "export": ("only Transformers of lists of numbers can be exported", (_IS_OURS, _READS_NUMBERS)),
+    "export": ("only Transformers and table networks can be exported", (_IS_OURS_OR_A_TABLE,)),
     "show": (
         "the explorer shows Transformers of lists of numbers with fixed encodings",
         (_IS_OURS, _READS_NUMBERS, _NAMES_PLACES, _HAS_MATRICES, _ASKS_NO_LENGTH, _HAS_A_PAGE),

@@ -1,5 +1,7 @@
 """Exported networks: ONNX Runtime and torch.export give the network's answers, at any scale and for any number of lists."""
 
+import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +13,8 @@ import torch
 
 import posattn
 from posattn.compiler import PCOC, Known, Round, compile_program
-from posattn.export import TOLERANCE, simplest, to_torch
+from posattn.export import TOLERANCE, simplest, to_onnx, to_torch
+from posattn.looped import PromptTableConfig
 
 # In a process of its own: the tests' checks of shapes at every call would fix the number of lists in a traced network.
 SCRIPT = """
@@ -97,29 +100,142 @@ def test_a_program_of_torch_export_and_shorter_lists(written):
     torch.testing.assert_close(loaded(x), model(x), rtol=1e-5, atol=1e-5)
 
 
+def other_file(model, other, monkeypatch):
+    """What ``to_torch`` writes for ``model`` answers as ``other`` does."""
+    monkeypatch.setattr("posattn.export.simplest", lambda *_: (model, model.config.n))
+    monkeypatch.setattr(torch.export, "export", lambda *_, **__: None)
+    monkeypatch.setattr(torch.export, "save", lambda *_, **__: None)
+    monkeypatch.setattr(torch.export, "load", lambda _: SimpleNamespace(module=lambda: other))
+
+
 def test_a_file_with_other_answers_is_not_written(tmp_path, monkeypatch):
-    model = posattn.pretrained("sum", arch="positional")
-    other, _ = simplest(posattn.pretrained("min", arch="positional"))
-    monkeypatch.setattr("posattn.export.simplest", lambda *_: (other, 8))
-    monkeypatch.setattr(torch.export, "export", lambda module, *_, **__: module)
-    monkeypatch.setattr(torch.export, "save", lambda module, buffer: torch.save(module, buffer))
-    monkeypatch.setattr(torch.export, "load", lambda buffer: SimpleNamespace(module=lambda: other))
+    other_file(posattn.pretrained("sum"), posattn.pretrained("min"), monkeypatch)
     with pytest.raises(RuntimeError, match=r"^at scale 1 the exported network is off by"):
-        to_torch(model, tmp_path / "sum.pt2")
+        to_torch(posattn.pretrained("sum"), tmp_path / "sum.pt2")
     assert not list(tmp_path.iterdir())
 
 
 def test_other_networks_are_refused():
-    with pytest.raises(
-        posattn.UsageError, match=r"^the network is a Linear; a posattn\.Transformer can be exported\.$"
-    ):
+    only = r"only Transformers and table networks of posattn can be exported\.$"
+    with pytest.raises(posattn.UsageError, match=rf"^the network is a Linear; {only}"):
         simplest(torch.nn.Linear(3, 3))
-    tokens = posattn.Transformer(posattn.TokenConfig(30, embed=8, width=8, tokens="letters", causal=True))
-    with pytest.raises(
-        posattn.UsageError,
-        match=r"^the positional network reads letters; only Transformers of lists ",
+    with pytest.raises(posattn.UsageError, match=r"^the gat network is no Transformer of posattn; only Transformers and "):
+        simplest(posattn.GraphConfig(3, "gat").build())
+
+
+# Networks of tokens.
+
+SMALL = {"layers": 1, "embed": 8, "width": 8}
+OF_TOKENS = {
+    "letters": posattn.TokenConfig(6, "standard", causal=True, tied=True, **SMALL),
+    "table": posattn.ModelConfig(4, "table", width=4),
+    "elements": posattn.TokenConfig(23, tokens="prompts", relative=True, **SMALL),
+    "elements-shared": posattn.TokenConfig(23, "rope-only", tokens="elements-shared", **SMALL),
+    "characters": posattn.TokenConfig(101, "input-regularized", tokens="characters", **SMALL),
+    "prompt table": PromptTableConfig(23, width=4),
+}
+
+
+def samples(model, count, scale=1.0, n=None):
+    name = "khop" if model.config.reads == "letters" else "mixed-multitask"
+    return posattn.task(name).sample(count, n=n or model.config.n, scale=scale, seed=3)[0]
+
+
+def assert_same(answers, model, x):
+    with torch.no_grad():
+        ours = model(x)
+    assert answers.shape == ours.shape and answers.dtype == ours.dtype == torch.float32
+    torch.testing.assert_close(answers, ours, rtol=1e-5, atol=1e-5)
+    assert len(x) == 1 or not torch.allclose(ours[0], ours[1])  # else any file would do
+
+
+@pytest.mark.parametrize("kind", ["letters", "elements"])
+def test_onnx_runtime_reads_tokens(tmp_path, unchecked, kind):
+    model = OF_TOKENS[kind].build()
+    assert to_onnx(model, tmp_path / "own.onnx") <= TOLERANCE
+    session = onnxruntime.InferenceSession(str(tmp_path / "own.onnx"))
+    found = [(port.name, port.type, *port.shape[1:]) for port in (*session.get_inputs(), *session.get_outputs())]
+    assert found == {
+        "letters": [("tokens", "tensor(int64)", 6), ("logits", "tensor(float)", 6, 16)],
+        "elements": [("prompts", "tensor(float)", 23), ("answers", "tensor(float)", 1)],
+    }[kind]
+    for batch, scale in ((1, 1.0), (13, 2.0)):
+        x = samples(model, batch, scale)
+        (answers,) = session.run(None, {found[0][0]: x.numpy()})
+        assert_same(torch.from_numpy(answers), model, x)
+    check_described(session.get_modelmeta().custom_metadata_map, model.config)
+
+
+@pytest.mark.parametrize("kind", ["elements-shared", "characters"])
+def test_torch_export_reads_tokens(tmp_path, unchecked, kind):
+    model = OF_TOKENS[kind].build()
+    assert to_torch(model, tmp_path / "own.pt2") <= TOLERANCE
+    described = {"vocabulary": "", "reading": "", "example": ""}
+    program = torch.export.load(tmp_path / "own.pt2", extra_files=described).module()
+    for batch, scale in ((1, 1.0), (13, 2.0)):
+        x = samples(model, batch, scale)
+        assert_same(program(x), model, x)
+    check_described(described, model.config)
+
+
+def check_described(found, config):
+    """Who has the vocabulary, and the sentence on how it is read, finds the example's tokens to be its text."""
+    words, example = json.loads(found["vocabulary"]), json.loads(found["example"])
+    assert sorted(found) == ["example", "reading", "vocabulary"] and len(set(words)) == len(words)
+    if config.reads == "letters":
+        assert "word t of the vocabulary is t." in found["reading"]
+        assert "".join(words[token] for token in example["tokens"]) == example["text"]
+        return
+    assert "word t of the vocabulary is -1 - t, and a number v >= 0 is v." in found["reading"]
+    read = [f"{value:.2f}" if value >= 0 else words[-1 - int(value)] for value in example["prompts"]]
+    if config.tokens == "characters":
+        listed, query = example["text"].split("'Find")
+        assert "".join(read).rstrip("#") == re.sub(r"[\[', ]", "", listed) + f"Find{query[:-2]}"
+    else:
+        assert read == re.findall(r"Cat\D?\d+|min|max|sum|\d+\.\d+", example["text"])
+
+
+def test_shorter_sequences(tmp_path, unchecked):
+    model = OF_TOKENS["letters"].build()
+    to_torch(model, tmp_path / "own.pt2", length=3)
+    x = samples(model, 5, n=3)
+    assert_same(torch.export.load(tmp_path / "own.pt2").module()(x), model, x)
+
+
+def test_lengths_that_tokens_do_not_have():
+    for kind, length, wrong in (
+        ("letters", 1, "length is 1; it must be from 2 to 6, the network's longest sequence."),
+        ("table", 1, "length is 1; it must be a whole number of at least 2."),
+        ("elements", 9, "length is 9; prompts whose tokens are 'prompts' have 23 positions."),
+        ("characters", 23, "length is 23; prompts whose tokens are 'characters' have 101 positions."),
+        ("prompt table", 24, "length is 24; prompts whose tokens are 'prompts' have 23 positions."),
     ):
-        simplest(tokens)
+        with pytest.raises(posattn.UsageError, match=f"^{re.escape(wrong)}$"):
+            simplest(OF_TOKENS[kind].build(), length)
+
+
+def test_tokens_that_a_file_is_checked_with(tmp_path, monkeypatch):
+    """Samples of the task at scales 1 and 10, one and a hundred at a time; or those given."""
+    model, seen = OF_TOKENS["letters"].build(), []
+    other_file(model, lambda x: seen.append(x) or model(x), monkeypatch)
+    to_torch(model, tmp_path / "own.pt2")
+    assert [len(x) for x in seen] == [1, 100, 1, 100] and all(x.dtype == torch.int64 for x in seen)
+    assert ["".join(sorted(set(posattn.task("khop").spell(x[:, 1:].flatten())))) for x in seen[1::2]] == ["abcde", "fghij"]
+    seen.clear()
+    to_torch(model, tmp_path / "own.pt2", lists=samples(model, 7))
+    assert [len(x) for x in seen] == [1, 7]
+    with pytest.raises(posattn.UsageError, match=r"the input is of torch\.float32; this network reads torch\.int64"):
+        to_torch(model, tmp_path / "other.pt2", lists=samples(model, 7).float())
+    assert not (tmp_path / "other.pt2").exists()
+
+
+def test_a_table_file_with_other_logits_is_not_written(tmp_path, monkeypatch):
+    """Words that are never an answer have logits of -10,000; an error of 0.01 in the others is seen beside them."""
+    model = OF_TOKENS["table"].build()
+    other_file(model, lambda x: torch.where(model(x) > -100, model(x) + 0.01, model(x)), monkeypatch)
+    with pytest.raises(RuntimeError, match=r"^at scale 1 the exported network is off by"):
+        to_torch(model, tmp_path / "own.pt2")
+    assert not list(tmp_path.iterdir())
 
 
 # Compiled programs. Unchecked: checks of shapes would fix the number of lists in a traced network.
@@ -133,6 +249,15 @@ def test_vectors_integers_and_small_bounds_are_exported(tmp_path, unchecked):
     assert to_torch(compile_program(program).model, tmp_path / "own.pt2") < 1e-6
     found = torch.export.load(tmp_path / "own.pt2").module()(torch.tensor([[[1.0, 0.5], [3.0, -0.5], [2.0, 0.25]]]))
     assert found.tolist() == [[[1.5, 0], [2.5, 1], [2.25, 3]]]
+
+
+def test_a_compiled_program_of_letters_takes_numbers(tmp_path, unchecked):
+    """Per machine the letter, from a = 0, and the hop count; the answer is a letter, or -1 where none is found."""
+    model, text = posattn.compile("khop", 5), "1abcab"
+    to_torch(model, tmp_path / "khop.pt2")
+    x = torch.tensor([[[ord(letter) - ord("a"), float(text[0])] for letter in text[1:]]])
+    found = torch.export.load(tmp_path / "khop.pt2").module()(x)
+    assert found.round().tolist() == [[-1, -1, -1, 1, 2]]
 
 
 def test_exporting_leaves_a_network_in_float64(tmp_path, unchecked):

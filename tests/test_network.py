@@ -23,7 +23,7 @@ from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.program_network import ProgramConfig
 from posattn.compiler.selection import SelectionConfig
 from posattn.encodings import ENCODINGS
-from posattn.looped import FAMILIES, AnyLengthConfig
+from posattn.looped import FAMILIES, AnyLengthConfig, PromptTableConfig
 from posattn.model import Transformer
 from posattn.network import ABILITIES, KINDS_BY_ARCH, can, configuration, from_dict, missing, own_network, require
 
@@ -243,6 +243,7 @@ def test_the_kind_is_told_from_the_fields():
 
 own_network("mine", lambda n: torch.nn.Linear(n, n))
 NETWORKS = {arch: ModelConfig(4, arch) for arch in (*ARCHITECTURES, *KINDS_BY_ARCH)}
+NETWORKS["table of prompts"] = PromptTableConfig(4)
 NETWORKS |= {f"{arch} of letters": TokenConfig(4, arch, causal=True) for arch in ("positional", "standard")}
 NETWORKS |= {f"{arch} of prompts": TokenConfig(4, arch, tokens="prompts") for arch in ("scale-exact", "rope-only")}
 NETWORKS |= {f"{arch}, any length": AnyLengthConfig(4, arch) for arch in ("no-encoding", "rope-only")}
@@ -267,11 +268,12 @@ standard-rope              x      x       x      x      -       -       -       
 looped                     -      -       x      x      -       -       x         -            x            x
 alibi                      -      -       x      x      -       -       -         -            x            -
 randomized                 -      -       x      -      -       -       -         -            x            -
-table                      -      -       -      -      -       -       -         -            x            -
-positional of letters      x      -       -      -      -       -       x         x            -            -
-standard of letters        x      -       -      -      -       -       -         -            -            -
-scale-exact of prompts     x      -       -      -      -       -       x         x            -            -
-rope-only of prompts       x      -       -      -      -       -       -         -            -            -
+table                      -      -       x      -      -       -       -         -            x            -
+table of prompts           -      -       x      -      -       -       -         -            -            -
+positional of letters      x      -       x      -      -       -       x         x            -            -
+standard of letters        x      -       x      -      -       -       -         -            -            -
+scale-exact of prompts     x      -       x      -      -       -       x         x            -            -
+rope-only of prompts       x      -       x      -      -       -       -         -            -            -
 no-encoding, any length    -      -       x      x      -       -       -         -            x            -
 rope-only, any length      -      -       x      x      -       -       -         -            x            -
 compiled                   -      -       x      x      -       -       x         x            -            -
@@ -302,10 +304,12 @@ def test_what_a_network_cannot_do_it_says_in_a_sentence(ability):
 
 
 def test_refusals_say_what_is_in_the_way_and_what_is_accepted():
-    told = {missing(NETWORKS["positional of letters"], "export"), missing(NETWORKS["standard"], "every length")}
+    told = {missing(NETWORKS["gat"], "export"), missing(NETWORKS["positional of letters"], "freeze")}
+    told |= {missing(NETWORKS["standard"], "every length")}
     told |= {missing(NETWORKS["gcn"], "last steps"), missing(NETWORKS["looped"], "freeze")}
     assert told == {
-        "the positional network reads letters; only Transformers of lists of numbers can be exported.",
+        "the gat network is no Transformer of posattn; only Transformers and table networks can be exported.",
+        "the positional network reads letters; only networks trained on lists of up to n numbers can be frozen.",
         "the standard network is for lists of up to 4 numbers only; other lengths are for networks that take every length.",
         "the gcn network has no loops; only looped networks have last steps (polish).",
         "the looped network is for lists of every length; only networks trained on lists of up to n numbers can be frozen.",

@@ -17,18 +17,18 @@ def command(
     arch: str | None = console.PRETRAINED_ARCH,
     task_file: Path | None = console.TASK_FILE,
     length: int | None = Option(
-        None, "--length", "--n", help="Numbers in a list that the file takes (default: as many as trained on)."
+        None, "--length", "--n", help="Numbers in a list, or tokens in a sequence, that the file takes (default: as trained)."
     ),
 ) -> None:
-    """Write a trained network for other programs: folded, for any number of lists at once, and checked."""
+    """Write a network for other programs: folded where it can be, for any number of lists at once, and checked."""
     if onnx is None and torch_file is None:
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
     from posattn.compiler.compiled_model import CompiledConfig
-    from posattn.export import to_onnx, to_torch
+    from posattn.export import INTERFACES, to_onnx, to_torch
 
     held, _ = console.networks(run, pretrained, arch, "cpu")
     model, lists = held.model(member), held.examples(length)
-    where = "within its bounds" if isinstance(model.config, CompiledConfig) else "up to scale 10"
+    where = "within its bounds" if isinstance(held.config, CompiledConfig) else INTERFACES[held.config.reads].checked
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:
             difference = write(model, path, length, lists)

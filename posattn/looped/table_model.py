@@ -27,8 +27,8 @@ and (n, B, A, w) their marks.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar
+from functools import lru_cache, wraps
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -53,14 +53,25 @@ Attend = Callable[[Tensor], Tensor]
 Joins = list[tuple[Attend, Tensor]]  # per loop, and the share of attention that stays in the sequence
 
 
-@lru_cache(maxsize=4096)
+def _kept(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``make`` with its answers kept, but for those to torch.export, whose tensors hold no numbers."""
+    known = lru_cache(maxsize=4096)(make)
+
+    @wraps(make)
+    def call(*given: Any) -> Tensor:
+        return make(*given) if torch.compiler.is_exporting() else known(*given)
+
+    return call
+
+
+@_kept
 def _inside(n: int, loop: Loop, device: torch.device) -> Bool[Tensor, "n C"]:
     """Made once: a CUDA graph can hold no copy from the host."""
     with torch.inference_mode(False), torch.no_grad():
         return _FAMILY.inside(n, loop, device)
 
 
-@lru_cache(maxsize=4096)
+@_kept
 def _shifts(n: int, loop: Loop, device: torch.device) -> Float[Tensor, "C nn"]:
     """Per candidate the matrix (n, n), flattened, that attends to it alone; its rows are 0 where it is outside the sequence."""
     with torch.inference_mode(False), torch.no_grad():
@@ -89,6 +100,7 @@ class TableConfig(NetworkConfig):
 
     kind: ClassVar[str] = "table"
     any_length: ClassVar[bool] = True
+    tokens: ClassVar[str] = "letters"
     reads: ClassVar[str] = "letters"
     recipe: ClassVar[str] = "table"
     sharpened: ClassVar[str] = "logits"

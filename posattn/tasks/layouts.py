@@ -116,6 +116,11 @@ def layout_of(positions: int) -> Layout | None:
     return next((layout for layout in LAYOUTS.values() if layout.positions == positions), None)
 
 
+def positions_for(tokens: str) -> int:
+    """How many positions the prompts have that are written in this vocabulary."""
+    return next(layout.positions for layout in LAYOUTS.values() if layout.tokens == tokens)
+
+
 def elements_of(x: Tensor) -> Float[Tensor, "*batch e"]:
     """The elements of prompts in any layout."""
     layout = layout_of(x.shape[-1]) if isinstance(x, Tensor) and x.ndim and x.is_floating_point() else None

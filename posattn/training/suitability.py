@@ -13,7 +13,7 @@ from posattn.looped.table_model import TableConfig
 from posattn.model import ModelConfig
 from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict, stored_fields
 from posattn.tasks import MixedTask, task
-from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
+from posattn.tasks.layouts import layout_named, layout_of, positions_for
 from posattn.tokens.token_model import TokenConfig
 
 
@@ -99,7 +99,7 @@ def check_reads(config: NetworkConfig, name: str) -> None:
         wanted = "lists of numbers" if own.TOKENS == "none" else sequences
         raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
     if isinstance(config, (TokenConfig, PromptTableConfig)) and config.reads == "prompts":
-        positions = next(layout.positions for layout in LAYOUTS.values() if layout.tokens == config.tokens)
+        positions = positions_for(config.tokens)
         if config.n != positions:
             raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {positions} positions.")
 

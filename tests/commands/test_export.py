@@ -6,6 +6,9 @@ import sys
 import pytest
 import torch
 
+import posattn
+from posattn.network import own_network
+
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 
@@ -28,6 +31,24 @@ def test_what_it_refuses(pair, tmp_path, monkeypatch, posattn_command):
     code, _, told = posattn_command("export", pair, "--onnx", "other.onnx")
     assert code == 2 and "pip install 'posattn[onnx]'" in told
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_tokens_is_exported(posattn_command):
+    small = ["--n", 3, "--samples", 20, "--epochs", 1, "--batch", 10]
+    assert posattn_command("train", "khop", "--arch", "table", *small, "--out", "khop")[0] == 0
+    code, shown, _ = posattn_command("export", "khop", "--torch", "khop.pt2")
+    assert code == 0 and "relative, for letters in and out of distribution." in shown
+    x = posattn.task("khop").encode("1ab")[None]
+    torch.testing.assert_close(torch.export.load("khop.pt2").module()(x), posattn.load("khop").predict(x)[0])
+    code, _, told = posattn_command("export", "khop", "--torch", "other.pt2", "--n", 1)
+    assert code == 2 and "length is 1; it must be a whole number of at least 2." in told
+
+
+def test_a_network_of_ones_own_is_refused(posattn_command):
+    own = own_network("line", lambda n: torch.nn.Linear(n, n))
+    posattn.train("sum", own(n=3), samples=20, epochs=1, batch=10, device="cpu", out="line")
+    code, _, told = posattn_command("export", "line", "--torch", "line.pt2")
+    assert code == 2 and "the network is a Linear; only Transformers and table networks of posattn can be exported." in told
 
 
 def test_a_compiled_program_is_exported(posattn_command):

@@ -3,12 +3,14 @@
 from itertools import product
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 
 import posattn
 from posattn.errors import UsageError
 from posattn.experiments.yardsticks import ignoring_query
+from posattn.export import TOLERANCE, to_onnx
 from posattn.looped import PromptTableConfig, TableConfig
 from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, word_code, word_index
 from posattn.training import network_for
@@ -153,6 +155,17 @@ def test_members_computed_together_answer_as_alone(monkeypatch):
 
 def test_no_prompts_have_no_answers():
     assert PromptTableConfig(23).build()(posattn.task("mixed-min").sample(1)[0][:0]).shape == (0, 1)
+
+
+def test_an_exported_file_answers_every_prompt(tmp_path, unchecked):
+    """Also identifiers, signs and batches that the file was not traced with; and the network answers as before."""
+    model, path = exact(), tmp_path / "mixed.onnx"
+    assert to_onnx(model, path) <= TOLERANCE
+    session = onnxruntime.InferenceSession(str(path))
+    for name, (count, scale) in product(TASKS[:3], ((1, 1), (13, 10))):
+        x, y = posattn.task(name).sample(count, scale=scale, seed=5)
+        torch.testing.assert_close(torch.from_numpy(session.run(["answers"], {"prompts": x.numpy()})[0]), y)
+        torch.testing.assert_close(model(x), y)
 
 
 def test_it_trains_saves_and_loads(tmp_path):

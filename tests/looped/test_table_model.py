@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import onnxruntime
 import pytest
 import torch
 
 import posattn
 from posattn.errors import UsageError
+from posattn.export import TOLERANCE, to_onnx
 from posattn.looped.table_model import TableConfig
 from posattn.training import network_for
 
@@ -85,6 +87,17 @@ def test_short_and_long_sequences_go_through_the_same_attention(monkeypatch):
 def test_later_letters_change_no_earlier_answer():
     model, x = TableConfig(12, fixed=True).build(), TASK.sample(6, n=12)[0]
     torch.testing.assert_close(model(x)[:, :7], model(x[:, :7]))
+
+
+def test_an_exported_file_answers_every_letter(tmp_path, unchecked):
+    """Also batches that the file was not traced with; and the network answers afterwards as before."""
+    model, path = exact(), tmp_path / "khop.onnx"
+    assert to_onnx(model, path, length=5) <= TOLERANCE
+    session = onnxruntime.InferenceSession(str(path))
+    for domain, count in (("id", 1), ("ood", 13)):
+        x, y = TASK.sample(count, n=5, seed=4, domain=domain)
+        logits = torch.from_numpy(session.run(["logits"], {"tokens": x.numpy()})[0])
+        assert torch.equal(logits.argmax(dim=-1), y) and torch.equal(model(x).argmax(dim=-1), y)
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -113,8 +113,11 @@ def test_python_blocks_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tables: None,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(folder)
+    if page.name == "export.md":  # checks of shapes would fix the number of lists in a traced network
+        request.getfixturevalue("unchecked")
     session: dict[str, object] = {"__name__": "snippet"}
     for block in blocks(page):
         if block.language == "python" and not SKIP.fullmatch(block.above):
