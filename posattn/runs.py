@@ -24,7 +24,7 @@ from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, r
 from posattn.network import NetworkConfig, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS, MixedTask, Task, TokenTask, task
-from posattn.tasks.layouts import elements_of
+from posattn.tasks.layouts import elements_of, laid_out
 from posattn.tasks.own import is_data, pairs
 from posattn.tasks.sampling import named_split
 from posattn.tokens.vocabulary import VOCABULARIES, words_given
@@ -148,9 +148,7 @@ class AnyRun(ABC):
         if not bool(given.isfinite().all()):
             most = "1e308" if given.dtype == torch.float64 else "3e38"
             raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to {most}.")
-        if self.config.reads == "prompts":
-            elements_of(given)
-        return given
+        return laid_out(elements_of(given), self.config.n) if self.config.reads == "prompts" else given
 
     def _outputs(self, x: Tensor, member: int) -> Tensor:
         """One member's outputs for inputs of the dtype that it reads."""
@@ -178,12 +176,15 @@ class AnyRun(ABC):
         return self._named(scores_of(self.task.name).evaluate(test, self.lengths, factors))
 
     def evaluate_lengths(
-        self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
+        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
-        """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
+        """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``.
+
+        Scales are 1 and 10 by default.
+        """
         require(self.config, "every length")
         test = self._test(samples, split, numbers="lengths")
-        return self._named(test.by_length(several("lengths", lengths), several("scales", scales)))
+        return self._named(test.by_length(several("lengths", lengths), scales))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""

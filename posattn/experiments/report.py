@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from posattn import files
+from posattn.errors import counted
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
 from posattn.experiments.store import Cell, as_csv
@@ -126,7 +127,7 @@ def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> 
         [f"{inputs.removesuffix('s')} length n", _listed(cell.model.n for cell in cells) + shorter],
         ["runs", f"{each.total()} of {len(cells)}: {_listed(sorted(each.values()))} a point"],
         ["recipe", f"{first.name}: {first.schedule} schedule, learning rate {first.lr:g}"],
-        ["training", f"{samples} {inputs}, {first.epochs} epochs, batches of {first.batch}"],
+        ["training", f"{samples} {inputs}, {counted(first.epochs, 'epoch')}, batches of {first.batch}"],
         ["measured", ", ".join(f"{key} {value}" for key, value in cells[0].measure.key().items())],
     ]
 
@@ -135,13 +136,17 @@ def _listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
+_SIZES: dict[str, Callable[[Any], str]] = {
+    "layers": lambda layers: counted(layers, "layer"), "encoding": "{} encodings".format, "width": "width {}".format,
+}  # fmt: skip
+
+
 def _hardware(ensembles: list[dict[str, Any]]) -> Text:
-    fields = {"layers": "{} layers", "encoding": "{} encodings", "width": "width {}"}
     rows = [["ensemble", "hardware", "precision", "seconds of training", "runs ended"]]
     for about in ensembles:
         spec, result, ended = about["spec"], about["result"], Counter(about["result"]["status"])
         model, inputs = spec["model"], task(spec["members"][0]["task"]).INPUTS
-        sizes = [said.format(model[name]) for name, said in fields.items() if name in model]
+        sizes = [said(model[name]) for name, said in _SIZES.items() if name in model]
         extra = [name for name in ("tied", "relative") if model.get(name)]
         trained = f"{spec['recipe']['samples']} {inputs}"
         network = ", ".join([model.get("arch", "?"), f"n = {model['n']}", *sizes, *extra, trained])

@@ -177,7 +177,8 @@ def looped_report(model: LoopedTransformer, title: str, least: float, machines: 
 
 def _check_own(machines: int | None, model: torch.nn.Module) -> None:
     if isinstance(model, Transformer) and machines is not None and whole("machines", machines) != model.config.n:
-        raise UsageError(f"machines is {machines}; this network is for lists of {model.config.n}.")
+        own = f"lists of {model.config.n}" if model.config.reads == "none" else f"{model.config.n} tokens"
+        raise UsageError(f"machines is {machines}; this network is for {own}.")
 
 
 def _check_share(least: float) -> None:

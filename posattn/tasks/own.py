@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.errors import UsageError, several, shown, whole
+from posattn.errors import UsageError, counted, several, shown, whole
 from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task
 from posattn.tasks.sampling import Device, Drawn, Seeds, drawn_by, sample_lists
 
@@ -46,7 +46,7 @@ class Data(Task):
         if n not in (None, self.x.shape[1]):
             raise UsageError(f"n is {n}; the lists of the data have {self.x.shape[1]} numbers.")
         if whole("samples", count) > len(self.x):
-            raise UsageError(f"samples is {count}; the data has {len(self.x)} lists.")
+            raise UsageError(f"samples is {count}; the data has {counted(len(self.x), 'list')}.")
         split, integers, device = drawn_by(**drawn)
         if scale != 1.0 or split != "train" or integers:
             _unanswered(self.x)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, instance
+from posattn.errors import UsageError, counted, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.model import Transformer
@@ -83,7 +83,7 @@ class Run(AnyRun):
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(member.task for member in self.members))
-        return f"Run({tasks}; {self.kind}, n={self.config.n}, {len(self)} members)"
+        return f"Run({tasks}; {self.kind}, n={self.config.n}, {counted(len(self), 'member')})"
 
 
 _TILE = 5000  # lists of up to _SHORT numbers, answered at once, which bounds the memory of large tests

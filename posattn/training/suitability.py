@@ -13,7 +13,7 @@ from posattn.looped.table_model import TableConfig
 from posattn.model import ModelConfig
 from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict, stored_fields
 from posattn.tasks import MixedTask, task
-from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of
+from posattn.tasks.layouts import LAYOUTS, layout_named, layout_of, positions_in_words
 from posattn.tokens.token_model import TokenConfig
 
 
@@ -25,7 +25,7 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     """
     settings = {field: value for field, value in settings.items() if value is not None}
     if begin is not None:
-        instance("begin", begin, NetworkConfig, "the network of a run")
+        check_beginning(instance("begin", begin, NetworkConfig, "the network of a run"), name)
     own, arch = task(name), settings.get("arch", None if begin is None else begin.arch)
     if (layout := settings.pop("layout", None)) is not None:
         if not isinstance(own, MixedTask):
@@ -53,6 +53,14 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     if arch == "table" and isinstance(own, MixedTask):
         usual = usual | {"kind": PromptTableConfig.kind}
     return suited(from_dict(usual | settings), name)
+
+
+def check_beginning(begin: NetworkConfig, name: str) -> None:
+    """Raises unless the network of a run to begin with reads what the task of that name gives."""
+    own = task(name)
+    if begin.reads != own.TOKENS:
+        read = "lists of numbers" if begin.reads == "none" else begin.reads
+        raise UsageError(f"the run to begin with reads {read}; the task {name} has {own.INPUTS}; give one that reads these.")
 
 
 def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
@@ -99,9 +107,12 @@ def check_reads(config: NetworkConfig, name: str) -> None:
         wanted = "lists of numbers" if own.TOKENS == "none" else sequences
         raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
     if isinstance(config, (TokenConfig, PromptTableConfig)) and config.reads == "prompts":
-        positions = next(layout.positions for layout in LAYOUTS.values() if layout.tokens == config.tokens)
-        if config.n != positions:
-            raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {positions} positions.")
+        name, layout = next((name, own) for name, own in LAYOUTS.items() if own.tokens == config.tokens)
+        if config.n != layout.positions:
+            raise UsageError(
+                f"n is {config.n}; a prompt has {positions_in_words()}; this network is for {name}, and --layout (layout=) "
+                "gives another."
+            )
 
 
 def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:
