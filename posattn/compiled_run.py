@@ -19,7 +19,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
-from posattn.errors import UsageError, instance, several, whole
+from posattn.errors import UsageError, counted, instance, several, whole
 from posattn.metrics import OF_LENGTHS, OF_SHIFTS, Measure, Tested
 from posattn.model import Transformer
 from posattn.names import ROUTES
@@ -87,7 +87,8 @@ class CompiledRun(AnyRun):
         n, c = self.config.n, self.config.inputs
         if len(values) % c or not self._takes(len(values) // c):
             each, up_to = "" if c == 1 else f", {c} for each of {n} machines", "up to " * self.config.lengths
-            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {up_to}{n * c}{each}.")
+            found = f"the list has {counted(len(values), 'number')}"
+            raise UsageError(f"{found}; this compiled program takes {up_to}{n * c}{each}.")
         x = torch.tensor(values, dtype=torch.float64, device=self.device)
         return x if c == 1 else x.view(-1, c)
 

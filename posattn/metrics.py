@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from posattn.devices import CPU, require_room
-from posattn.errors import UsageError, apiece, several, whole
+from posattn.errors import UsageError, apiece, counted, several, whole
 from posattn.tasks import Task, sample_shift, task
 from posattn.tasks.sampling import factor
 from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
@@ -297,6 +297,6 @@ def check_room(members: int, samples: int, n: int, device: torch.device | None, 
     Checks the device that computes the truth and, if it is another, that of the networks. ``each`` is the bytes per number.
     """
     own, columns = CPU if device is None else device, _place_of_truth(n, device)
-    what = f"samples is {samples}; so many lists of {n} numbers{apiece(members, 'network')}"
+    what = f"samples is {samples}; so many lists of {counted(n, 'number')}{apiece(members, 'network')}"
     for place in dict.fromkeys((columns, own)):
         require_room(what, n * (each * members * samples + (_COLUMN if place == columns else 0)), place)

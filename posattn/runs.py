@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import posattn
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, instance, several, shown
+from posattn.errors import UsageError, counted, instance, several, shown
 from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, require
 from posattn.run_folder import RunFolder
@@ -281,7 +281,7 @@ def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     right_ones = int((said_tokens == truth)[1:].sum())
     lines = zip(("input", "model", "true"), (x, said_tokens, truth), strict=True)
     shown = "\n".join(f"{name:<6} {asked.decode(tokens)}" for name, tokens in lines)
-    return f"{shown}\nright  {right_ones} of {len(x) - 1} letters"
+    return f"{shown}\nright  {right_ones} of {counted(len(x) - 1, 'letter')}"
 
 
 def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:

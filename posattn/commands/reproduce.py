@@ -95,7 +95,11 @@ def _print_json(experiment: "Experiment", scale: str, outcome: "Outcome") -> Non
 
 
 def _show(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
+    from posattn.experiments.report import fewer_tasks
+
     print(f"{experiment.name}: {experiment.title}")
+    if fewer := fewer_tasks(experiment, scale):
+        print(fewer)
     for title, table in outcome.tables:
         console.print_frame(title, table.reset_index())
     cells = experiment.cells(scale)

@@ -100,7 +100,7 @@ class Compilation:
         config, machines = self.model.config, self.program.machines
         rows: list[tuple[str, object, str]] = [
             *self._counts(),
-            ("padding of machines", machines / config.n, f"{machines} for {config.n} inputs"),
+            ("padding of machines", machines / config.n, f"{machines} for {counted(config.n, 'input')}"),
         ]
         if (plan := self.routing) is not None:
             multiple = f"2^{plan.network.k - 1} = {1 << (plan.network.k - 1)}"

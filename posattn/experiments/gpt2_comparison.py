@@ -120,7 +120,7 @@ class FineTunings(Source):
 
         enough = {settings.task for settings, _ in trials.values()} == set(there.values())
         return Held(
-            bool(there) or networks.some, enough, f"{len(there)} of {len(trials)} trials, {networks.said}", read
+            bool(there) or networks.some, enough, f"{len(there)} of {counted(len(trials), 'trial')}, {networks.said}", read
         )
 
 

@@ -105,6 +105,7 @@ def section(
         "title": experiment.title,
         "reference": reference,
         "size": size,
+        "fewer": fewer_tasks(experiment, size),
         "explained": shown.figure.explained(shown.rows, size),
         "pictures": [base64.b64encode(picture).decode() for picture in pictures],
         "medians": [(title, _cells(table)) for title, table in shown.tables],
@@ -112,6 +113,13 @@ def section(
         "settings": _settings(experiment.cells(size), size, ensembles) if ensembles else None,
         "hardware": _hardware(ensembles),
     }
+
+
+def fewer_tasks(experiment: Experiment, size: str) -> str:
+    """A sentence on the tasks that an experiment has at paper scale alone; nothing where a size has all."""
+    here, there = (dict.fromkeys(cell.member.task for cell in experiment.cells(own)) for own in (size, "paper"))
+    others = [name for name in there if name not in here]
+    return f"This scale has {', '.join(here)} alone; paper scale also has {', '.join(others)}." if here and others else ""
 
 
 def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> Text:

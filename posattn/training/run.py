@@ -65,7 +65,7 @@ class Run(AnyRun):
         takes_shorter = self.spec.variable_length or self.reads_tokens or self.config.any_length
         if takes_shorter or not 0 < length < self.config.n:
             return None
-        return f"the list has {length} numbers; this network was trained on {self.config.n} only"
+        return f"the list has {counted(length, 'number')}; this network was trained on {self.config.n} only"
 
     def _predict(self) -> Predict:
         return predictor(self.parameters)

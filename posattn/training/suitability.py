@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from posattn.errors import UsageError, choice, instance
+from posattn.errors import UsageError, choice, counted, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
 from posattn.looped.prompt_table import PromptTableConfig
@@ -129,5 +129,5 @@ def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection
         if model.family != known:
             warnings.warn(f"{doubt}. It is learned roughly at best.", stacklevel=3)  # the line that calls train
         elif model.shape.classes > 1 and len(lengths) == 1:  # short lists show exchanges one by one
-            few = f"all training lists have {model.n} numbers, from which {name} is hardly learned for other lengths"
+            few = f"all training lists have {counted(model.n, 'number')}, from which {name} is hardly learned for other lengths"
             warnings.warn(f"{few}; lists of 1 to n serve (variable length), and n = 4 is enough.", stacklevel=3)
