@@ -37,7 +37,7 @@ def meant(value: object, names: Iterable[str]) -> str:
 
 def counted(count: float, noun: str, form: str = "") -> str:
     """``1 epoch``, ``2 epochs``; the number in a ``form`` of Python's, such as a comma for thousands."""
-    return f"{count:{form}} {noun}{'s' * (count != 1)}"
+    return f"{count:{form}} {noun}{'' if count == 1 else 's'}"
 
 
 def apiece(count: int, noun: str) -> str:
