@@ -1,8 +1,8 @@
 """How tight a certificate is, and how long it takes: ``python benchmarks/certificate.py [WIDTH [FOLDER]]``.
 
-Trains scale-exact models for lists of 4 (sum and min, to an error MSE(1) of at most 1e-5; 3 minutes on one core at width 32)
-into FOLDER, where they are found again, and certifies each on one core. Wanted: a bound of at most twice the worst error found,
-within 10 minutes of CPU time.
+Trains scale-exact models for lists of 4 (sum and min, to an error MSE(1) of at most 1e-5) into FOLDER, where they are found
+again, and certifies each; at width 32 about five minutes in all, on one core. Wanted: a bound of at most twice the worst error
+found, within 10 minutes of CPU time.
 """
 
 import sys

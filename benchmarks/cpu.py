@@ -1,6 +1,6 @@
 """CPU speed and memory of training and inference, as ratios to the plain loop in the same run.
 
-    python benchmarks/cpu.py            about two minutes on two cores
+    python benchmarks/cpu.py            about three minutes on two cores
 
 Setting: n = 8 (nine positions with the scratchpad), batch 1000, four layers, width 64, two heads, float32. The plain loop
 is what a user would write: one nn.Module, eager autograd, scaled_dot_product_attention, torch.optim.Adam. Each
@@ -26,7 +26,7 @@ from posattn.training.recipe import recipe
 from posattn.training.workers import Workers
 
 N, B, D, H, L = 9, 1000, 64, 2, 4
-TURNS = 5
+TURNS = 3
 
 
 class PlainLayer(nn.Module):
@@ -102,7 +102,7 @@ def our_step(arch: str) -> dict[str, float]:
 
 def blas(_: str) -> dict[str, float]:
     a, b = torch.randn(N * B, D), torch.randn(D, D)
-    return {"flops": 2 * N * B * D * D / seconds(lambda: a @ b, 200)}
+    return {"flops": 2 * N * B * D * D / min(seconds(lambda: a @ b, 200) for _ in range(3))}
 
 
 def inference(_: str) -> dict[str, float]:
@@ -132,7 +132,7 @@ def folded_flops(arch: str) -> float:
 
 
 def main() -> None:
-    rate = max(measure("blas")["flops"] for _ in range(3))
+    rate = measure("blas")["flops"]
     print(f"{torch.get_num_threads()} cores, torch {torch.__version__}, n = 8, batch {B}, {L} layers, float32")
     print(f"BLAS on a 9000 x 64 x 64 product: {rate / 1e9:.0f} GFLOP/s\n")
     print(

@@ -1,6 +1,6 @@
 """A compiled program as a run: it can be asked, tested, saved and loaded like a trained one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
-from posattn.errors import UsageError, instance, several, whole
-from posattn.metrics import OF_SHIFTS, Tested
+from posattn.errors import UsageError, counted, instance, several, whole
+from posattn.metrics import OF_LENGTHS, OF_SHIFTS, Measure, Tested
 from posattn.model import Transformer
 from posattn.names import ROUTES
 from posattn.network import from_dict
@@ -87,7 +87,8 @@ class CompiledRun(AnyRun):
         n, c = self.config.n, self.config.inputs
         if len(values) % c or not self._takes(len(values) // c):
             each, up_to = "" if c == 1 else f", {c} for each of {n} machines", "up to " * self.config.lengths
-            raise UsageError(f"the list has {len(values)} numbers; this compiled program takes {up_to}{n * c}{each}.")
+            found = f"the list has {counted(len(values), 'number')}"
+            raise UsageError(f"{found}; this compiled program takes {up_to}{n * c}{each}.")
         x = torch.tensor(values, dtype=torch.float64, device=self.device)
         return x if c == 1 else x.view(-1, c)
 
@@ -122,25 +123,39 @@ class CompiledRun(AnyRun):
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
         if not self._own:
             return super().evaluate(scales, samples, split, domain)
-        if domain is not None or (scales is not None and list(scales) != [1.0]):
+        if domain is not None:
+            raise UsageError(f"domain is {domain!r}; {self.program} is a program of your own, which has none.")
+        return self._tested_alone([self.config.n], scales, samples, OF_SHIFTS).drop(columns="n")
+
+    def _tested_alone(
+        self, lengths: list[int], scales: Iterable[float] | None, samples: int, measures: Mapping[str, Measure]
+    ) -> pd.DataFrame:
+        """One row per length of an own program, on inputs that its samples give."""
+        if scales is not None and several("scales", scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
-        x = self._examples(whole("samples", samples), self.config.n)
-        out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
-        found = {name: measure(out, y).item() for name, measure in OF_SHIFTS.items()}
-        return self._named(pd.DataFrame([{"member": 0, "task": self.program, "scale": 1.0} | found]))
+        rows = []
+        for n in lengths:
+            x = self._examples(whole("samples", samples), n)
+            out, y = self.predict(x)[0].flatten(1), self.truth(x).flatten(1)
+            found = {name: measure(out, y).item() for name, measure in measures.items()}
+            rows.append({"member": 0, "task": self.program, "scale": 1.0, "n": n} | found)
+        return self._named(pd.DataFrame(rows))
 
     def evaluate_lengths(
-        self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
+        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
         """As for any run; a program compiled for one length is tested on lists of that length alone."""
-        test, given = self._test(samples, split, numbers="lengths"), several("lengths", lengths)
+        given = several("lengths", lengths)
+        test = None if self._own else self._test(samples, split, numbers="lengths")
         for n in given:
             if not self._takes(whole("lengths", n)):
                 one_length = not self.config.lengths and n < self.config.n
                 others = "; one that is compiled with lengths=True (--lengths) takes shorter ones too" * one_length
                 up_to = "up to " * self.config.lengths
                 raise UsageError(f"lengths has {n}; this compiled program takes lists of {up_to}{self.config.n}{others}.")
-        return self._named(test.by_length(given, several("scales", scales)))
+        if test is None:
+            return self._tested_alone(given, scales, samples, OF_LENGTHS)
+        return self._named(test.by_length(given, scales))
 
     def _tested(self, split: str) -> list[Tested]:
         if not self._tasks:

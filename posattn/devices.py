@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from posattn.errors import UsageError, shown
+from posattn.errors import UsageError, counted, shown
 
 CPU = torch.device("cpu")
 _SMALL = 1 << 28  # bytes: smaller needs are not checked
@@ -30,7 +30,8 @@ def pick_device(name: str | torch.device | None) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda'; this machine has no GPU that PyTorch can use, so give cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device is {str(device)!r}; this machine has {torch.cuda.device_count()} GPUs, counted from 0.")
+        there = counted(torch.cuda.device_count(), "GPU")
+        raise UsageError(f"device is {str(device)!r}; this machine has {there}, counted from 0.")
     return device
 
 
@@ -38,7 +39,7 @@ def hardware(device: torch.device) -> str:
     """The device in words, for results."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+    return f"CPU ({platform.machine()}, {counted(torch.get_num_threads(), 'thread')})"
 
 
 def require_room(what: str, needed: float, device: torch.device = CPU, instead: str = "") -> None:

@@ -35,6 +35,16 @@ def meant(value: object, names: Iterable[str]) -> str:
     return f"{shown(value)} (did you mean {near[0]}?)" if near else shown(value)
 
 
+def counted(count: float, noun: str, form: str = "") -> str:
+    """``1 epoch``, ``2 epochs``; the number in a ``form`` of Python's, such as a comma for thousands."""
+    return f"{count:{form}} {noun}{'' if count == 1 else 's'}"
+
+
+def apiece(count: int, noun: str) -> str:
+    """``, for each of 2 networks,`` after what every one of several has; nothing where there is one."""
+    return "" if count == 1 else f", for each of {counted(count, noun)},"
+
+
 def choice(field: str, value: object, accepted: Iterable[str]) -> str:
     """``value`` if it is one of ``accepted``; the error lists them, and suggests the nearest."""
     names = list(accepted)

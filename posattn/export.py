@@ -33,7 +33,7 @@ from posattn.errors import UsageError, instance, path_of, shown, whole
 from posattn.folding import Frozen
 from posattn.network import NetworkConfig, can, require
 from posattn.tasks.khop import KHOP
-from posattn.tasks.layouts import positions_for
+from posattn.tasks.layouts import layout_for
 from posattn.tasks.mixed import ANY_QUERY
 from posattn.tasks.token_task import TokenTask
 from posattn.tokens.vocabulary import VOCABULARIES
@@ -95,7 +95,7 @@ def _length(config: Any, length: object) -> int:
         size = config.numbers_per_position(length, gradients=False)
         check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
         return length
-    if config.reads == "prompts" and length != (own := positions_for(config.tokens)):
+    if config.reads == "prompts" and length != (own := layout_for(config.tokens)[1].positions):
         raise UsageError(f"length is {shown(length)}; prompts whose tokens are {config.tokens!r} have {own} positions.")
     if isinstance(length, bool) or not isinstance(length, int) or not form.shortest <= length <= config.n:
         longest = f"{config.n}, the network's longest {form.one}"

@@ -19,13 +19,14 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from posattn.devices import CPU, require_room
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, apiece, counted, several, whole
 from posattn.tasks import Task, sample_shift, task
 from posattn.tasks.sampling import factor
 from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
 
 Predict = Callable[[Tensor], Tensor]  # every member's outputs (M, b, ...) from its own lists (M, b, k)
 Row = dict[str, Any]
+Measure = Callable[[Tensor, Tensor], Tensor]  # of outputs and right answers
 Answers = Float[Tensor, "*lead b k"]
 Mean = Float[Tensor, "*lead"]
 ALL_HOPS = "all"
@@ -123,9 +124,9 @@ class Evaluation:
             raise UsageError("names is empty; give at least one distribution.")
         return _table(rows, "member")
 
-    def by_length(self, lengths: Iterable[int], scales: Iterable[float]) -> pd.DataFrame:
+    def by_length(self, lengths: Iterable[int], scales: Iterable[float] | None = None) -> pd.DataFrame:
         """One row per member, length and scale: ``mse``, ``closeness`` and, to compare lengths by, ``relative_square``."""
-        rows, factors = [], [factor(scale) for scale in scales]
+        rows, factors = [], [1.0, 10.0] if scales is None else [factor(scale) for scale in several("scales", scales)]
         for n in lengths:
             for scale in factors:
                 check_room(len(self.members), whole("samples", self.samples), whole("n", n), self.device)
@@ -296,6 +297,6 @@ def check_room(members: int, samples: int, n: int, device: torch.device | None, 
     Checks the device that computes the truth and, if it is another, that of the networks. ``each`` is the bytes per number.
     """
     own, columns = CPU if device is None else device, _place_of_truth(n, device)
-    what = f"samples is {samples}; so many lists of {n} numbers, for each of {members} networks,"
+    what = f"samples is {samples}; so many lists of {counted(n, 'number')}{apiece(members, 'network')}"
     for place in dict.fromkeys((columns, own)):
         require_room(what, n * (each * members * samples + (_COLUMN if place == columns else 0)), place)

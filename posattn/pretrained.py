@@ -7,6 +7,8 @@ network's seed, and its measured errors on test lists of 8 of that seed.
 
 import json
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from importlib.resources import files as resources
 from types import ModuleType
 from typing import Any
@@ -89,10 +91,13 @@ def _describe(arch: str) -> dict[str, Any]:
 
 
 class _Callable(ModuleType):
-    """Lets ``posattn.pretrained``, which is this module, be called as the function."""
+    """Lets ``posattn.pretrained``, which is this module, be called as the function, and pickled as one is: by its name."""
 
     def __call__(self, task: str, arch: str = "positional") -> Transformer:
         return pretrained(task, arch)
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Callable

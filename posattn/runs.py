@@ -19,12 +19,12 @@ from torch import Tensor, nn
 import posattn
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, instance, several, shown
+from posattn.errors import UsageError, counted, instance, several, shown
 from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS, MixedTask, Task, TokenTask, task
-from posattn.tasks.layouts import elements_of
+from posattn.tasks.layouts import elements_of, laid_out
 from posattn.tasks.own import is_data, pairs
 from posattn.tasks.sampling import named_split
 from posattn.tokens.vocabulary import VOCABULARIES, words_given
@@ -164,9 +164,7 @@ class AnyRun(ABC):
         if not bool(given.isfinite().all()):
             most = "1e308" if given.dtype == torch.float64 else "3e38"
             raise UsageError(f"x has {given[~given.isfinite()][0].item():g}; it must be numbers up to {most}.")
-        if self.config.reads == "prompts":
-            elements_of(given)
-        return given
+        return laid_out(elements_of(given), self.config.n) if self.config.reads == "prompts" else given
 
     def _outputs(self, x: Tensor, member: int) -> Tensor:
         """One member's outputs for inputs of the dtype that it reads."""
@@ -194,12 +192,15 @@ class AnyRun(ABC):
         return self._named(scores_of(self.task.name).evaluate(test, self.lengths, factors))
 
     def evaluate_lengths(
-        self, lengths: Iterable[int], scales: Iterable[float] = (1.0, 10.0), samples: int = 1000, split: str = "test"
+        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test"
     ) -> pd.DataFrame:
-        """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``."""
+        """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``.
+
+        Scales are 1 and 10 by default.
+        """
         require(self.config, "every length")
         test = self._test(samples, split, numbers="lengths")
-        return self._named(test.by_length(several("lengths", lengths), several("scales", scales)))
+        return self._named(test.by_length(several("lengths", lengths), scales))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
@@ -296,7 +297,7 @@ def answer_tokens(run: AnyRun, member: int, text: str) -> str:
     right_ones = int((said_tokens == truth)[1:].sum())
     lines = zip(("input", "model", "true"), (x, said_tokens, truth), strict=True)
     shown = "\n".join(f"{name:<6} {asked.decode(tokens)}" for name, tokens in lines)
-    return f"{shown}\nright  {right_ones} of {len(x) - 1} letters"
+    return f"{shown}\nright  {right_ones} of {counted(len(x) - 1, 'letter')}"
 
 
 def load(path: str | Path, device: str | torch.device | None = "cpu") -> AnyRun:

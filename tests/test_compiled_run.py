@@ -9,7 +9,7 @@ import torch
 import posattn
 from posattn import UsageError, files
 from posattn.compiled_run import CompiledRun, save
-from posattn.compiler import PCOC, PROGRAMS, Known, Real, compile_program
+from posattn.compiler import PCOC, PROGRAMS, Known, Real, Whole, compile_program
 from posattn.files import Damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -245,6 +245,25 @@ def test_a_broken_program_of_the_same_name_does_not_keep_a_network_from_loading(
 
     run = posattn.load(tmp_path / "own")
     assert run.row is None and run.predict(torch.tensor([1.0, 2.0, 3.0]))[0].tolist() == [2, 4, 6]
+
+
+def test_a_program_of_ones_own_is_tested_on_the_lengths_that_it_takes():
+    @posattn.program(k=Whole(0, 9))
+    def doubled(me, n, k):
+        return 2 * k
+
+    @doubled.truth
+    def _(k):
+        return [2 * each if len(k) < 3 else 3 * each for each in k]  # wrong for three
+
+    run = CompiledRun("doubled", posattn.compile(doubled, machines=3, lengths=True), own=True)
+    table = run.evaluate_lengths([1, 2, 3], samples=20)
+    assert table["n"].tolist() == [1, 2, 3] and set(table["scale"]) == {1}
+    assert table["mse"].tolist()[:2] == [0, 0] and table["relative_square"][2] == pytest.approx(1 / 9)
+    with pytest.raises(UsageError, match=r"^lengths has 4; this compiled program takes lists of up to 3\.$"):
+        run.evaluate_lengths([4])
+    with pytest.raises(UsageError, match=r"^doubled is a program of your own, which is tested on inputs of scale 1 alone\.$"):
+        run.evaluate_lengths([2], scales=[2])
 
 
 def test_a_program_for_every_length_is_tested_on_those_that_it_takes():

@@ -28,7 +28,7 @@ def little(monkeypatch):
         (("train", "sort", "--members", 10**18), "members is 10+; so many networks"),
         (("train", "sort", "--n", 100_000), "the weights of a network for ModelConfig.*"),
         (("evaluate", "--pretrained", "sort", "--samples", BILLION),
-         "samples is 10+; so many lists of 8 numbers, for each of 1 networks,"),
+         "samples is 10+; so many lists of 8 numbers"),
         (("evaluate", "--pretrained", "sum", "--arch", "looped", "--lengths", BILLION, "--samples", 9),
          "samples is 9; so many lists of 10+ .*"),
         (("graph", "--pretrained", "sort", "--samples", BILLION), "samples is 10+; the effects on so many lists"),
@@ -48,7 +48,7 @@ def test_commands_refuse_what_no_memory_holds(arguments, told, posattn_command):
     ("call", "told"),
     [
         (lambda: sample_lists(BILLION), "count is 10+; so many lists of 8 numbers"),
-        (lambda: sample_lists(10**8, seed=range(10)), "count is 10+; so many lists of 8 numbers, for each of 10 seeds"),
+        (lambda: sample_lists(10**8, seed=range(10)), "count is 10+; so many lists of 8 numbers, for each of 10 seeds,"),
         (lambda: sample_shift("gaussian", BILLION), "count is 10+; so many lists of 8 numbers"),
         (lambda: posattn.task("khop").sample(BILLION), "count is 10+; so many lists of 30 numbers"),
         (lambda: posattn.Transformer(ModelConfig(n=100_000)), r"the weights of a network for ModelConfig\(n=100000,.*"),

@@ -55,6 +55,12 @@ def test_what_is_accepted_comes_back_in_its_type():
     assert errors.seed_number(10**30) == 10**30 and errors.several("x", range(2)) == [0, 1]
 
 
+def test_one_is_counted_in_the_singular():
+    assert [errors.counted(count, "epoch") for count in (0, 1, 2)] == ["0 epochs", "1 epoch", "2 epochs"]
+    assert errors.counted(1884, "step", ",") == "1,884 steps" and errors.counted(1.0, "layer", "g") == "1 layer"
+    assert errors.apiece(1, "seed") == "" and errors.apiece(3, "seed") == ", for each of 3 seeds,"
+
+
 def test_a_long_value_is_shown_on_one_line_and_cut():
     shown = errors.shown(torch.zeros(100, 100))
     assert len(shown) <= 200 and "\n" not in shown and "..." in shown
@@ -137,7 +143,7 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: LAYER(None), "the input is a NoneType; it must be a tensor, "),
         (lambda run: LAYER.weights(3, "no"), "key_padding_mask is 'no'; it must be a tensor."),
         (lambda run: posattn.task("sum").target(None), "the lists are None; they must be a tensor of numbers"),
-        (lambda run: posattn.task("mixed-min").target(torch.zeros(3)), "the prompt is a tensor of torch.float32, (3,); it"),
+        (lambda run: posattn.task("mixed-min").target(torch.zeros(3)), "the prompt has 3 elements of the list and 0 of"),
         (lambda run: posattn.task("mixed-min").encode(None), "the prompt is None; it must be a text"),
         (lambda run: register(None), "row is None; it must be a Task."),
         (lambda run: register(Task(3, "three", torch.sort)), "name is 3; it must be a text."),

@@ -1,5 +1,7 @@
 """The weights in the package are the networks whose errors the package states."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -52,3 +54,8 @@ def test_looped_networks_take_lists_of_every_length(task, most):
 def test_a_pretrained_network_sorts():
     numbers = torch.tensor([3.2, 1.5, -0.5, 2.0, 8.0, -4.0, 0.0, 1.0])
     assert (posattn.pretrained("sort", arch="scale-exact")(numbers) - numbers.sort().values).abs().max() < 0.2
+
+
+def test_it_is_pickled_by_its_name_as_a_function_is():
+    again = pickle.loads(pickle.dumps(posattn.pretrained))
+    assert again is posattn.pretrained and isinstance(again("sort"), posattn.Transformer)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.errors import UsageError
+from posattn.errors import UsageError, counted
 from posattn.names import BOUND, MACHINES, ROUTES
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def command(
     )
     sizes = compilation.sizes()
     sizes["network"] = [f"{size:,}" if isinstance(size, int) else size for size in sizes["network"]]
-    console.print_frame(f"{name} on {machines} machines", sizes)
+    console.print_frame(f"{name} on {counted(machines, 'machine')}", sizes)
     _remark(name, compilation, bound)
     if check:
         table = compilation.check(samples)
         assert compilation.source is not None  # what a name stands for is a function
-        console.print_frame(f"against {compilation.source.standard}, {samples} random inputs", table)
+        console.print_frame(f"against {compilation.source.standard}, {counted(samples, 'random input')}", table)
         if not table["agrees"].all():
             as_written = table["agrees"][table["level"].str.startswith("as written")]
             own = compilation.source.own and not as_written.all()

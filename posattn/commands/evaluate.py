@@ -5,6 +5,7 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
+from posattn.errors import UsageError
 
 
 def command(
@@ -14,6 +15,9 @@ def command(
         help="Scale factors: 1:10 (default; 1,2 for khop; 1,10 with --lengths), or 1,2,5; 1 is the training range.",
     ),
     lengths: str | None = Option(None, help="Numbers in the test lists, 16,1024: for looped and compiled networks."),
+    domain: str | None = Option(
+        None, help="Of token tasks, at every scale: id for words of training, ood for others (default: ood above scale 1)."
+    ),
     samples: int = Option(1000, help="Test lists of each scale factor, and of each length."),
     each: bool = Option(False, "--each", help="A row for every network instead of the median over them."),
     csv: Path | None = Option(None, help="Also write every network's numbers to this CSV file."),
@@ -32,11 +36,13 @@ def command(
 
     factors = None if scales is None else console.parse_scales(scales)
     trained, title = console.networks(run, pretrained, arch, device)
+    if lengths is not None and domain is not None:
+        raise UsageError(f"domain is {domain!r}; --lengths is given too, which is for lists of numbers, and these have none.")
     if lengths is None:
-        table, metrics = trained.evaluate(factors, samples), trained.metrics
+        table, metrics = trained.evaluate(factors, samples, domain=domain), trained.metrics
     else:
         of_these = console.parse_lengths(lengths)
-        table, metrics = trained.evaluate_lengths(of_these, factors or (1, 10), samples), LENGTH_SCORES.metrics
+        table, metrics = trained.evaluate_lengths(of_these, factors, samples), LENGTH_SCORES.metrics
     if csv is not None:
         files.output(csv, table.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
@@ -46,9 +52,11 @@ def command(
     tasks = len({member.task for member in trained.members})
     many = f", median of {len(trained) // tasks}{' per task' if tasks > 1 else ''}" if trained.config.trainable else ""
     kind = trained.kind + (", each network" if each else many)
-    console.print_frame(f"{title} ({kind})", shown[[*keys, *metrics]])
+    words = "" if domain is None else f", domain {domain}"
+    console.print_frame(f"{title} ({kind}{words})", shown[[*keys, *metrics]])
     if "hops" in by:
-        print(f"Up to scale 1 the letters are {ALPHABETS['id']}, and at every scale above it {ALPHABETS['ood']}.")
+        both = f"Up to scale 1 the letters are {ALPHABETS['id']}, and at every scale above it {ALPHABETS['ood']}."
+        print(both if domain is None else f"The letters are {ALPHABETS[domain]}.")
     failed = [f"member {k} {status}" for k, status in enumerate(trained.status) if status != "ok"]
     if failed:
         print(f"Not all networks are trained: {', '.join(failed)}.")

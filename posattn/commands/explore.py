@@ -5,6 +5,7 @@ from pathlib import Path
 from typer import Argument, Option
 
 from posattn.commands import console
+from posattn.errors import counted
 from posattn.names import MACHINES
 
 
@@ -38,4 +39,4 @@ def command(
     print(f"Results: {'none, so published medians alone' if found is None else found}")
     size = out.stat().st_size / 1e6
     count = len(content.networks)
-    print(f"Page: {out} ({size:.1f} MB, {count} network{'s' if count > 1 else ''}); open it in a browser.")
+    print(f"Page: {out} ({size:.1f} MB, {counted(count, 'network')}); open it in a browser.")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.errors import UsageError
+from posattn.errors import UsageError, counted
 from posattn.names import BY
 
 
@@ -41,7 +41,7 @@ def command(
         report = report_of(str(what), member, least, by, samples, machines)
     asked, drawn = report.settings.get("machines"), len(report.graph.names)
     if "program" in report.settings and drawn != asked:
-        print(f"{what} for {asked} has {drawn} machines, and all are drawn.")
+        print(f"{what} for {asked} has {counted(drawn, 'machine')}, and all are drawn.")
     files.output(out, svg(report.graph).encode())
     if json_file is not None:
         files.output(json_file, files.as_json(report.as_json()))

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typer import Option
 
 from posattn.commands import console
+from posattn.errors import counted
 
 
 def command(
@@ -31,7 +32,7 @@ def command(
     rows = [
         ("exact, by quadrature", f"{found.exact:.4g}"),
         ("the paper's bound (Eq. 27, 28)", f"{found.bound:.4g}" if n > 1 else "none for n = 1"),
-        (f"simulated, {found.samples} lists", f"{found.simulated:.4g}  ({low:.4g} to {high:.4g}, 99%)"),
+        (f"simulated, {counted(found.samples, 'list')}", f"{found.simulated:.4g}  ({low:.4g} to {high:.4g}, 99%)"),
     ]
     if found.printed < found.exact:
         rows.insert(2, ("the same as printed, which is too low", f"{found.printed:.4g}"))

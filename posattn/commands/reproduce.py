@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
+from posattn.errors import counted
 
 if TYPE_CHECKING:
     from posattn.experiments import Experiment, Outcome
@@ -30,7 +31,7 @@ def command(
     runs: int | None = Option(None, help="Train this many runs per point now (default all; 0 draws what is there)."),
     checkpoint: str | None = Option(None, help="Of gpt2: a folder that holds a GPT-2, or its name on the hub."),
     show_list: bool = Option(False, "--list", help="List the experiments."),
-    as_json: bool = Option(False, "--json", help="Print the medians as JSON, one object per experiment."),
+    as_json: bool = Option(False, "--json", help="Print the medians, or with --list the list, as JSON: one object per line."),
 ) -> None:
     """Redo a figure of the paper: train, test, draw. Run again, it goes on where it stopped or does nothing."""
     from posattn.baselines.gpt2 import NotHere
@@ -38,7 +39,7 @@ def command(
     from posattn.experiments.gpt2_comparison import with_checkpoint
 
     if show_list or name is None:
-        return _list(scale, device)
+        return _list(scale, device, as_json)
 
     def announce(line: str) -> None:
         print(line, flush=True, file=sys.stderr if as_json else None)
@@ -59,7 +60,7 @@ def command(
             (_print_json if as_json else _show)(each, scale, outcome)
 
 
-def _list(scale: str, device: str | None) -> None:
+def _list(scale: str, device: str | None, as_json: bool) -> None:
     import torch
 
     from posattn.devices import pick_device
@@ -67,16 +68,18 @@ def _list(scale: str, device: str | None) -> None:
     from posattn.training.estimate import REST, in_words, seconds, where
 
     place = torch.device("cuda") if device == "cuda" else pick_device(device)  # an estimate needs no GPU
+    rows = []
+    for each in EXPERIMENTS.values():
+        cells = each.cells(scale)
+        took = sum(seconds(cell.model, cell.recipe, place) for cell in cells)
+        rows.append((each.name, each.reference, each.title, len(cells), took))
+    if as_json:
+        for *about, took in rows:
+            named = dict(zip(("name", "reference", "what", "runs"), about, strict=True))
+            print(json.dumps(named | {"scale": scale, "seconds": round(took, 1)}))
+        return
     columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where(place)}")
-    grids = ((each, each.cells(scale)) for each in EXPERIMENTS.values())
-    rows = [
-        (
-            each.name, each.reference, each.title, len(cells),
-            in_words(sum(seconds(cell.model, cell.recipe, place) for cell in cells)),
-        )
-        for each, cells in grids
-    ]  # fmt: skip
-    console.print_table(None, columns, rows)
+    console.print_table(None, columns, [(*about, in_words(took)) for *about, took in rows])
     rest = f"on {where(place)} as fast as {REST[place.type]}"
     print(f"Times are estimates for each experiment alone, {rest}; nothing is timed here.")
     print("Runs that several experiments share are trained once.")
@@ -92,14 +95,18 @@ def _print_json(experiment: "Experiment", scale: str, outcome: "Outcome") -> Non
 
 
 def _show(experiment: "Experiment", scale: str, outcome: "Outcome") -> None:
+    from posattn.experiments.report import fewer_tasks
+
     print(f"{experiment.name}: {experiment.title}")
+    if fewer := fewer_tasks(experiment, scale):
+        print(fewer)
     for title, table in outcome.tables:
         console.print_frame(title, table.reset_index())
     cells = experiment.cells(scale)
     trained = outcome.rows["arch"].isin({cell.model.arch for cell in cells})  # neither compiled nor fine-tuned
     ended = outcome.rows[trained].drop_duplicates("run")["status"]
     if len(ended) < (declared := len(cells)):
-        print(f"{len(ended)} of {declared} runs are there; of what has none, nothing is drawn, or a dash.")
+        print(f"{len(ended)} of {counted(declared, 'run')} are there; of what has none, nothing is drawn, or a dash.")
     if failed := int((ended != "ok").sum()):
-        print(f"{failed} of {len(ended)} networks diverged or died; they count as they are.")
+        print(f"{failed} of {counted(len(ended), 'network')} diverged or died; they count as they are.")
     print(f"Figure: {outcome.figure}\nPage:   {outcome.page}")

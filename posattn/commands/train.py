@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.errors import UsageError
+from posattn.errors import UsageError, counted
 from posattn.names import ARCHITECTURES, ENCODINGS, FAMILIES, LAYOUTS, RECIPES, TASKS
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: str = Argument(metavar="TASK", help=f"What to learn: {', '.join(TASKS)}."),
+    name: str | None = Argument(
+        None, metavar="TASK", help=f"What to learn: {', '.join(TASKS)} (default: what --from or --pretrained learned)."
+    ),
     arch: str | None = Option(None, help=f"Architecture: {', '.join(ARCHITECTURES)} (default positional)."),
     n: int | None = Option(None, help="Numbers in a training list (default 8), or tokens (default: the task's own)."),
     members: int = Option(1, help="How many networks to train together, each from its own seed."),
@@ -65,7 +67,7 @@ def command(
     """
     from posattn.run_folder import RunFolder
     from posattn.training import network_for, train
-    from posattn.training.begin import named_program, names_program, run_of_program
+    from posattn.training.begin import named_program, names_program, run_of_program, task_of
     from posattn.training.run import trained
 
     if variable_length and lengths is not None:
@@ -74,6 +76,8 @@ def command(
         raise UsageError(f"pretrained is {pretrained!r}; --from is given too, and training begins with one of them.")
     before = None
     if begin is not None and names_program(begin):
+        if name is None:
+            raise UsageError(f"TASK is missing; --from {begin} begins with a program for it.")
         before = run_of_program(named_program(begin, name, n or network_for(name).n), name, members)
     elif begin is not None:
         before = trained(begin, "from")
@@ -81,14 +85,18 @@ def command(
         from posattn.pretrained import pretrained_run
 
         before = pretrained_run(pretrained, arch or "positional")
+    learned = task_of(before, members) if name is None else name
+    if learned is None:
+        raise UsageError(f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of a run to begin with (--from RUN).")
+    first, *others = [learned] if isinstance(learned, str) else dict.fromkeys(learned)
     network = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
     network |= {"encoding": encoding, "encoding_dim": encoding_dim, "bias": False if no_bias else None}
     network |= {"tied": tied or None, "relative": relative or None, "layout": layout}
-    config = network_for(name, None if before is None else before.spec.model, **network)
-    folder = Path("runs") / f"{name}-{config.arch}" if out is None else out
+    config = network_for(first, None if before is None else before.spec.model, **network)
+    folder = Path("runs") / f"{'-'.join((first, *others))}-{config.arch}" if out is None else out
     known = RunFolder(folder).finished
     run = train(
-        name,
+        learned,
         config,
         members=members,
         samples=samples,
@@ -122,7 +130,7 @@ def _show(run: "Run", folder: Path, what: str, more: str) -> None:
     console.print_table(f"{len(run)} {what} in {folder}", columns, rows)
     if "polished" in run.result:
         better = sum(run.result["polished"])
-        print(f"Last steps: {better} of {len(run)} networks are the better for them.")
+        print(f"Last steps: {better} of {counted(len(run), 'network')} {'is' if better == 1 else 'are'} the better for them.")
         if better < len(run):
             print("Where attention has not settled, lists of several --lengths, or another --seed, may help.")
     scales = "1:10" if len(run.task.SCALES) == 10 else ",".join(f"{scale:g}" for scale in run.task.SCALES)

@@ -30,7 +30,7 @@ from posattn.compiler.pcoc_to_weights import Lowered, lower
 from posattn.compiler.selection import SelectionNetwork
 from posattn.compiler.traces import Trace
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, flag, positive, seed_number, whole
+from posattn.errors import UsageError, choice, counted, flag, positive, seed_number, whole
 from posattn.model import Transformer
 from posattn.names import BOUND, ROUTES
 
@@ -100,7 +100,7 @@ class Compilation:
         config, machines = self.model.config, self.program.machines
         rows: list[tuple[str, object, str]] = [
             *self._counts(),
-            ("padding of machines", machines / config.n, f"{machines} for {config.n} inputs"),
+            ("padding of machines", machines / config.n, f"{machines} for {counted(config.n, 'input')}"),
         ]
         if (plan := self.routing) is not None:
             multiple = f"2^{plan.network.k - 1} = {1 << (plan.network.k - 1)}"
@@ -144,7 +144,8 @@ class Compilation:
             raise UsageError("this program is not from the library, so it has no direct answer to check against.")
         random = np.random.default_rng(seed_number(seed))
         states = whole("samples", samples) * self.program.machines * self.program.memory * np.float64().itemsize
-        require_room(f"samples is {samples}; the states of {self.program.machines} machines for so many inputs", states)
+        machines = counted(self.program.machines, "machine")
+        require_room(f"samples is {samples}; the states of {machines} for so many inputs", states)
         kinds = self._both_kinds(epsilon)
         n = self.program.length
         lengths = range(1, n + 1) if self.program.lengths else [n]
@@ -261,7 +262,7 @@ def _written(
         raise UsageError(f"program is {program!r}; it must be a name, a program that is a function, PCOC or MPC.")
     count = whole("machines", machines)
     least = attention_parameters(source.machines(count) + 1, 1, 2, 1, sparse)
-    require_room_for(f"{source.name} on {count} machines", least, sparse)
+    require_room_for(f"{source.name} on {counted(count, 'machine')}", least, sparse)
     built = source.build(count, positive("bound", bound), route, lengths)
     if lengths:
         _try_shorter(source, built, bound)
@@ -279,7 +280,7 @@ def _try_shorter(source: Program, built: PCOC | MPC, bound: float) -> None:
         if not len(x):
             continue
         tried += 1
-        otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {k} machines"
+        otherwise = f"lengths is True; {source.name} answers lists of {k} otherwise than for exactly {counted(k, 'machine')}"
         meant = "where it computes with n, the parameter length may be meant"
         instead = meant if source.own else "this program of the library is for one length"
         try:

@@ -16,7 +16,7 @@ from posattn.compiler.front_end_to_pcoc import as_pcoc
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
 from posattn.compiler.program_numbers import Range, Real
-from posattn.errors import UsageError, choice, shown
+from posattn.errors import UsageError, choice, counted, shown
 from posattn.errors import function as callable_
 from posattn.names import ROUTES
 
@@ -74,8 +74,8 @@ class Program:
         routed = theorem and directed_by_data(self.traced(n, bound))
         if routed and machines != n:
             raise UsageError(
-                f"route is {route!r}; {self.name} has {machines} machines for {n} inputs, and its data directs "
-                f"messages, which this route does for a machine per input."
+                f"route is {route!r}; {self.name} has {_sizes(machines, n)}, and its data directs messages, which this route "
+                "does for a machine per input."
             )
         return _built(self, n, float(bound), routed, lengths)
 
@@ -84,7 +84,7 @@ class Program:
         if theorem:
             raise UsageError("lengths is True and route 'theorem'; a network for lists of every length is lean.")
         if machines != n:
-            raise UsageError(f"lengths is True; {self.name} has {machines} machines for {n} inputs, and one length.")
+            raise UsageError(f"lengths is True; {self.name} has {_sizes(machines, n)}, and one length.")
         for k in range(1, n):
             try:
                 self.machines(k)
@@ -160,6 +160,10 @@ def _traced(program: Program, machines: int, bound: float, lengths: bool) -> Tra
 def _built(program: Program, n: int, bound: float, routed: bool, lengths: bool) -> PCOC | MPC:
     traced = program.traced(n, bound, lengths)
     return as_mpc(traced) if routed else as_pcoc(traced, spare=traced.n - n)
+
+
+def _sizes(machines: int, n: int) -> str:
+    return f"{counted(machines, 'machine')} for {counted(n, 'input')}"
 
 
 def _plain(x: float) -> float:

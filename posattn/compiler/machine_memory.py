@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from posattn.compiler.analysis import LARGEST, Known
 from posattn.compiler.expressions import Array
-from posattn.errors import UsageError, flag, instance, several, whole
+from posattn.errors import UsageError, counted, flag, instance, several, whole
 
 
 class ParallelProgram:
@@ -88,7 +88,7 @@ def within_bounds(
         raise UsageError(f"the input has shape {tuple(x.shape)}; it must be (..., {n}{f', {c}' * (c > 1)}).")
     words = x if c > 1 else x[..., None]
     if (length := words.shape[-2]) != n and not (lengths and 1 <= length <= n):
-        raise UsageError(f"the list has {length} numbers; this compiled program takes {'1 to ' * lengths}{n}.")
+        raise UsageError(f"the list has {counted(length, 'number')}; this compiled program takes {'1 to ' * lengths}{n}.")
     if torch.compiler.is_exporting():  # an exported program cannot raise
         return words
     for place, (low, high) in enumerate(bounds):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.machine_memory import memory_cells
-from posattn.errors import UsageError
+from posattn.errors import UsageError, counted
 from posattn.model import ARCHITECTURES, Architecture
 from posattn.network import check_input
 
@@ -55,7 +55,7 @@ class ProgramTransformer(CompiledTransformer):
     def encode(self, x: Shaped[Tensor, "*input"]) -> tuple[Tensor, Tensor, Tensor]:
         check_input(x, self.input_dtype)
         if x.shape[-1] != self.config.n:
-            raise UsageError(f"the list has {x.shape[-1]} numbers; this network takes {self.config.n}.")
+            raise UsageError(f"the list has {counted(x.shape[-1], 'number')}; this network takes {self.config.n}.")
         positions = torch.arange(self.config.positions, device=x.device)
         return self.encoder(memory_cells(x[..., None], positions)), self.P, positions
 

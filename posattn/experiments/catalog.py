@@ -10,7 +10,7 @@ from typing import Any
 
 from posattn import files
 from posattn.baselines import GraphConfig
-from posattn.errors import UsageError, choice, path_of
+from posattn.errors import UsageError, choice, counted, path_of
 from posattn.experiments.attention_study import AttentionMaps, AttentionStudy
 from posattn.experiments.declaration import Computation, Experiment, Grid, Series, series
 from posattn.experiments.diagrams import Diagrams, diagram_rows
@@ -51,7 +51,7 @@ ENCODED = (
 
 
 def _of_width(width: int, layers: int) -> Series:
-    label = f"standard, width {width}, {layers} layer{'s' if layers > 1 else ''}"
+    label = f"standard, width {width}, {counted(layers, 'layer')}"
     return Series(label, {"arch": "standard", "width": width, "layers": layers})
 
 

@@ -16,7 +16,7 @@ import torch
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import compile
 from posattn.compiler.library import solving
-from posattn.errors import UsageError, choice, instance, whole
+from posattn.errors import UsageError, choice, counted, instance, whole
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
 from posattn.experiments.store import Cell, Store, Stored, digest
@@ -218,7 +218,7 @@ class Grid(Source):
                 rows = pd.concat([rows, beside], ignore_index=True)
             return rows.assign(experiment=name), ensembles
 
-        return Held(bool(there), enough, f"{len(found)} of {len(cells)} runs", read)
+        return Held(bool(there), enough, f"{len(found)} of {counted(len(cells), 'run')}", read)
 
     def check(self, figure: Lines) -> None:
         networks = (suited(line.config(self.n[0]), self.tasks[0]) for line in self.series)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import choice
+from posattn.errors import choice, counted
 from posattn.guarantees import class_model
 from posattn.model import Transformer
 from posattn.theory.discrepancy import Members, empirical_discrepancy, sample_integers, tree_depth
@@ -40,7 +40,8 @@ _SETTINGS = {
 def discrepancy_networks(size: str) -> str:
     """How many networks of the class are trained, in words."""
     setting = _SETTINGS[choice("scale", size, _SETTINGS)]
-    return f"{setting.seeds * len(setting.lists) * setting.restarts:,} trainings of Appendix G's class of networks"
+    count = setting.seeds * len(setting.lists) * setting.restarts
+    return f"{counted(count, 'training', ',')} of Appendix G's class of networks"
 
 
 def discrepancy_rows(size: str) -> pd.DataFrame:

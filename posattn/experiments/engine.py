@@ -18,7 +18,7 @@ import torch
 
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, choice, whole
+from posattn.errors import UsageError, choice, counted, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import SIZES, Experiment
@@ -78,13 +78,12 @@ class Engine:
 def plan(spec: RunSpec) -> str:
     """What is about to be trained, in words."""
     inputs = task(spec.members[0].task).INPUTS
-    return f"{called(spec)}: {spec.recipe.epochs} epochs of {spec.recipe.samples} {inputs}"
+    return f"{called(spec)}: {counted(spec.recipe.epochs, 'epoch')} of {spec.recipe.samples} {inputs}"
 
 
 def called(spec: RunSpec) -> str:
     """What messages call an ensemble."""
-    count = len(spec.members)
-    return f"{spec.model.arch}, n = {spec.model.n}: {count} model{'s' if count > 1 else ''}"
+    return f"{spec.model.arch}, n = {spec.model.n}: {counted(len(spec.members), 'model')}"
 
 
 def having(

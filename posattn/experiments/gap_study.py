@@ -9,6 +9,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from posattn.errors import counted
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure
 from posattn.experiments.styles import style
@@ -77,10 +78,10 @@ class GapPanels(Lines):
             _lines(by_lists, deepest, "samples", archs, measured="gap", bound="bound")
             by_lists.set(xscale="log", yscale="log", xlabel="training lists m")
             by_lists.set_ylabel("|risk - empirical risk|, and bounds on it")
-            by_lists.set_title(f"{title}: {depths[-1]:g} layers", fontsize="medium")
+            by_lists.set_title(f"{title}: {counted(depths[-1], 'layer', 'g')}", fontsize="medium")
             _lines(by_layers, largest, "layers", archs, measured="gap", bound="bound")
             by_layers.set(yscale="log", xlabel="layers L")
-            by_layers.set_title(f"{title}: {most:g} lists", fontsize="medium")
+            by_layers.set_title(f"{title}: {counted(most, 'list', 'g')}", fontsize="medium")
             _lines(powers, largest, "layers", archs, measured="", bound="power")
             powers.plot(depths, [2 * depth for depth in depths], color="#999999", linewidth=0.8)
             end = (depths[-1], 2 * depths[-1])

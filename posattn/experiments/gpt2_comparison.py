@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from posattn.baselines import gpt2
-from posattn.errors import UsageError
+from posattn.errors import UsageError, counted
 from posattn.experiments.declaration import Experiment, Grid, Held, Source
 from posattn.experiments.store import Cell, Store, digest
 from posattn.runs import result_rows
@@ -52,7 +52,7 @@ class FineTunings(Source):
         return self._networks(size).cells()
 
     def more(self, size: str) -> str:
-        return f"{len(self._trials(size))} fine-tunings of GPT-2"
+        return f"{counted(len(self._trials(size)), 'fine-tuning')} of GPT-2"
 
     def _networks(self, size: str) -> Grid:
         """The trained networks at a size: of all tasks, unless it is ``smoke``."""
@@ -82,7 +82,7 @@ class FineTunings(Source):
         for number, (name, (settings, seed)) in enumerate(wanted.items(), start=1):
             said = f"{label(settings)} on {settings.task}, trial {number} of {len(wanted)}"
             if not store.has_computed(name):
-                announce(f"{said}: {settings.epochs} epochs of {settings.samples} prompts")
+                announce(f"{said}: {counted(settings.epochs, 'epoch')} of {counted(settings.samples, 'prompt')}")
             store.computed(name, partial(self._rows, size, settings, seed, device))
 
     def _rows(self, size: str, settings: gpt2.FineTuning, seed: int, device: torch.device) -> pd.DataFrame:
@@ -120,7 +120,7 @@ class FineTunings(Source):
 
         enough = {settings.task for settings, _ in trials.values()} == set(there.values())
         return Held(
-            bool(there) or networks.some, enough, f"{len(there)} of {len(trials)} trials, {networks.said}", read
+            bool(there) or networks.some, enough, f"{len(there)} of {counted(len(trials), 'trial')}, {networks.said}", read
         )
 
 

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from posattn import files
+from posattn.errors import counted
 from posattn.experiments.declaration import Experiment
 from posattn.experiments.figures import Lines, rendered
 from posattn.experiments.store import Cell, as_csv
@@ -104,6 +105,7 @@ def section(
         "title": experiment.title,
         "reference": reference,
         "size": size,
+        "fewer": fewer_tasks(experiment, size),
         "explained": shown.figure.explained(shown.rows, size),
         "pictures": [base64.b64encode(picture).decode() for picture in pictures],
         "medians": [(title, _cells(table)) for title, table in shown.tables],
@@ -111,6 +113,13 @@ def section(
         "settings": _settings(experiment.cells(size), size, ensembles) if ensembles else None,
         "hardware": _hardware(ensembles),
     }
+
+
+def fewer_tasks(experiment: Experiment, size: str) -> str:
+    """A sentence on the tasks that an experiment has at paper scale alone; nothing where a size has all."""
+    here, there = (dict.fromkeys(cell.member.task for cell in experiment.cells(own)) for own in (size, "paper"))
+    others = [name for name in there if name not in here]
+    return f"This scale has {', '.join(here)} alone; paper scale also has {', '.join(others)}." if here and others else ""
 
 
 def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> Text:
@@ -126,7 +135,7 @@ def _settings(cells: list[Cell], size: str, ensembles: list[dict[str, Any]]) -> 
         [f"{inputs.removesuffix('s')} length n", _listed(cell.model.n for cell in cells) + shorter],
         ["runs", f"{each.total()} of {len(cells)}: {_listed(sorted(each.values()))} a point"],
         ["recipe", f"{first.name}: {first.schedule} schedule, learning rate {first.lr:g}"],
-        ["training", f"{samples} {inputs}, {first.epochs} epochs, batches of {first.batch}"],
+        ["training", f"{samples} {inputs}, {counted(first.epochs, 'epoch')}, batches of {first.batch}"],
         ["measured", ", ".join(f"{key} {value}" for key, value in cells[0].measure.key().items())],
     ]
 
@@ -135,13 +144,17 @@ def _listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
+_SIZES: dict[str, Callable[[Any], str]] = {
+    "layers": lambda layers: counted(layers, "layer"), "encoding": "{} encodings".format, "width": "width {}".format,
+}  # fmt: skip
+
+
 def _hardware(ensembles: list[dict[str, Any]]) -> Text:
-    fields = {"layers": "{} layers", "encoding": "{} encodings", "width": "width {}"}
     rows = [["ensemble", "hardware", "precision", "seconds of training", "runs ended"]]
     for about in ensembles:
         spec, result, ended = about["spec"], about["result"], Counter(about["result"]["status"])
         model, inputs = spec["model"], task(spec["members"][0]["task"]).INPUTS
-        sizes = [said.format(model[name]) for name, said in fields.items() if name in model]
+        sizes = [said(model[name]) for name, said in _SIZES.items() if name in model]
         extra = [name for name in ("tied", "relative") if model.get(name)]
         trained = f"{spec['recipe']['samples']} {inputs}"
         network = ", ".join([model.get("arch", "?"), f"n = {model['n']}", *sizes, *extra, trained])

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, counted, whole
 from posattn.folding.fold import fold, stack_layers
 from posattn.folding.forward import folded_forward
 from posattn.model import Transformer, input_features, positions_of
@@ -57,7 +57,7 @@ class Frozen(nn.Module):
     def forward(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
         check_input(x, self.P.dtype)
         if x.shape[-1] != self.length:
-            raise UsageError(f"the list has {x.shape[-1]} numbers; this model was frozen for {self.length}.")
+            raise UsageError(f"the list has {counted(x.shape[-1], 'number')}; this model was frozen for {self.length}.")
         if torch.compiler.is_compiling():
             return self._forward(x)
         lists = x.reshape(math.prod(x.shape[:-1]), self.length)

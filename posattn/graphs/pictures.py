@@ -19,7 +19,7 @@ from posattn.compiler.benes import size_for
 from posattn.compiler.library import PROGRAMS, program
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc import IDLE, PCOC
-from posattn.errors import UsageError, whole
+from posattn.errors import UsageError, counted, whole
 from posattn.model import Layer, Transformer
 
 _LARGEST = 64  # the most machines that a picture can show
@@ -149,16 +149,18 @@ def numbered(machines: int) -> tuple[str, ...]:
     return tuple(str(i + 1) for i in range(machines))
 
 
-def check_size(machines: int) -> None:
-    if machines > _LARGEST:
-        raise UsageError(f"machines is {machines}; a picture has room for {_LARGEST}.")
+def check_size(count: int, step: str = "round") -> None:
+    """Raises if so many machines, or positions of a network with layers, do not fit into a picture."""
+    if count > _LARGEST:
+        found = f"the network has {count} positions, the scratchpad included" if step == "layer" else f"machines is {count}"
+        raise UsageError(f"{found}; a picture has room for {_LARGEST}.")
 
 
 def svg(graph: Graph) -> str:
     """The picture of a graph as SVG, with its title above and a legend below."""
-    check_size(len(graph.names))
-    places = "machines" if graph.step == "round" else "positions"
-    title = f"{graph.title}: {len(graph.names)} {places}, {graph.rounds} {graph.step}{'s' * (graph.rounds != 1)}"
+    check_size(len(graph.names), graph.step)
+    place = "machine" if graph.step == "round" else "position"
+    title = f"{graph.title}: {counted(len(graph.names), place)}, {counted(graph.rounds, graph.step)}"
     text = resources("posattn").joinpath("graphs/graph.svg").read_text(encoding="utf-8")
     template = jinja2.Template(text, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return template.render(graph=graph, title=title, legend=_legend(graph), colours=_COLOURS) + "\n"

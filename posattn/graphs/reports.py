@@ -14,7 +14,7 @@ from torch import Tensor
 from posattn.compiled_run import CompiledRun
 from posattn.compiler.library import PROGRAMS
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, meant, path_of, positive, whole
+from posattn.errors import UsageError, choice, counted, meant, path_of, positive, whole
 from posattn.graphs import pictures
 from posattn.graphs.communication import PATTERNS, Cut, Likeness, cuts, effects, graph_weights, likeness
 from posattn.graphs.pictures import Edge, Graph
@@ -177,7 +177,8 @@ def looped_report(model: LoopedTransformer, title: str, least: float, machines: 
 
 def _check_own(machines: int | None, model: torch.nn.Module) -> None:
     if isinstance(model, Transformer) and machines is not None and whole("machines", machines) != model.config.n:
-        raise UsageError(f"machines is {machines}; this network is for lists of {model.config.n}.")
+        own = f"lists of {model.config.n}" if model.config.reads == "none" else counted(model.config.n, "token")
+        raise UsageError(f"machines is {machines}; this network is for {own}.")
 
 
 def _check_share(least: float) -> None:

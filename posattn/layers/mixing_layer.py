@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from posattn.attention import causal_mask
-from posattn.errors import UsageError, flag, instance, whole
+from posattn.errors import UsageError, counted, flag, instance, whole
 from posattn.layers.products import over_padding, product, product_each, underflows
 from posattn.network import check_input
 
@@ -84,7 +84,7 @@ class MixingLayer(nn.Module):
     def check_length(self, n: int) -> None:
         if n < 1 or (self.n_positions is not None and n > self.n_positions):
             most = "1 or more" if self.n_positions is None else f"1 to {self.n_positions}"
-            raise UsageError(f"the sequence has {n} positions; this layer takes {most}.")
+            raise UsageError(f"the sequence has {counted(n, 'position')}; this layer takes {most}.")
 
     def values_of(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n H e"]:
         """X W_V, in heads."""

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from posattn.devices import check_fits
-from posattn.errors import UsageError, choice, positive
+from posattn.errors import UsageError, choice, counted, positive
 from posattn.looped.families import FAMILIES
 from posattn.looped.table_model import Joins, attend, two_layers
 from posattn.network import NetworkConfig, check_input
@@ -110,7 +110,7 @@ class PromptTableNetwork(nn.Module):
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
         check_input(x, self.input_dtype)
         if not 1 <= x.shape[-1] <= self.config.n:
-            raise UsageError(f"the sequence has {x.shape[-1]} tokens; this model takes 1 to {self.config.n}.")
+            raise UsageError(f"the sequence has {counted(x.shape[-1], 'token')}; this model takes 1 to {self.config.n}.")
         if not torch.compiler.is_compiling():
             gradients, n = torch.is_grad_enabled(), x.shape[-1]
             check_fits(x.numel() // n, n, self.config.numbers_per_position(gradients), 4, x.device, gradients)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from posattn.errors import UsageError, choice
+from posattn.errors import UsageError, choice, counted
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS, check_layout, check_words
 from posattn.tokens.vocabulary import IDENTIFIERS, PAD, SIGNS, TYPES, VOCABULARIES, word_code, word_index
 
@@ -116,12 +116,35 @@ def layout_of(positions: int) -> Layout | None:
     return next((layout for layout in LAYOUTS.values() if layout.positions == positions), None)
 
 
-def positions_for(tokens: str) -> int:
-    """How many positions the prompts have that are written in this vocabulary."""
-    return next(layout.positions for layout in LAYOUTS.values() if layout.tokens == tokens)
+def layout_for(tokens: str) -> tuple[str, Layout]:
+    """The layout whose prompts are written in this vocabulary, and its name."""
+    return next((name, layout) for name, layout in LAYOUTS.items() if layout.tokens == tokens)
+
+
+def positions_in_words() -> str:
+    """How many positions prompts have: ``23 positions in the layout elements, 23 in elements-shared and 101 in characters``."""
+    (first, own), *others = LAYOUTS.items()
+    *more, last = (f"{layout.positions} in {name}" for name, layout in others)
+    return f"{', '.join((f'{own.positions} positions in the layout {first}', *more))} and {last}"
+
+
+def laid_out(x: Float[Tensor, "*batch e"], n: int) -> Float[Tensor, "*batch n"]:
+    """Elements as networks of n positions read them."""
+    layout = layout_of(n)
+    return x if layout is None else layout.lay_out(x)
 
 
 def elements_of(x: Tensor) -> Float[Tensor, "*batch e"]:
-    """The elements of prompts in any layout."""
-    layout = layout_of(x.shape[-1]) if isinstance(x, Tensor) and x.ndim and x.is_floating_point() else None
-    return (check_layout if layout is None else layout.elements)(x)
+    """The elements of prompts in any layout; raises if some are missing, and says of which part."""
+    if not isinstance(x, Tensor) or not x.ndim or not x.is_floating_point():
+        return check_layout(x)  # which refuses it
+    layout = layout_of(x.shape[-1])
+    if layout is None:
+        operations = (word_index(x) >= WORDS.index[TYPES[0].ljust(6)]).nonzero()
+        listed = int(operations[0, -1]) if len(operations) else x.shape[-1]  # the query begins with the operation
+        raise UsageError(
+            f"the prompt has {counted(listed, 'element')} of the list and {x.shape[-1] - listed} of the query; it must have "
+            f"{ELEMENTS} ({CATEGORIES} categories, their values and {IRRELEVANT} irrelevant ones) and {1 + QUERIED} (min, max "
+            f"or sum, and {QUERIED} categories), or {_LONGEST} characters."
+        )
+    return layout.elements(x)

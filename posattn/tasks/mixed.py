@@ -23,7 +23,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, instance
 from posattn.tasks import prompts
-from posattn.tasks.layouts import LAYOUTS, elements_of, layout_named, layout_of
+from posattn.tasks.layouts import elements_of, laid_out, layout_named, layout_of, positions_in_words
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
 from posattn.tasks.sampling import two_bounds
 from posattn.tasks.token_task import TokenTask
@@ -68,8 +68,7 @@ class MixedTask(TokenTask):
     def _purpose(self, split: str, n: int, where: str, c: float) -> tuple[str | int, ...]:
         """What names the stream; the task is no part of it, so the prompts of two tasks differ only in their queries."""
         if layout_of(n) is None:
-            known = " or ".join(str(own) for own in dict.fromkeys(layout.positions for layout in LAYOUTS.values()))
-            raise UsageError(f"n is {n!r}; a prompt of {self.name} has {known} positions, as its layout has it.")
+            raise UsageError(f"n is {n!r}; a prompt of {self.name} has {positions_in_words()}.")
         return "mixed", split, where, repr(c)
 
     def _sequences(
@@ -83,8 +82,7 @@ class MixedTask(TokenTask):
         return torch.cat([_list(parts, identifiers, where, c), word_code(torch.cat([kind, asked], dim=-1))], dim=-1)
 
     def laid_out(self, x: Float[Tensor, "*batch e"], n: int) -> Float[Tensor, "*batch n"]:
-        layout = layout_of(n)
-        return x if layout is None else layout.lay_out(x)
+        return laid_out(x, n)
 
     def spell(self, tokens: Float[Tensor, " n"]) -> str:
         """The prompt in the paper's notation."""

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.errors import UsageError, several, shown, whole
+from posattn.errors import UsageError, counted, several, shown, whole
 from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task
 from posattn.tasks.sampling import Device, Drawn, Seeds, drawn_by, sample_lists
 
@@ -44,9 +44,9 @@ class Data(Task):
     ) -> Pairs:
         """The first ``count`` training lists, whatever the seed."""
         if n not in (None, self.x.shape[1]):
-            raise UsageError(f"n is {n}; the lists of the data have {self.x.shape[1]} numbers.")
+            raise UsageError(f"n is {n}; the lists of the data have {counted(self.x.shape[1], 'number')}.")
         if whole("samples", count) > len(self.x):
-            raise UsageError(f"samples is {count}; the data has {len(self.x)} lists.")
+            raise UsageError(f"samples is {count}; the data has {counted(len(self.x), 'list')}.")
         split, integers, device = drawn_by(**drawn)
         if scale != 1.0 or split != "train" or integers:
             _unanswered(self.x)
@@ -54,7 +54,7 @@ class Data(Task):
 
     def sample_lengths(self, count: int, lengths: Sequence[int] = (), *given: Any, **drawn: Any) -> dict[int, Any]:
         if len(lengths) != 1:
-            raise UsageError(f"variable_length is given; all lists of the data have {self.x.shape[1]} numbers.")
+            raise UsageError(f"variable_length is given; all lists of the data have {counted(self.x.shape[1], 'number')}.")
         return super().sample_lengths(count, lengths, *given, **drawn)
 
 
@@ -139,7 +139,7 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
         y, alone, apart = (row.target(lists) for lists in (given, x[-1:].clone(), x.unflatten(0, (2, -1)).clone()))
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise UsageError(f"{wrong} fails for lists of {n} numbers: {type(error).__name__}: {reason}.") from error
+        raise UsageError(f"{wrong} fails for lists of {counted(n, 'number')}: {type(error).__name__}: {reason}.") from error
     if not isinstance(y, Tensor):
         raise UsageError(f"{wrong} gives a {type(y).__name__}; it must give a tensor of answers.")
     if y.shape != x.shape:

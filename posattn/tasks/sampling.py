@@ -21,7 +21,7 @@ from torch import Tensor
 
 from posattn import streams
 from posattn.devices import pick_device, require_room
-from posattn.errors import UsageError, flag, seed_number, shown, whole, within
+from posattn.errors import UsageError, apiece, counted, flag, seed_number, shown, whole, within
 
 Seeds = int | Sequence[int] | Tensor
 Device = str | torch.device | None
@@ -128,8 +128,7 @@ def uniform(
         keys = torch.tensor([streams.stream(seed_number(own), *purpose) for own in seeds], device=place)
     else:
         raise UsageError(f"seed is {shown(seed)}; it must be a whole number or at least one of them.")
-    per_seed = "" if keys.numel() == 1 else f", for each of {keys.numel()} seeds"
-    what = f"count is {whole('count', count)}; so many lists of {each} numbers{per_seed}"
+    what = f"count is {whole('count', count)}; so many lists of {counted(each, 'number')}{apiece(keys.numel(), 'seed')}"
     require_room(what, 4 * count * each * keys.numel(), keys.device)
     return streams.uniform(keys, count * each).unflatten(-1, (count, each))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from posattn.errors import UsageError, choice, flag, positive, whole, within
+from posattn.errors import UsageError, choice, counted, flag, positive, whole, within
 from posattn.theory.matrices import ClassNorms
 
 ATTENTION = ("positional", "self-attention")
@@ -113,7 +113,8 @@ class GeneralizationBound:
 
     def __repr__(self) -> str:
         """The class and the gap; ``table`` and ``constants`` give the rest."""
-        of = f"{len(self.layers)} layers of {self.attention} attention{', layer-normalised' if self.layer_norm else ''}"
+        of = f"{counted(len(self.layers), 'layer')} of {self.attention} attention"
+        of += ", layer-normalised" if self.layer_norm else ""
         return (
             f"GeneralizationBound({of}, {self.samples:g} samples, delta {self.delta:g}, cap {self.cap:g}: "
             f"gap <= {in_digits(self.log10_gap)}{', vacuous' if self.vacuous else ''})"

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.errors import UsageError, flag, shown, whole
+from posattn.errors import UsageError, counted, flag, shown, whole
 from posattn.tasks.sampling import named_split, uniform
 
 _LONGEST = 1 << 14  # lists: their networks hold n² numbers per layer
@@ -126,7 +126,7 @@ def empirical_discrepancy(
         if not isinstance(lists, Tensor) or lists.ndim != 2 or not lists.is_floating_point() or not lists.numel():
             raise UsageError(f"{field} is {shown(lists)}; it must be a tensor of lists, (m, n).")
     if train.shape[1] != test.shape[1]:
-        raise UsageError(f"test has lists of {test.shape[1]} numbers; those of train have {train.shape[1]}.")
+        raise UsageError(f"test has lists of {counted(test.shape[1], 'number')}; those of train have {train.shape[1]}.")
     whole("signs", signs, most=10**6)
     whole("seed", seed, least=0, most=2**62)
     samples = part_of_the_class(train), part_of_the_class(test)

@@ -24,6 +24,7 @@ from posattn.errors import UsageError, choice
 from posattn.looped.families import FAMILIES
 from posattn.network import NetworkConfig
 from posattn.tasks import task as find_task
+from posattn.tasks.own import is_data
 from posattn.training.parameters import Parameters
 from posattn.training.run import Run
 from posattn.training.spec import RunSpec
@@ -51,6 +52,14 @@ def of_task(run: Run, task: str, members: int) -> Run:
     }
     history = run.history[run.history["member"].isin(kept)] if len(run.history) else run.history
     return Run(spec, Parameters(run.spec.model, run.parameters.flat[kept]), result, history)
+
+
+def task_of(run: Run | None, members: int) -> str | list[str] | None:
+    """The task of the first ``members`` networks of a run to begin with, or that of each; None where it is not known."""
+    names = [] if run is None else [member.task for member in run.spec.members[:members]]
+    if not names or not names[0] or is_data(names[0]):
+        return None
+    return names[0] if len(set(names)) == 1 else names
 
 
 def names_program(begin: object) -> TypeGuard[str | Path]:

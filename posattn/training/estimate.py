@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from posattn.devices import CPU, require_room
+from posattn.errors import apiece, counted
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
@@ -57,7 +58,7 @@ def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int) -> str:
     plan, count = spec.recipe, len(spec.members)
     took = seconds(spec.model, plan, device, count) * (1 - epoch / plan.epochs)
     tasks = ", ".join(dict.fromkeys(member.task for member in spec.members))
-    line = f"{count} {spec.model.arch} network{'s' if count > 1 else ''} for {tasks}, {steps:,} step{'s' if steps > 1 else ''}"
+    line = f"{counted(count, f'{spec.model.arch} network')} for {tasks}, {counted(steps, 'step', ',')}"
     line += f" from epoch {epoch} of {plan.epochs}" if epoch else ""
     line += f": about {in_words(took)} on {where(device)} as fast as {REST[device.type]}."
     look = replace(plan, samples=min(plan.samples, 2000), epochs=min(plan.epochs, 20))
@@ -104,8 +105,7 @@ def in_words(duration: float) -> str:
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if duration >= 2 * size:
             return f"{duration / size:.0f} {unit}"
-    seconds = max(1, math.ceil(duration))
-    return f"{seconds} second{'s' if seconds > 1 else ''}"
+    return counted(max(1, math.ceil(duration)), "second")
 
 
 def require_room_to_train(
@@ -113,19 +113,19 @@ def require_room_to_train(
 ) -> None:
     """Raises if training does not fit into memory; the sentence names the part that takes most of it."""
     networks = members * recipe.starts
+    each = apiece(networks, "network")
     length = (lengths[0] + lengths[-1]) / 2 if isinstance(lengths, range) else sum(lengths) / len(lengths)
     parts = {  # weights, lists and losses are float32, of 4 bytes
         # Weights and two moments.
         f"members is {members}; so many networks": 3 * 4 * networks * model.least_numbers,
         # x and, in tasks of lists, y.
-        f"samples is {recipe.samples}; so many training lists of n = {model.n}, for each of {networks} networks,": (
+        f"samples is {recipe.samples}; so many training lists of n = {model.n}{each}": (
             (2 if model.reads == "none" else 1) * 4 * networks * recipe.samples * length
         ),
     }
-    noted = {  # a step's rates, which are computed in float64, take 24 bytes
-        f"epochs is {recipe.epochs}; the losses and learning rates of so many, for each of {networks} networks,": (
-            2 * 4 * networks * recipe.epochs + 24 * recipe.epochs * math.ceil(recipe.samples / recipe.batch)
-        )
-    }
-    for place, needs in ((CPU, parts | noted),) if device.type == "cpu" else ((device, parts), (CPU, noted)):
+    steps, history = recipe.epochs * math.ceil(recipe.samples / recipe.batch), 2 * 4 * networks * recipe.epochs
+    epochs = f"epochs is {recipe.epochs}; the losses and learning rates of so many{each}"
+    # A step's two rates are computed in float64 by the CPU. A GPU keeps them and the history, which the CPU reads at the end.
+    of_cpu, of_gpu = {epochs: 24 * steps + history}, {epochs: 2 * 4 * steps + history}
+    for place, needs in ((CPU, parts | of_cpu),) if device.type == "cpu" else ((device, parts | of_gpu), (CPU, of_cpu)):
         require_room(max(needs, key=lambda what: needs[what]), sum(needs.values()), place)

@@ -13,7 +13,7 @@ import torch
 from posattn import metrics
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.devices import hardware, out_of_memory, pick_device, require_room
-from posattn.errors import UsageError, flag, instance, seed_number, several, whole
+from posattn.errors import UsageError, counted, flag, instance, seed_number, several, whole
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
@@ -27,6 +27,7 @@ from posattn.training.begin import (
     names_program,
     of_task,
     run_of_program,
+    task_of,
     with_begin,
 )
 from posattn.training.cuda import CudaTrainer
@@ -37,7 +38,7 @@ from posattn.training.recipe import Recipe
 from posattn.training.recipe import recipe as find_recipe
 from posattn.training.run import Run, finite, history_table, losses_of_starts, predictor, read_run, save, trained
 from posattn.training.spec import RunSpec
-from posattn.training.suitability import doubt_family, network_for, suited
+from posattn.training.suitability import check_beginning, doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
 from posattn.training.ways import Fused, Precision, has_kernels, trains_in_half
 from posattn.training.workers import Workers
@@ -104,7 +105,9 @@ def train(
     elif begin is not None and not isinstance(begin, Transformer) and not names_program(begin):
         before = trained(begin, "begin")
     if task is None:
-        task = _task_of(before, members)
+        task = task_of(before, members)
+        if task is None:
+            raise UsageError("task is missing; give a task's name, a function of lists, or data (x, y).")
     with tasks_named(task, name) as known:
         names = [known] if isinstance(known, str) else known
         if not names:
@@ -117,6 +120,8 @@ def train(
             if len(set(names)) > 1:
                 raise UsageError(f"the members have the tasks {', '.join(names)}; a program to begin with solves only one.")
             before = run_of_program(begin, names[0], members)
+        if before is not None:
+            check_beginning(before.spec.model, names[0])
         if config is None:
             config = network_for(names[0]) if before is None else before.spec.model
         model = suited(instance("config", config, NetworkConfig, "a ModelConfig"), names[0])
@@ -135,8 +140,8 @@ def train(
         rates = [find_recipe(plan, lr=rate).lr for rate in lr] if isinstance(lr, (list, tuple)) else [plan.lr] * members
         for field, values in (("task", names), ("lr", rates)):
             if len(values) != members:
-                found = f"{field} lists {len(values)} values"
-                raise UsageError(f"{found}; it must have one for each of the {members} members.")
+                found = f"{field} lists {counted(len(values), 'value')}"
+                raise UsageError(f"{found}; it must have one for each of {counted(members, 'member')}.")
         if isinstance(data, Data) and plan.polish:
             raise UsageError(f"polish is {plan.polish}; data of one's own answers no longer lists, so it must be 0.")
         if polish:
@@ -150,14 +155,6 @@ def train(
         if flag("tensorboard", tensorboard) and out is None:
             raise UsageError("tensorboard is on and out is not given; events need a folder.")
         return train_spec(spec, place, out, save_every, tensorboard, progress, begin=before, announce=announce)
-
-
-def _task_of(before: Run | None, members: int) -> str | list[str]:
-    """The task, or tasks, of what training begins with."""
-    names = [] if before is None else [member.task for member in before.spec.members[:members]]
-    if not names or not names[0] or is_data(names[0]):
-        raise UsageError("task is missing; give a task's name, a function of lists, or data (x, y).")
-    return names[0] if len(set(names)) == 1 else names
 
 
 def train_spec(
@@ -218,7 +215,7 @@ def train_spec(
                 before = [] if begin is None else [member.task for member in begin.members]
                 if len(set(before)) > 1:
                     first = before[: len(spec.members)]
-                    some = f"the first {len(first)} of the run's {len(before)} networks"
+                    some = f"the first {len(first)} of the run's {counted(len(before), 'network')}"
                     announce(f"It begins with {some}, trained on {', '.join(dict.fromkeys(first))}.")
             events = folder.path if folder is not None and tensorboard else None
             shown = stack.enter_context(Progress(trainer, progress, events, report))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, instance
+from posattn.errors import UsageError, counted, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.model import Transformer
@@ -64,7 +64,7 @@ class Run(AnyRun):
         takes_shorter = self.spec.variable_length or self.reads_tokens or self.config.any_length
         if takes_shorter or not 0 < length < self.config.n:
             return None
-        return f"the list has {length} numbers; this network was trained on {self.config.n} only"
+        return f"the list has {counted(length, 'number')}; this network was trained on {self.config.n} only"
 
     def _predict(self) -> Predict:
         return predictor(self.parameters)
@@ -82,7 +82,7 @@ class Run(AnyRun):
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(member.task for member in self.members))
-        return f"Run({tasks}; {self.kind}, n={self.config.n}, {len(self)} members)"
+        return f"Run({tasks}; {self.kind}, n={self.config.n}, {counted(len(self), 'member')})"
 
 
 def predictor(parameters: Parameters) -> Predict:

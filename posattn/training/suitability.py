@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from posattn.errors import UsageError, choice, instance
+from posattn.errors import UsageError, choice, counted, instance
 from posattn.looped.families import FAMILIES, family_of
 from posattn.looped.looped_model import LoopedConfig
 from posattn.looped.prompt_table import PromptTableConfig
@@ -13,7 +13,7 @@ from posattn.looped.table_model import TableConfig
 from posattn.model import ModelConfig
 from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict, stored_fields
 from posattn.tasks import MixedTask, task
-from posattn.tasks.layouts import layout_named, layout_of, positions_for
+from posattn.tasks.layouts import layout_for, layout_named, layout_of, positions_in_words
 from posattn.tokens.token_model import TokenConfig
 
 
@@ -25,7 +25,7 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     """
     settings = {field: value for field, value in settings.items() if value is not None}
     if begin is not None:
-        instance("begin", begin, NetworkConfig, "the network of a run")
+        check_beginning(instance("begin", begin, NetworkConfig, "the network of a run"), name)
     own, arch = task(name), settings.get("arch", None if begin is None else begin.arch)
     if (layout := settings.pop("layout", None)) is not None:
         if not isinstance(own, MixedTask):
@@ -53,6 +53,14 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
     if arch == "table" and isinstance(own, MixedTask):
         usual = usual | {"kind": PromptTableConfig.kind}
     return suited(from_dict(usual | settings), name)
+
+
+def check_beginning(begin: NetworkConfig, name: str) -> None:
+    """Raises unless the network of a run to begin with reads what the task of that name gives."""
+    own = task(name)
+    if begin.reads != own.TOKENS:
+        read = "lists of numbers" if begin.reads == "none" else begin.reads
+        raise UsageError(f"the run to begin with reads {read}; the task {name} has {own.INPUTS}; give one that reads these.")
 
 
 def _like(config: NetworkConfig, settings: dict[str, Any]) -> NetworkConfig:
@@ -99,9 +107,12 @@ def check_reads(config: NetworkConfig, name: str) -> None:
         wanted = "lists of numbers" if own.TOKENS == "none" else sequences
         raise UsageError(f"the {config.arch} network reads {found}; the task {name} has {wanted}.")
     if isinstance(config, (TokenConfig, PromptTableConfig)) and config.reads == "prompts":
-        positions = positions_for(config.tokens)
-        if config.n != positions:
-            raise UsageError(f"n is {config.n}; prompts whose tokens are {config.tokens!r} have {positions} positions.")
+        name, layout = layout_for(config.tokens)
+        if config.n != layout.positions:
+            raise UsageError(
+                f"n is {config.n}; a prompt has {positions_in_words()}; this network is for {name}, and --layout (layout=) "
+                "gives another."
+            )
 
 
 def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection[int]) -> None:
@@ -118,5 +129,5 @@ def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection
         if model.family != known:
             warnings.warn(f"{doubt}. It is learned roughly at best.", stacklevel=3)  # the line that calls train
         elif model.shape.classes > 1 and len(lengths) == 1:  # short lists show exchanges one by one
-            few = f"all training lists have {model.n} numbers, from which {name} is hardly learned for other lengths"
+            few = f"all training lists have {counted(model.n, 'number')}, from which {name} is hardly learned for other lengths"
             warnings.warn(f"{few}; lists of 1 to n serve (variable length), and n = 4 is enough.", stacklevel=3)

@@ -65,6 +65,27 @@ def test_a_compiled_khop_is_evaluated_and_asked_like_a_trained_one(posattn_comma
         posattn.load("hops").evaluate_shifts()
 
 
+def test_the_words_of_a_token_task_are_chosen_apart_from_its_scale(posattn_command):
+    posattn_command("compile", "khop", "--machines", 2, "--save", "hops")
+    for domain, letters in (("id", "abcde"), ("ood", "fghij")):
+        code, shown, error = posattn_command("evaluate", "hops", "--samples", 20, "--domain", domain, "--csv", f"{domain}.csv")
+        assert (code, error) == (0, "") and f"The letters are {letters}.\n" in shown and f"domain {domain})" in shown
+    small = posattn.TokenConfig(n=23, tokens="prompts", layers=1, embed=4, width=4)
+    run = posattn.train("mixed-min", small, samples=20, epochs=1, batch=20, device="cpu", out="prompts")
+    for domain in ("id", "ood"):
+        told = ("evaluate", "prompts", "--scales", "1,5", "--samples", 20, "--domain", domain, "--csv", f"{domain}.csv")
+        assert posattn_command(*told)[0] == 0
+        expected = run.evaluate([1, 5], 20, domain=domain)["mse"].tolist()
+        assert pd.read_csv(f"{domain}.csv")["mse"].tolist() == pytest.approx(expected, rel=1e-12)
+    for wrong, sentence in (
+        (["prompts", "--domain=odd"], "domain is 'odd'; it must be one of id, ood."),
+        (["--pretrained=sum", "--domain=id"], "domain is 'id'; it is for tasks of tokens, and sum has none."),
+        (["prompts", "--domain=id", "--lengths=2"], "domain is 'id'; --lengths is given too, which is for lists of numbers, "
+         "and these have none."),
+    ):  # fmt: skip
+        assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")
+
+
 def test_every_scale_that_float32_holds_is_measured(posattn_command, pair):
     code, shown, _ = posattn_command("evaluate", pair, "--scales", "1e20,1e-30,1e37", "--samples", 5)
     assert code == 0 and all(scale in shown for scale in ("1e+20", "1e-30", "1e+37"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import posattn
+from posattn.training import network_for
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -84,3 +85,7 @@ def test_of_a_network_on_tokens_the_attention_is_drawn(posattn_command):
     code, shown, _ = posattn_command("graph", "prompts", "--least", 0.04)
     assert code == 0 and "butterfly" in shown and "silenced" not in shown
     assert "a task on tokens" in posattn_command("graph", "prompts", "--by", "effect")[2]
+    config = network_for("mixed-min", layout="characters", layers=1, embed=8, width=8)
+    posattn.train("mixed-min", config, samples=20, epochs=1, batch=10, out="characters")
+    told = "posattn: the network has 102 positions, the scratchpad included; a picture has room for 64.\n"
+    assert posattn_command("graph", "characters") == (2, "", told)

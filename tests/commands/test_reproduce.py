@@ -27,6 +27,16 @@ def test_the_list_gives_the_times_of_a_gpu_where_there_is_none_and_whole_names(p
     assert all(f"│ {name} " in shown for name in EXPERIMENTS)
 
 
+def test_the_list_is_json_where_it_is_asked_for(posattn_command):
+    code, shown, _ = posattn_command("reproduce", "--list", "--scale", "paper", "--device", "cuda", "--json")
+    rows = [json.loads(line) for line in shown.splitlines()]
+    assert code == 0 and [row["name"] for row in rows] == list(EXPERIMENTS)
+    for row, each in zip(rows, EXPERIMENTS.values(), strict=True):
+        own = {"name": each.name, "reference": each.reference, "what": each.title, "runs": len(each.cells("paper"))}
+        assert row == own | {"scale": "paper", "seconds": row["seconds"]}
+        assert (row["seconds"] > 0) == (row["runs"] > 0)
+
+
 def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_command):
     code, shown, _ = posattn_command("reproduce", "all", "--scale", "smoke", "--runs", "0")
     assert code == 0 and "fix-scale: runs is 0, and the store at 'out/store' has no rows of fix-scale at scale" in shown

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import posattn
+from posattn.names import TASKS
 from posattn.tasks import task
 from posattn.training import network_for
 
@@ -110,7 +111,7 @@ def test_a_looped_network_is_tested_at_lengths_it_was_not_trained_on(posattn_com
     assert (code, error) == (0, "")
     assert "Next: posattn evaluate run --lengths 4,256 --scales 1,10 --samples 100\n" in shown
     better = sum(posattn.load("run").result["polished"])
-    assert f"Last steps: {better} of 1 networks are the better for them.\n" in shown
+    assert f"Last steps: {better} of 1 network {'is' if better else 'are'} the better for them.\n" in shown
     assert posattn.load("run").spec.recipe.polish == 1 and posattn.load("run").spec.recipe.name == "sorter"
     code, _, error = posattn_command(*sort[:-1], "--lengths=2,4", "--polish=0", "--out=two")
     assert (code, error) == (0, "") and posattn.load("two").spec.lengths == (2, 4)
@@ -209,3 +210,37 @@ def test_train_begins_with_the_program_for_the_task(posattn_command, tmp_path):
     assert run.config.kind == "program" and run.config.n == 3 and run.evaluate([10], samples=20)["mse"].max() < 1e-6
     code, _, said = posattn_command("train", "sum", "--from", "compiled:bfs", *options, "--out", "other")
     assert code == 2 and said.startswith("posattn: the program for sum is 'bfs'; ")
+
+
+def test_what_begins_with_a_run_learns_its_task_by_default(posattn_command, tmp_path):
+    network = posattn.ModelConfig(3, layers=1, embed=4, width=4)
+    plan = {"samples": 40, "epochs": 3, "batch": 15, "device": "cpu"}
+    posattn.train(["sum", "min"], network, members=2, out=tmp_path / "pair", **plan)
+    code, shown, _ = posattn_command("train", "--from", "pair", *SHORT)
+    assert code == 0 and "1 trained in runs/sum-positional" in " ".join(shown.split())
+    ours = posattn.train(begin=tmp_path / "pair", **plan)
+    assert torch.equal(ours.parameters.flat, posattn.load("runs/sum-positional").parameters.flat)
+    assert posattn_command("train", "--from", "pair", "--members", "2", *SHORT)[0] == 0
+    assert [member.task for member in posattn.load("runs/sum-min-positional").members] == ["sum", "min"]
+    assert posattn_command("train", "--pretrained", "sort", *SHORT, "--out", "on")[0] == 0
+    assert posattn.load("on").members[0].task == "sort"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((), f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of a run to begin with (--from RUN)."),
+        (("--from", "compiled"), "TASK is missing; --from compiled begins with a program for it."),
+        (
+            ("mixed-min", "--n", 101),
+            "n is 101; a prompt has 23 positions in the layout elements, 23 in elements-shared and 101 in characters; this "
+            "network is for elements, and --layout (layout=) gives another.",
+        ),
+        (
+            ("mixed-min", "--pretrained", "sum"),
+            "the run to begin with reads lists of numbers; the task mixed-min has prompts; give one that reads these.",
+        ),
+    ],
+)
+def test_what_is_missing_or_does_not_fit_is_told_in_a_sentence(posattn_command, given, told):
+    assert posattn_command("train", *given, *SHORT) == (2, "", f"posattn: {told}\n")

@@ -130,7 +130,7 @@ def test_the_answers_are_those_of_the_program_for_exactly_so_many_machines():
 
 def test_a_program_that_uses_n_as_data_is_found_out():
     for name, more in (("tree_sum", ""), ("rule_110", ""), ("list_ranking", r" \(list-ranking .*, round 0, .* its list\)")):
-        told = rf"^lengths is True; {name.replace('_', '-')} answers lists of 1 otherwise than for exactly 1 machines{more}; "
+        told = rf"^lengths is True; {name.replace('_', '-')} answers lists of 1 otherwise than for exactly 1 machine{more}; "
         to_author = name == "rule_110"  # the others are the library's
         hint = "where it computes with n, the parameter length may be meant" if to_author else "this program of the library is"
         with pytest.raises(UsageError, match=told + hint):

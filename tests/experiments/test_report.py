@@ -14,6 +14,7 @@ import pytest
 from trials import grid_changed, small
 
 from posattn.experiments import EXPERIMENTS, Lines, Store, View, report, reproduce, series
+from posattn.training.recipe import recipe
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -45,6 +46,15 @@ def test_a_page_is_self_contained_counts_the_runs_that_are_there_and_names_its_e
     assert "<td>14 of 20: 2, 5 a point</td>" in page  # positional, standard; two numbers of lists each
     assert all(f"{arch}, n = 2, 2 layers, one-hot encodings, width 64, {lists} lists</td>" in page
                for arch in ("positional", "standard") for lists in (20, 40))  # fmt: skip
+
+
+def test_a_page_says_which_tasks_only_paper_scale_has_and_counts_one_in_the_singular(tmp_path, engine):
+    two = grid_changed(small(tasks=("sum", "min"), seeds=1), layers=(1,), recipe=recipe(epochs=1, batch=20))
+    said = {size: report.fewer_tasks(two, size) for size in ("smoke", "paper")}
+    assert said == {"smoke": "This scale has sum alone; paper scale also has min.", "paper": ""}
+    page = reproduce(two, "smoke", tmp_path / "out", Store(tmp_path / "store"), engine).page.read_text()
+    assert f"at smoke scale. {said['smoke']} Models are" in page
+    assert re.search(r"<td>\d+ lists, 1 epoch, batches", page) and ", 1 layer, one-hot" in page
 
 
 def test_a_page_speaks_of_sequences_where_these_were_trained_on(tmp_path, engine):

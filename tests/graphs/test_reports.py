@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from posattn import UsageError, pretrained
+from posattn import TokenConfig, UsageError, pretrained
 from posattn.compiled_run import save
 from posattn.compiler import compile_program
 from posattn.compiler.pcoc import IDLE
@@ -39,6 +39,10 @@ def test_a_graph_does_not_overlook_what_it_is_asked_for(tmp_path):
         assert report(machines=own).graph.arrows == report().graph.arrows
         with pytest.raises(UsageError, match=rf"^machines is 5; this network is for lists of {own}\.$"):
             report(machines=5)
+    tokens = trained_report(TokenConfig(6, tokens="letters", causal=True).build(), "khop", "")
+    assert len(tokens.graph.names) == 7
+    with pytest.raises(UsageError, match=r"^machines is 5; this network is for 6 tokens\.$"):
+        trained_report(TokenConfig(6, tokens="letters", causal=True).build(), "khop", "", machines=5)
     with pytest.raises(UsageError, match=r"^by is 'effect'; of a looped network only the attention is known\.$"):
         trained_report(pretrained("sum", "looped"), "sum", "", by="effect")
 

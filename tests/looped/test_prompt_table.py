@@ -206,7 +206,7 @@ def test_commands_and_python_make_the_same_network():
         (lambda: PromptTableConfig(23, words=2), "words is 2, a field of TableConfig"),
         (lambda: PromptTableConfig(23, arch="looped"), "arch is 'looped'"),
         (lambda: PromptTableConfig(23, width=10**14).build(), "the weights of a network for PromptTableConfig"),
-        (lambda: network_for("mixed-min", arch="table", n=20), "n is 20; prompts whose tokens are 'prompts' have 23"),
+        (lambda: network_for("mixed-min", arch="table", n=20), "n is 20; a prompt has 23 positions in the layout elements"),
         (lambda: network_for("mixed-min", arch="table", layout="characters"), "layout is 'characters'; table networks read"),
         (lambda: network_for("mixed-min", arch="table", layers=2), "layers is 2, a field of CompiledConfig, GraphConfig, Mo"),
         (lambda: network_for("mixed-min", arch="table", fixed=True), "fixed is True, a field of TableConfig; PromptTableCo"),

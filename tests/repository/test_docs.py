@@ -175,7 +175,9 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
 
 def check_names(place: str, command: str, given: dict[str, Any]) -> None:
     """The names and lists that a command line gives exist in the package's tables."""
-    if command == "train":
+    if command == "train" and given["name"] is None:
+        assert given["begin"] or given["pretrained"], place
+    elif command == "train":
         assert given["name"] in TASKS, place
         own = {
             field: given[field] for field in ("n", "arch", "encoding", "family", "embed", "width", "layers", "heads")

@@ -68,7 +68,7 @@ def test_a_wrong_character_is_named_unless_it_makes_another_prompt():
 
 def test_what_is_no_prompt_of_a_layout_is_refused():
     with pytest.raises(UsageError, match=r"must be a tensor of floats, \(\.\.\., 23\)"):
-        TASK.target(torch.zeros(50))
+        elements_of(torch.zeros(23, dtype=torch.int64))
     for n, position, value in ((101, 0, -200.0), (23, 4, torch.inf), (101, 9, -torch.inf), (23, 2, torch.nan), (23, 1, -1.5)):
         wrong = TASK.sample(1, n=n)[0][0]
         wrong[position] = value
@@ -82,12 +82,32 @@ def test_what_is_no_prompt_of_a_layout_is_refused():
             layout.lay_out(elements)
     with pytest.raises(UsageError, match="layout is 'letters'"):
         TASK.encode("[]", "letters")
-    with pytest.raises(UsageError, match="n is 50; a prompt of mixed-multitask has 23 or 101 positions"):
+    with pytest.raises(UsageError, match="n is 50; a prompt of mixed-multitask has 23 positions in the layout elements, "):
         TASK.sample(1, n=50)
     with pytest.raises(UsageError, match="layout is 'characters'; sort has no prompts"):
         network_for("sort", layout="characters")
-    with pytest.raises(UsageError, match="n is 23; prompts whose tokens are 'characters' have 101 positions"):
-        network_for("mixed-min", layout="characters", n=23)
+    has = "a prompt has 23 positions in the layout elements, 23 in elements-shared and 101 in characters"
+    for layout, n in (("characters", 23), ("elements", 101), ("elements-shared", 8)):
+        sentence = rf"^n is {n}; {has}; this network is for {layout}, and --layout \(layout=\) gives another\.$"
+        with pytest.raises(UsageError, match=sentence):
+            network_for("mixed-min", layout=layout, n=n)
+
+
+@pytest.mark.parametrize(
+    ("kept", "listed", "asked"),
+    [
+        (slice(10), "10 elements", 0),
+        (slice(18), "18 elements", 0),
+        (slice(17, None), "1 element", 5),
+        (slice(21), "18 elements", 3),
+    ],
+)
+def test_a_prompt_that_is_not_whole_is_told_what_it_lacks(kept, listed, asked):
+    told = rf"^the prompt has {listed} of the list and {asked} of the query; it must have 18 \(.*\) and 5 \(.*\), or 101 char"
+    x, _ = TASK.sample(2, seed=3)
+    for read in (TASK.target, TASK.decode):
+        with pytest.raises(UsageError, match=told):
+            read(x[:, kept])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -117,3 +137,13 @@ def test_a_run_is_gone_on_with_in_its_own_layout():
     refused = "^layout is 'elements'; the run to begin with reads the tokens 'characters', and keeps them.$"
     with pytest.raises(UsageError, match=refused):
         network_for("mixed-min", begin, layout="elements")
+
+
+def test_networks_of_every_layout_answer_prompts_of_every_layout():
+    prompts = [TASK.sample(3, n=n, seed=1)[0] for n in (23, 101)]
+    for name in LAYOUTS:
+        network = network_for("mixed-min", layout=name, layers=1, embed=8, width=8)
+        run = posattn.train("mixed-min", network, samples=20, epochs=1, batch=10, device="cpu")
+        answers = [run.predict(x) for x in prompts]
+        assert torch.equal(*answers) and answers[0].std() > 0
+        assert torch.equal(answers[0][0], run.model()(prompts[network.n == 101]).detach())

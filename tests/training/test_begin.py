@@ -173,6 +173,10 @@ def test_what_cannot_begin_with_a_run_is_refused_in_a_sentence(sorters, tmp_path
     every = [AnyLengthConfig(n=n, arch="randomized", causal=True, layers=1, encoding_dim=n + 2) for n in (3, 4)]
     with pytest.raises(UsageError, match=r"^encoding_dim is 6; that of the run to begin with is 5\.$"):
         posattn.train("sum", every[1], begin=posattn.train("sum", every[0], **SHORT), **SHORT)
+    reads = "the run to begin with reads lists of numbers; the task mixed-min has prompts; give one that reads these"
+    for config in (None, posattn.TokenConfig(n=23, tokens="prompts")):
+        with pytest.raises(UsageError, match=rf"^{reads}\.$"):
+            posattn.train("mixed-min", config, begin=positional, **SHORT)
     with pytest.raises(UsageError, match=r"holds no run: it has no run\.json\.$"):
         posattn.train("sort", begin=tmp_path, **SHORT)
 

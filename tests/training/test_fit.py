@@ -144,7 +144,7 @@ def test_a_network_trained_on_up_to_four_numbers_sorts_many():
         ({"task": "sumo"}, "task is 'sumo'"),
         ({"config": "standard"}, "config is 'standard'"),
         ({"task": ["sum", "min", "sort"], "members": 2}, "task lists 3 values"),
-        ({"lr": [1e-3], "members": 2}, "lr lists 1 values"),
+        ({"lr": [1e-3], "members": 2}, "lr lists 1 value;"),
         ({"lr": [1e-3, 0], "members": 2}, "lr is 0"),
         ({"lr": math.nan}, "lr is nan"),
         ({"members": 0}, "members is 0"),

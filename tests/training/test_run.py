@@ -270,7 +270,7 @@ def test_too_many_lists_are_refused_in_a_sentence(monkeypatch):
     monkeypatch.setattr("posattn.devices.free_bytes", lambda _: 1e6)
     with pytest.raises(
         UsageError,
-        match=r"^samples is 100; so many lists of 1000 numbers, for each of 1 networks, need at least 0\.0071 GB of ",
+        match=r"^samples is 100; so many lists of 1000 numbers need at least 0\.0071 GB of ",
     ):
         run.evaluate_lengths([1000], samples=100)
     assert len(run.evaluate_lengths([100], scales=[1], samples=100)) == 1  # 56 bytes a number and 1,500 a place: 0.7 MB

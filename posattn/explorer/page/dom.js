@@ -30,6 +30,9 @@ function short(value, digits = 3) {
   return String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
+/** "1 layer", "2 layers". */
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
 /** A number with two decimals, for columns. */
 function decimal(value) {
   if (!Number.isFinite(value)) return "–";

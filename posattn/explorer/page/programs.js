@@ -11,7 +11,7 @@ class ProgramsView {
     this.timer = null;
     const name = ({ name: own, label, network }) => {
       const machines = content.networks[network].positions - 1; // the last position is the sink
-      return `${label === own ? "" : `${label}: `}${own} on ${machines} machines`;
+      return `${label === own ? "" : `${label}: `}${own} on ${counted(machines, "machine")}`;
     };
     options(byId("program"), this.programs.map(name));
     byId("program").addEventListener("change", () => this.pick(Number(byId("program").value)));
@@ -33,7 +33,7 @@ class ProgramsView {
     Object.assign(this, { program, network, step: 0 });
     byId("program-title").textContent = program.title ? `Computes: ${program.title}.` : "";
     byId("program-size").textContent =
-      `Compiled, not trained: ${network.layers} layers, ${network.heads} heads, ` +
+      `Compiled, not trained: ${counted(network.layers, "layer")}, ${counted(network.heads, "head")}, ` +
       `${network.parameters.toLocaleString("en")} weights.`;
     this.example(0);
   }
