@@ -74,7 +74,7 @@ def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists
             (torch.zeros(3, *_shape(program.config, length)),),
             dynamo=True,
             verbose=False,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=({0: "batch"},),
             input_names=[_INPUT],
             output_names=[_OUTPUT],
         )
@@ -93,7 +93,8 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
     program, length = simplest(model, length)
     lists_of_zeros = torch.zeros(3, *_shape(program.config, length))
     with torch.no_grad():
-        made = torch.export.export(program, (lists_of_zeros,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        # Not a named Dim: of it torch 2.11 wants a proof that a guard holds for every size, which it does not find.
+        made = torch.export.export(program, (lists_of_zeros,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     buffer = io.BytesIO()
     torch.export.save(made, buffer)
     buffer.seek(0)

@@ -30,7 +30,7 @@ _TILE = 1 << 18  # numbers of a hidden layer computed at once, so that they stay
 
 with warnings.catch_warnings():  # PyTorch warns once that CSR is in beta
     warnings.simplefilter("ignore")
-    torch.eye(1).to_sparse_csr()
+    torch.eye(1, device="cpu").to_sparse_csr()
 
 
 @dataclass(frozen=True)
