@@ -5,6 +5,7 @@ What a stub cannot show, the capture itself and the kernels' speed, benchmarks/g
 
 import contextlib
 import os
+import threading
 from typing import ClassVar
 
 import pytest
@@ -115,11 +116,12 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
     config = posattn.ModelConfig(4, embed=8, width=8)
 
     def crowded(self, tensors, x, y, lists, whole=Plain.gradient):
+        assert threading.current_thread() is threading.main_thread()  # a graph records what this thread asks for
         if len(x) > room:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return whole(self, tensors, x, y, lists)
 
-    with Workers(1) as workers:
+    with Workers(2) as workers:
         alone = Trainer(config, plan, team, CPU, workers)
         split = CudaTrainer(config, plan, team, CPU, workers)
         split.groups = [slice(0, 5)]  # as on a GPU
