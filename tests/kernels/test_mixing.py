@@ -7,14 +7,19 @@ import pytest
 import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
-triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
-if triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0":
-    pytest.skip("Triton 3.6's interpreter needs a NumPy before 2.4", allow_module_level=True)
+pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+
+import triton
 
 import posattn
 from posattn.attention import attention_weights, causal_mask
 from posattn.kernels import mixing
 from posattn.layers import products
+
+pytestmark = pytest.mark.skipif(
+    triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0",
+    reason="Triton 3.6's interpreter, which counts the steps of loops, needs a NumPy before 2.4",
+)
 
 
 def plain(q, k, v, causal):
@@ -119,7 +124,9 @@ def test_compile_and_export_see_the_operator(monkeypatch):
 @pytest.mark.usefixtures("everywhere")
 def test_autocast_chooses_the_precision_of_the_operator(monkeypatch):
     seen = []
-    monkeypatch.setattr(mixing, "mixed", lambda q, k, v, causal: (seen.extend(x.dtype for x in (q, k, v)), (v, None))[1])
+    monkeypatch.setattr(
+        mixing, "mixed", lambda q, k, v, causal: (seen.extend(x.dtype for x in (q, k, v)), (v, None))[1]
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
         posattn.PositionalAttention(7, 6, 3)(torch.randn(2, 7, 6))
     assert seen == [torch.bfloat16] * 3
