@@ -5,23 +5,28 @@
     python benchmarks/gpu.py --tokens   only time networks of k-hop and mixed-type prompts, and the kernels of their steps
 
 Setting: n = 8, batch 1000, four layers, width 64, two heads, the paper's recipe. A member's step is an epoch's time divided by
-its steps and members, data, shuffle, optimiser and schedule included. Without a GPU it says so and stops.
+its steps and members, data, shuffle, optimiser and schedule included. A part that fails is reported, and the others go on.
+Without a GPU it says so and stops.
 """
 
 import argparse
 import itertools
 import statistics
 import time
+from typing import Any
 
 import torch
+from _parts import reported
 from cpu import Plain  # the same plain loop
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import posattn
-from posattn.folding import fold, folded_forward, input_encoding, stack_layers
+from posattn.folding import Fold, Tensors, fold, folded_forward, input_encoding, stack_layers
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.training import Member, network_for
 from posattn.training.cuda import CudaTrainer
+from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.ways import Precision
 from posattn.training.workers import Workers
@@ -33,8 +38,7 @@ CASES = (("fp16", 50), ("fp16", 100), ("tf32", 50), ("fp32", 50))
 
 def check() -> None:
     """Errors of the kernels' loss and gradients against autograd in float64, relative, the worst of all tensors."""
-    from posattn.kernels import fused  # needs Triton, which comes with PyTorch for GPUs
-    from posattn.kernels.shapes import serves
+    from posattn.kernels.shapes import folds_rows, serves
 
     print(f"{'kernels against float64 autograd':40}{'loss':>12}{'gradients':>12}")
     for arch in (name for name in posattn.ARCHITECTURES if serves(ModelConfig(8, name), "fp16")):
@@ -45,24 +49,56 @@ def check() -> None:
             values = torch.stack([model.get_parameter(name).detach() for model in models])
             values = torch.randn_like(values) * 0.3 if first.ndim == 1 else values
             named[name] = (values * (3 if "W_Q" in name or "W_K" in name else 1)).cuda().double()
-        p, positions = models[0].P.cuda().double(), positions_of(8, config, torch.device("cuda"))
-        x = torch.randn(3, 100, 8, device="cuda", dtype=torch.float64)
-        y = x.cumsum(-1)
-        leaves = {k: v.detach().requires_grad_() for k, v in fold(stack_layers(named), config, p).items()}
-        out = folded_forward(leaves, input_features(x[..., None], p, positions, config), config)
-        loss = (out - y).square().mean(dim=(1, 2))
-        truth = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
-        single = fold(stack_layers({name: value.float() for name, value in named.items()}), config, p.float())
-        encoding = input_encoding(p.float(), positions, config)
+        p = models[0].P.cuda().double()
+        if folds_rows(config):
+            with reported(f"{arch}, fold"):
+                check_fold(config, named, p)
         for precision in (each for each in ("fp16", "tf32", "fp32") if serves(config, each)):
-            ours, gradients = fused.loss_and_gradients(single, x.float(), y.float(), encoding, config, precision)
-            worst = max(
-                float((gradients[name].double() - value).norm() / value.norm().clamp_min(1e-12))
-                for name, value in zip(leaves, truth, strict=True)
-            )
-            print(
-                f"{arch + ', ' + precision:40}{float(((ours - loss) / loss).detach().abs().max()):12.1e}{worst:12.1e}"
-            )
+            with reported(f"{arch}, {precision}"):
+                check_layers(config, named, p, precision)
+
+
+def line(what: str, loss: float, gradients: float) -> None:
+    print(f"{what:40}{loss:12.1e}{gradients:12.1e}", flush=True)
+
+
+def error_of(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm().clamp_min(1e-12))
+
+
+def check_fold(config: ModelConfig, named: Tensors, p: Tensor) -> None:
+    """The kernels that fold, in place of the loss their folded tensors, and those that carry gradients back."""
+    from posattn.kernels.folds import RowsFold
+
+    exact = Parameters.of(config, named)
+    truth = Fold(exact.by_layer(exact.flat), config, p)
+    ours = RowsFold(exact.flat.float(), exact.starts, config, p.float())
+    folded = max(error_of(ours.folded[name], value) for name, value in truth.folded.items())
+    given = {name: torch.randn_like(value) for name, value in truth.folded.items()}
+    back = truth.adjoint(given)
+    slopes = Parameters(config, exact.flatten(list(back.values()), exact.by_layer))
+    found, norm = ours.adjoint({name: value.float() for name, value in given.items()})
+    # The gradient of a key's bias is zero but for rounding.
+    wanted = {name: value for name, value in slopes.named().items() if not name.endswith("W_K.bias")}
+    errors = [error_of(value, wanted[name]) for name, value in slopes.by_name(found).items() if name in wanted]
+    line(f"{config.arch}, fold", folded, max(*errors, error_of(norm, slopes.flat.norm(dim=1))))
+
+
+def check_layers(config: ModelConfig, named: Tensors, p: Tensor, precision: str) -> None:
+    from posattn.kernels import fused  # needs Triton, which comes with PyTorch for GPUs
+
+    positions = positions_of(8, config, p.device)
+    x = torch.randn(3, 100, 8, device=p.device, dtype=torch.float64)
+    y = x.cumsum(-1)
+    leaves = {k: v.detach().requires_grad_() for k, v in fold(stack_layers(named), config, p).items()}
+    out = folded_forward(leaves, input_features(x[..., None], p, positions, config), config)
+    loss = (out - y).square().mean(dim=(1, 2))
+    truth = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
+    single = fold(stack_layers({name: value.float() for name, value in named.items()}), config, p.float())
+    encoding = input_encoding(p.float(), positions, config)
+    ours, gradients = fused.loss_and_gradients(single, x.float(), y.float(), encoding, config, precision)
+    worst = max(error_of(gradients[name], value) for name, value in zip(leaves, truth, strict=True))
+    line(f"{config.arch}, {precision}", float(((ours - loss) / loss).detach().abs().max()), worst)
 
 
 # Task, architecture, layers, members, batch, precision and, for prompts, layout.
@@ -82,27 +118,34 @@ TOKENS = (
 def tokens() -> None:
     """The step of all members of networks of tokens, and the kernels that take most of it."""
     for name, arch, layers, members, batch, precision, layout in TOKENS:
-        config = network_for(name, arch=arch, layers=layers, layout=layout)
-        team = [Member(name, seed, 5e-4) for seed in range(members)]
-        plan = recipe("paper", samples=10_000, epochs=14, batch=batch)
-        with Workers(1) as workers, Precision(precision, torch.device("cuda")):
-            own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision=precision)
-            times = []
-            for _ in itertools.islice(own.steps(), plan.epochs - 1):  # one epoch is left for the profiler
-                torch.cuda.synchronize()
-                times.append(time.perf_counter())
-            with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-                own.replay()
-                torch.cuda.synchronize()
-        epochs, steps = [after - before for before, after in itertools.pairwise(times)], len(own.batches())
-        rows = sorted(recorded.key_averages(), key=lambda row: -row.self_device_time_total)
-        launches = sum(row.count for row in rows) / steps
-        step = statistics.median(epochs) / steps
         what = f"{name}{f' ({layout})' if layout else ''}, {arch}, {layers} layers, {members} members, {precision}"
-        own_share = f"{step * 1e3 / members:.3f} ms per member"
-        print(f"{what}: {step * 1e3:.2f} ms a step ({own_share}) of {launches:.0f} kernels", flush=True)
-        for row in rows[:6]:
-            print(f"    {row.self_device_time_total / steps:7.1f} µs  {row.key[:80]}")
+        with reported(what), Workers(1) as workers, Precision(precision, torch.device("cuda")):
+            config = network_for(name, arch=arch, layers=layers, layout=layout)
+            team = [Member(name, seed, 5e-4) for seed in range(members)]
+            plan = recipe("paper", samples=10_000, epochs=14, batch=batch)
+            own = CudaTrainer(config, plan, team, torch.device("cuda"), workers, precision=precision)
+            steps = len(own.batches())
+            step = epoch_of(own, plan.epochs - 1) / steps  # one epoch is left for the profiler
+            print(f"{what}: {step * 1e3:.2f} ms a step ({step * 1e3 / members:.3f} ms per member)", flush=True)
+            rows = sorted(profiled(own), key=lambda row: -row.self_device_time_total)
+            print(f"    {sum(row.count for row in rows) / steps:.0f} kernels a step", flush=True)
+            for row in rows[:6]:
+                print(f"    {row.self_device_time_total / steps:7.1f} µs  {row.key[:80]}", flush=True)
+
+
+def epoch_of(own: CudaTrainer, count: int) -> float:
+    """Seconds of an epoch, the median. The trainer asks for one while the one before is computed, and waits for that."""
+    times = [time.perf_counter() for _ in itertools.islice(own.steps(), count)]
+    return statistics.median(after - before for before, after in itertools.pairwise(times))
+
+
+def profiled(own: CudaTrainer) -> list[Any]:
+    """The kernels of one epoch."""
+    torch.cuda.synchronize()  # what was asked for before does not count
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        own.replay()
+        torch.cuda.synchronize()
+    return list(recorded.key_averages())
 
 
 def plain_step(arch: str) -> float:
@@ -131,12 +174,7 @@ def trainer(arch: str, precision: str, members: int, workers: Workers, epochs: i
 def our_step(arch: str, precision: str, members: int) -> float:
     """Seconds of one step of one member: the median epoch."""
     with Workers(1) as workers:
-        times = []
-        for _ in trainer(arch, precision, members, workers, 10).steps():
-            torch.cuda.synchronize()
-            times.append(time.perf_counter())
-    epochs = [after - before for before, after in itertools.pairwise(times)]
-    return statistics.median(epochs) / STEPS / members
+        return epoch_of(trainer(arch, precision, members, workers, 10), 10) / STEPS / members
 
 
 def arithmetic(arch: str) -> float:
@@ -168,16 +206,13 @@ def split(arch: str, members: int) -> None:
     """How the time of a step divides among kernels, and the shuffle's share."""
     with Workers(1) as workers:
         own = trainer(arch, "fp16", members, workers, 3)
-        next(iter(own.steps()))
-        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            own.replay()
-            torch.cuda.synchronize()
+        next(own.steps())
+        rows = profiled(own)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         own._shuffle()
         end.record()
         torch.cuda.synchronize()
-    rows = recorded.key_averages()
     times = {row.key: row.self_device_time_total / STEPS / members for row in rows}
     known = {part: sum(times.pop(name, 0.0) for name in names) for part, names in GROUPS.items()}
     known["folding and sums"] = sum(times.values())
@@ -225,15 +260,18 @@ def main() -> None:
     for arch, (required, goal) in REQUIRED.items():
         plain = plain_step(arch)
         for precision, members in CASES:
-            ours = our_step(arch, precision, members)
-            shares = f"{arithmetic(arch) / ours / card[precision]:16.0%}"
-            shares += f"{traffic(arch, precision) / ours / card['copy']:14.0%}" if precision != "fp32" else f"{'-':>14}"
             name = f"{arch}, {precision}, {members} members"
-            numbers = f"{plain * 1e6:10.0f}{ours * 1e6:10.1f}{plain / ours:8.0f}{required:12}{goal:9}"
-            print(f"{name:32}{numbers}{shares}", flush=True)
+            with reported(name):
+                ours = our_step(arch, precision, members)
+                of_copy = (
+                    f"{traffic(arch, precision) / ours / card['copy']:14.0%}" if precision != "fp32" else f"{'-':>14}"
+                )
+                shares = f"{arithmetic(arch) / ours / card[precision]:16.0%}{of_copy}"
+                numbers = f"{plain * 1e6:10.0f}{ours * 1e6:10.1f}{plain / ours:8.0f}{required:12}{goal:9}"
+                print(f"{name:32}{numbers}{shares}", flush=True)
     print()
-    for arch in REQUIRED:
-        for members in (10, 50):
+    for arch, members in itertools.product(REQUIRED, (10, 50)):
+        with reported(f"{arch}, {members} members, by kernels"):
             split(arch, members)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from _parts import reported
 from torch import Tensor, nn
 
 import posattn
@@ -186,7 +187,8 @@ def tested(model: nn.Module, size: Size, text: Tensor, device: torch.device) -> 
 
 
 def measured(size: Size, seeds: int, text: tuple[Tensor, Tensor], out: Path, device: torch.device) -> None:
-    """Appends a row for each model that ``out`` does not hold."""
+    """Appends a row for each model that ``out`` does not hold. One that fails is reported, and the others go on."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     known = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=FIELDS)
 
     def run(kind: str, by: str, seed: int, steps: int) -> None:
@@ -206,11 +208,13 @@ def measured(size: Size, seeds: int, text: tuple[Tensor, Tensor], out: Path, dev
 
     for seed in range(seeds):
         for kind in KINDS:
-            run(kind, "steps", seed, size.steps)
+            with reported(f"{kind}, seed {seed}"):
+                run(kind, "steps", seed, size.steps)
     seconds = known[known["by"] == "steps"].groupby("kind")["seconds"].median()
     for seed in range(seeds):
-        for kind in KINDS:
-            run(kind, "time", seed, round(size.steps * seconds.max() / seconds[kind]))
+        for kind in filter(seconds.__contains__, KINDS):
+            with reported(f"{kind} at equal time, seed {seed}"):
+                run(kind, "time", seed, round(size.steps * seconds.max() / seconds[kind]))
 
 
 def table(path: Path) -> str:
@@ -243,7 +247,8 @@ def main() -> None:
         size = size if given.steps is None else Size(**{**vars(size), "steps": given.steps})
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         measured(size, given.seeds, read_text(given.text), given.out, device)
-        print(table(given.out))
+        if given.out.exists():
+            print(table(given.out))
 
 
 if __name__ == "__main__":

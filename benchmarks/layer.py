@@ -8,7 +8,8 @@
 
 Each layer has the projections of its kind: self-attention one for queries, keys and values and one for the output. On a GPU
 weights and input are bfloat16 and a replay of a CUDA graph is timed, so that launches do not decide.
-``scaled_dot_product_attention`` runs with each of its backends, of which the fastest counts.
+``scaled_dot_product_attention`` runs with each of its backends, of which the fastest counts. FlexAttention comes last, since
+its compiler can fail in many ways. A part that fails is reported, and the others go on; the file is written after every row.
 """
 
 import argparse
@@ -20,9 +21,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _parts import reported
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -117,32 +120,33 @@ def measured(layer: nn.Module, n: int, batch: int, d: int) -> dict[str, float]:
     return {"GiB": peak(step), "ms": 1e3 * replayed(step)}
 
 
-def gpu_rows(flexible: bool) -> list[dict[str, object]]:
-    rows = []
+def gpu_rows(flexible: bool, keep: Callable[[list[dict[str, Any]]], None]) -> None:
+    """``keep`` gets all rows so far."""
+    rows: list[dict[str, Any]] = []
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16, causal, {HEADS} heads")
-    header = ("ours ms", "SDPA ms", "Flex ms", "ratio", "GiB", "SDPA")
+    header = ("ours ms", "SDPA ms", "ratio", "GiB", "SDPA")
     print(f"{'n, batch, width':20}" + "".join(f"{name:>9}" for name in header))
     for n, batch, d in GPU:
         torch.cuda.empty_cache()
-        found = {"ours": measured(positional(n, d), n, batch, d)}
+        found: dict[str, dict[str, float]] = {}
+        with reported("ours"):
+            found["ours"] = measured(positional(n, d), n, batch, d)
         for backend in BACKENDS:
-            try:
+            with reported(backend.name):
                 found[backend.name] = measured(SelfAttention(d, by_backend(backend)), n, batch, d)
-            except RuntimeError as error:
-                print(f"{backend.name}: {str(error).splitlines()[0]}")
-        try:
-            if not flexible:
-                raise RuntimeError("left out")
-            found["flex"] = measured(SelfAttention(d, by_flex(n)), n, batch, d)
-        except Exception as error:  # its compiler can fail in many ways
-            print(f"FlexAttention: {str(error).splitlines()[0]}")
-        best = min((backend.name for backend in BACKENDS if backend.name in found), key=lambda name: found[name]["ms"])
-        ours, theirs, flex = found["ours"], found[best], found.get("flex", {"ms": math.nan})
+        nothing = {"ms": math.nan, "GiB": math.nan}
+        best = min(found.keys() - {"ours"}, key=lambda name: found[name]["ms"], default="none")
+        ours, theirs = found.get("ours", nothing), found.get(best, nothing)
         ratio = theirs["ms"] / ours["ms"]
         rows.append({"n": n, "batch": batch, "d": d, "ratio": ratio, "best": best, **found})
-        shown = (ours["ms"], theirs["ms"], flex["ms"], ratio, ours["GiB"], theirs["GiB"])
+        keep(rows)
+        shown = (ours["ms"], theirs["ms"], ratio, ours["GiB"], theirs["GiB"])
         print(f"{f'{n}, {batch}, {d}':20}" + "".join(f"{each:9.3f}" for each in shown) + f"  {best}", flush=True)
-    return rows
+    for row, (n, batch, d) in zip(rows, GPU, strict=True) if flexible else ():
+        with reported(f"FlexAttention, {n}, {batch}, {d}"):
+            row["flex"] = measured(SelfAttention(d, by_flex(n)), n, batch, d)
+            keep(rows)
+            print(f"{f'{n}, {batch}, {d}':20}{row['flex']['ms']:9.3f} ms of FlexAttention", flush=True)
 
 
 def error_of(found: Tensor, exact: Tensor) -> float:
@@ -328,6 +332,14 @@ if __name__ == "__main__":
     parser.add_argument("--warm", type=int, nargs=2, help="which part to compile, of how many")
     asked = parser.parse_args()
     gpu, result = torch.cuda.is_available(), {}
+    if asked.out:
+        asked.out.mkdir(parents=True, exist_ok=True)
+
+    def keep(name: str, value: object) -> None:
+        result[name] = value
+        if asked.out:
+            (asked.out / "layer.json").write_text(json.dumps(result, indent=1) + "\n")
+
     if asked.only is not None:
         if "check" in asked.what:
             check(asked.only)
@@ -341,13 +353,16 @@ if __name__ == "__main__":
         in_parallel([["check", "--only", index] for index in range(len(CHECKED))])
     if "speed" in asked.what:
         if gpu:
-            result["gpu"] = gpu_rows(not asked.no_flex)
-        result["cpu"] = cpu_row()
+            gpu_rows(not asked.no_flex, lambda rows: keep("gpu", rows))
+        keep("cpu", cpu_row())
     if "profile" in asked.what and gpu:
         for index in range(len(GPU)):
-            profiled(index)
+            with reported(f"the profile of {GPU[index]}"):
+                profiled(index)
     if "tune" in asked.what and gpu:
         in_parallel([["tune", "--only", index, "--warm", part, 6] for index in (0, 2) for part in range(6)])
-        result["tune"] = [tune(index) for index in range(len(GPU))]
-    if asked.out:
-        (asked.out / "layer.json").write_text(json.dumps(result, indent=1) + "\n")
+        tuned = []
+        for index in range(len(GPU)):
+            with reported(f"tilings for {GPU[index]}"):
+                tuned.append(tune(index))
+                keep("tune", tuned)

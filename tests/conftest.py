@@ -10,13 +10,12 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
-from playwright.sync_api import sync_playwright
 from shapes import check_shapes
 
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-check_shapes()  # before anything imports posattn
+SHAPES_CHECKED = check_shapes()  # before anything imports posattn
 import posattn.cli  # noqa: E402
 from posattn.encodings import ENCODINGS  # noqa: E402
 from posattn.network import configuration  # noqa: E402
@@ -27,6 +26,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell run
 torch.set_num_threads(1)
 settings.register_profile("posattn", deadline=None, max_examples=40, derandomize=True, database=None)
 settings.load_profile("posattn")
+
+
+def pytest_report_header():
+    return None if SHAPES_CHECKED else "Shapes in types are not checked: beartype is not installed."
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,7 +140,8 @@ def browser():
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
         pytest.skip("there is no Chromium; `make test` installs it where apt-get can: apt-get install chromium")
-    with sync_playwright() as playwright:
+    driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed, which opens the page")
+    with driver.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield opened
         opened.close()

@@ -8,16 +8,23 @@ from typing import Any, Union, get_args, get_origin
 
 import jaxtyping
 import torch
-from beartype import beartype
+
+try:
+    from beartype import beartype
+except ModuleNotFoundError:
+    beartype = None
 
 PACKAGE = Path(__file__).parents[1] / "posattn"
 _decorate = jaxtyping.jaxtyped
 
 
 def check_shapes():
-    """Decorates the functions of all modules that have shapes, when they are imported."""
+    """Decorates the functions of all modules that have shapes, when they are imported; False where beartype is missing."""
+    if beartype is None:
+        return False
     jaxtyping.jaxtyped = _where_shapes_are  # what the hook's decorator calls
     jaxtyping.install_import_hook(checked_modules(), "shapes.beartype_shapes")
+    return True
 
 
 def checked_modules():

@@ -28,9 +28,10 @@ from posattn.model import Layer
 
 _TILE = 1 << 18  # numbers of a hidden layer computed at once, so that they stay in the processor's cache
 
-with warnings.catch_warnings():  # PyTorch warns once that CSR is in beta
+with warnings.catch_warnings():  # PyTorch warns once that CSR is in beta, and 2.11 that it does not check invariants
     warnings.simplefilter("ignore")
-    torch.eye(1).to_sparse_csr()
+    _one = torch.eye(1, device="cpu").to_sparse_csr()
+    torch.sparse_csr_tensor(_one.crow_indices(), _one.col_indices(), _one.values(), (1, 1), device="cpu")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ A GPU computes it in ``posattn.kernels.mixing`` where that is faster. Letters: H
 
 import math
 from collections.abc import Callable
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +17,7 @@ Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e
 Values = Float[Tensor, "*batch n H e"]  # V, and Y
 Queries = Float[Tensor, "H n d_k"]  # and keys
 Padding = Bool[Tensor, "*#batch n"] | None
+_TRITON = find_spec("triton") is not None  # found once, because torch.compile can trace a constant and no search
 
 
 def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Float[Tensor, "*batch k H e"]:
@@ -65,10 +65,8 @@ def underflows(v: Values, padding: Padding) -> bool:
 
 def served(q: Queries, v: Values) -> bool:
     """Whether the kernels are there and faster: in half precision on a GPU, with narrow queries and values in whole words."""
-    half = v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)
-    return half and q.shape[-1] <= 128 and v.shape[-1] % 8 == 0 and _has_triton()
+    return _half_on_gpu(v) and q.shape[-1] <= 128 and v.shape[-1] % 8 == 0 and _TRITON
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _half_on_gpu(v: Values) -> bool:
+    return v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)

@@ -6,7 +6,7 @@ computes the one before it, so that the GPU does not wait.
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Shaped
@@ -15,6 +15,7 @@ from torch import Tensor
 from posattn.errors import UsageError
 from posattn.training.trainer import Trainer
 from posattn.training.ways import Fused
+from posattn.training.workers import Item, Result
 
 
 class CudaTrainer(Trainer):
@@ -56,6 +57,10 @@ class CudaTrainer(Trainer):
         self.step += 1
         for group in self.groups:
             self._update(group, *self.way.step(self.parameters, group, x[group], y[group]))
+
+    def _map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """One after another in this thread: a graph records its stream alone, and groups are for want of memory."""
+        return [function(item) for item in items]
 
     def _adam(self, group: slice, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
         if not isinstance(self.way, Fused):

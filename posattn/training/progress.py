@@ -142,10 +142,9 @@ class Progress:
             self.bar.update(self.job, description=f"epoch {trainer.epoch}/{trainer.recipe.epochs}", state=state)
         if self.writer is None:
             return
-        values = trainer.history[: ended.stop].tolist()
-        for epoch, (index, member) in product(ended, enumerate(trainer.members)):
-            for column, value in zip(("loss", "lr"), (own[index] for own in values[epoch]), strict=True):
-                self.writer.add_scalar(f"{column}/{member.task}/seed {member.seed}", value, epoch)
+        for epoch, values in zip(ended, trainer.history[ended.start : ended.stop].tolist(), strict=True):
+            for (column, own), (index, member) in product(zip(("loss", "lr"), values, strict=True), enumerate(trainer.members)):
+                self.writer.add_scalar(f"{column}/{member.task}/seed {member.seed}", own[index], epoch)
 
 
 def _state(loss: str = "-", lr: str = "-", speed: float | None = None) -> str:

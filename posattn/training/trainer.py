@@ -8,7 +8,7 @@ Letters: M members, P parameters, S training lists per member, b lists per batch
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +23,7 @@ from posattn.tasks import task
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
 from posattn.training.ways import loss_of, way_for
-from posattn.training.workers import Workers
+from posattn.training.workers import Item, Result, Workers
 
 _TILE = 500  # lists at most: the state of a tile fits a core's cache
 
@@ -182,10 +182,14 @@ class Trainer:
 
         self.step += 1
         factor = None if self.sharpness is None else self.sharpness.take(self.step)
-        prepared = self.workers.map(lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups)
+        prepared = self._map(lambda group: self.way.prepare(self.parameters, group, length, factor), self.groups)
         units = [(index, start) for index in range(len(self.groups)) for start in range(0, lists, self.tile)]
-        results = dict(zip(units, self.workers.map(tile_gradient, units), strict=True))
-        self.workers.map(update, range(len(self.groups)))
+        results = dict(zip(units, self._map(tile_gradient, units), strict=True))
+        self._map(update, range(len(self.groups)))
+
+    def _map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """``[function(item) for item in items]``, shared among the cores."""
+        return self.workers.map(function, items)
 
     def _update(self, group: slice, loss: Tensor, gradient: Float[Tensor, "m P"], norm: Float[Tensor, " m"]) -> None:
         """Adam. A member whose loss or gradient is not finite stops for good, with the weights it had."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from posattn.training import Member, Recipe, RunSpec, train_spec
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster on this machine: a second would be found by address auto
 
 
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 CPU = torch.device("cpu")
 MEASURE = Scales((1, 2), samples=20, train=True)
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "range_experiment.py"
@@ -110,7 +112,7 @@ def gate(tmp_path):
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes that say they have a core each, and the second a GPU."""
-    import ray
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -141,6 +143,7 @@ def joined(cluster):
     return cluster
 
 
+@needs_ray
 @pytest.mark.parametrize(
     ("address", "message"),
     [
@@ -399,6 +402,7 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@needs_ray
 def test_ray_on_this_machine_alone_listens_to_this_machine_alone():
     """In a process of its own, since this one is part of a cluster."""
     told = {"env": os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, "capture_output": True, "text": True}

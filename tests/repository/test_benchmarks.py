@@ -14,6 +14,12 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TUNE, HYBRID = BENCHMARKS / "tune.py", BENCHMARKS / "hybrid.py"
 
 
+@pytest.fixture(autouse=True)
+def beside_the_script(monkeypatch):
+    """Modules beside a script are found, as where it is called."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), None), (("peaks",), "takes a stage"), (("depth", "out.csv"), "takes a stage")]
 )
@@ -70,6 +76,23 @@ def test_language_models_train_and_stored_rows_are_not_measured_again(tmp_path, 
     assert rows[(rows["by"] == "time") & (rows["kind"] == slowest)]["steps"].item() == 20
     runpy.run_path(str(HYBRID), run_name="__main__")
     assert out.read_text() == text
+
+
+def test_a_model_that_fails_is_reported_and_the_others_are_measured(tmp_path, monkeypatch, capsys):
+    hybrid = runpy.run_path(str(HYBRID))
+    train, out = hybrid["train"], tmp_path / "new" / "rows.csv"
+
+    def failing(kind, *given):
+        if kind == "positional":
+            raise RuntimeError("no kernel\nat all")
+        return train(kind, *given)
+
+    monkeypatch.setitem(hybrid["measured"].__globals__, "train", failing)
+    text = torch.randint(256, (2000,), dtype=torch.uint8)
+    tiny = hybrid["Size"](2, 32, 4, 32, 8, 2, warmup=1, tested=1)
+    hybrid["measured"](tiny, 1, (text, text), out, torch.device("cpu"))
+    assert pd.read_csv(out)["kind"].tolist() == ["self", "alternating", "halves"] * 2
+    assert "positional, seed 0 failed: RuntimeError: no kernel\n" in capsys.readouterr().out
 
 
 def test_a_folder_without_text_is_refused(tmp_path, monkeypatch):

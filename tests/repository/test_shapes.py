@@ -12,6 +12,8 @@ from torch import Tensor
 
 from posattn.training.ways import squared_error
 
+pytest.importorskip("beartype", reason="beartype is not installed, which checks the shapes")
+
 
 def test_arguments_and_answers_are_checked_and_nothing_else():
     with pytest.raises(jaxtyping.TypeCheckError, match="the parameters of posattn"):

@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+pytest.importorskip("playwright", reason="Playwright is not installed, which opens the pages")
 from playwright.sync_api import Browser
 
 import posattn

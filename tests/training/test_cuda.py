@@ -5,6 +5,7 @@ What a stub cannot show, the capture itself and the kernels' speed, benchmarks/g
 
 import contextlib
 import os
+import threading
 from typing import ClassVar
 
 import pytest
@@ -17,7 +18,7 @@ import posattn
 from posattn.training import Member, Trainer
 from posattn.training.cuda import CudaTrainer
 from posattn.training.recipe import recipe
-from posattn.training.ways import Plain
+from posattn.training.ways import Half, Plain
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -115,11 +116,12 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
     config = posattn.ModelConfig(4, embed=8, width=8)
 
     def crowded(self, tensors, x, y, lists, whole=Plain.gradient):
+        assert threading.current_thread() is threading.main_thread()  # a graph records what this thread asks for
         if len(x) > room:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return whole(self, tensors, x, y, lists)
 
-    with Workers(1) as workers:
+    with Workers(2) as workers:
         alone = Trainer(config, plan, team, CPU, workers)
         split = CudaTrainer(config, plan, team, CPU, workers)
         split.groups = [slice(0, 5)]  # as on a GPU
@@ -182,10 +184,11 @@ TOKENS = [
 ]
 
 
-def token_trainer(kind, workers, name, settings):
+def token_trainer(kind, workers, name, settings, precision=None):
     network = posattn.task(name).NETWORK | {"embed": 8, "width": 8, "layers": 2} | settings
     plan = recipe("paper", samples=50, batch=20, epochs=3)
-    made = kind(posattn.TokenConfig(**network), plan, [Member(name, seed, 1e-3) for seed in (3, 4)], CPU, workers)
+    team = [Member(name, seed, 1e-3) for seed in (3, 4)]
+    made = kind(posattn.TokenConfig(**network), plan, team, CPU, workers, precision=precision)
     if kind is CudaTrainer:
         made.groups, made.tile = [slice(0, 2)], 20  # all members in one unit, as on a GPU
     return made
@@ -219,10 +222,13 @@ class HostQuestions(TorchDispatchMode):
 
 
 @pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize(("name", "settings"), TOKENS)
-def test_an_epoch_of_tokens_asks_the_host_nothing(name, settings):
+@pytest.mark.parametrize(
+    ("name", "settings", "precision"), [(*case, None) for case in TOKENS] + [(*case, "fp16") for case in TOKENS[3:]]
+)
+def test_an_epoch_of_tokens_asks_the_host_nothing(name, settings, precision):
     with Workers(1) as workers:
-        made = token_trainer(CudaTrainer, workers, name, settings)
+        made = token_trainer(CudaTrainer, workers, name, settings, precision)
+        assert isinstance(made.way, Half) == (precision == "fp16")
         made._record_what_fits()
         made._shuffle()
         with HostQuestions() as questions:
