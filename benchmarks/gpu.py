@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --tokens   only time networks of k-hop and mixed-type prompts, and the kernels of their steps
 
 Setting: n = 8, batch 1000, four layers, width 64, two heads, the paper's recipe. A member's step is an epoch's time divided by
-its steps and members, data, shuffle, optimiser and schedule included. A part that fails is reported, the others go on, and the
+its steps and members, data, shuffle, optimiser and schedule included. A row that fails is reported, the others go on, and the
 exit code is 1. Without a GPU it says so and stops.
 """
 

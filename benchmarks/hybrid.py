@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from _parts import reported
+from _parts import leave, reported
 from torch import Tensor, nn
 
 import posattn
@@ -249,6 +249,7 @@ def main() -> None:
         measured(size, given.seeds, read_text(given.text), given.out, device)
         if given.out.exists():
             print(table(given.out))
+        leave()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun
 from posattn.tasks import Task, task
 from posattn.tasks.mixed import ANY_QUERY
+from posattn.tasks.sampling import named_split
 
 _FORMAT = 1
 # By the tokens of a task: how machines are given them, and what the machines' answers are an answer of.
@@ -73,6 +74,10 @@ class CompiledRun(AnyRun):
     @property
     def _reads(self) -> torch.dtype:
         return torch.int64 if self._tokens == "letters" else torch.float64
+
+    @property
+    def _axes(self) -> int:
+        return 1 if self.reads_tokens or self.config.inputs == 1 else 2  # machines, and the inputs of each
 
     def reader(self, member: int = 0) -> Task:
         """One program answers all queries, so it reads the prompts of all tasks."""
@@ -146,6 +151,9 @@ class CompiledRun(AnyRun):
     ) -> pd.DataFrame:
         """As for any run; a program compiled for one length is tested on lists of that length alone."""
         given = several("lengths", lengths)
+        if not given:
+            raise UsageError("lengths is empty; give at least one.")
+        named_split(split)
         test = None if self._own else self._test(samples, split, numbers="lengths")
         for n in given:
             if not self._takes(whole("lengths", n)):

@@ -35,6 +35,7 @@ from posattn.network import NetworkConfig, can, require
 from posattn.tasks.khop import KHOP
 from posattn.tasks.layouts import layout_for
 from posattn.tasks.mixed import ANY_QUERY
+from posattn.tasks.numeric import Task
 from posattn.tasks.token_task import TokenTask
 from posattn.tokens.vocabulary import VOCABULARIES
 
@@ -103,14 +104,17 @@ def _length(config: Any, length: object) -> int:
     return length
 
 
-def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
+def to_onnx(
+    model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None, task: Task | None = None
+) -> float:
     """Writes an ONNX file, once ONNX Runtime gives the network's answers with it; returns how far it is from float64 at most.
 
     The input ``numbers`` and the output ``answers`` are (batch, length), with one axis more for a compiled program of vectors.
     For letters, ``tokens`` (batch, length) of int64 give ``logits`` (batch, length, words). For prompts, ``prompts`` (batch,
     length) give ``answers`` (batch, 1). What describes tokens is in the file's metadata.
 
-    ``lists`` are those that it is checked with, by default random ones, of tokens samples of the task.
+    ``lists`` are those that it is checked with, by default random ones, of tokens samples of the task. ``task`` is the one
+    whose example a file for tokens holds, by default k-hop, or that of all prompts.
     """
     path, runtime = path_of("path", path), _needed("onnxruntime")
     _needed("onnx"), _needed("onnxscript")
@@ -130,7 +134,7 @@ def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists
             output_names=[form.gives],
         )
     assert made is not None
-    made.model.metadata_props.update(_described(program.config, length))
+    made.model.metadata_props.update(_described(program, length, task))
     content = made.model_proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     answers = lambda x: torch.from_numpy(session.run(None, {form.takes: x.numpy()})[0])  # noqa: E731
@@ -139,7 +143,9 @@ def to_onnx(model: nn.Module, path: Path | str, length: int | None = None, lists
     return difference
 
 
-def to_torch(model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None) -> float:
+def to_torch(
+    model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None, task: Task | None = None
+) -> float:
     """Writes a program that ``torch.export.load`` reads, checked in the same way; what describes tokens is in extra files."""
     path = path_of("path", path)
     program, length = simplest(model, length)
@@ -148,7 +154,7 @@ def to_torch(model: nn.Module, path: Path | str, length: int | None = None, list
         # Not a named Dim: of it torch 2.11 wants a proof that a guard holds for every size, which it does not find.
         made = torch.export.export(program, example, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     buffer = io.BytesIO()
-    torch.export.save(made, buffer, extra_files=_described(program.config, length))
+    torch.export.save(made, buffer, extra_files=_described(program, length, task))
     buffer.seek(0)
     with warnings.catch_warnings():  # torch 2.11 warns of its own buffers
         warnings.simplefilter("ignore")
@@ -167,14 +173,19 @@ def _example(config: NetworkConfig, length: int) -> tuple[Tensor]:
     return (torch.zeros(3, *_shape(config, length), dtype=INTERFACES[config.reads].dtype),)
 
 
-def _described(config: Any, length: int) -> dict[str, str]:
-    """What a file for tokens holds beside the network: the vocabulary as JSON, a sentence, and a sample of the task as JSON."""
+def _described(program: Any, length: int, task: Task | None) -> dict[str, str]:
+    """What a file for tokens holds beside the network: the vocabulary, a sentence, and an input with its output."""
+    config = program.config
     form = INTERFACES[config.reads]
-    if form.task is None:
+    own = task if isinstance(task, TokenTask) else form.task
+    if own is None:
         return {}
     words = [word.replace(" ", "") or word for word in VOCABULARIES[config.tokens].words]  # a space may be a word
-    (x,), _ = form.task.sample(1, n=length)
-    example = {"text": form.task.decode(x), form.takes: x.tolist()}
+    x = own.sample(1, n=length)[0]
+    with torch.no_grad():
+        said = program(x)[0]
+    answer = said.item() if form.dtype.is_floating_point else own.decode(said.argmax(dim=-1))
+    example = {"text": own.decode(x[0]), form.takes: x[0].tolist(), "answer": answer}
     return {"vocabulary": json.dumps(words), "reading": form.reading, "example": json.dumps(example)}
 
 
@@ -193,6 +204,8 @@ def _checked(
         instance("lists", lists, Tensor, "a tensor of lists, or None")
         if tuple(lists.shape[1:]) != _shape(config, length):
             raise UsageError(f"lists has shape {tuple(lists.shape)}; it must be (batch, {length}).")
+        if not len(lists):
+            raise UsageError("lists is empty; it must have at least one.")
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
     words = not INTERFACES[config.reads].dtype.is_floating_point
     given = () if lists is None else (("for the lists given", x if words else x.float()) for x in (lists[:1], lists))

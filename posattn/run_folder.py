@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from posattn import files
 from posattn.errors import UsageError, path_of
 
 _KEPT = 2  # checkpoints
-_FILES = ("run.json", "program.json", "history.csv", "weights.*", "checkpoint-*")  # what may be there half written
+# What may be there half written.
+_FILES = ("run.json", "program.json", "answers.json", "history.csv", "weights.*", "checkpoint-*")
 _UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of an older program.json
+
+
+Answers = dict[str, list[list[float]]]
 
 
 class Spec(Protocol):
@@ -32,6 +37,7 @@ class RunFolder:
     run.json               of a trained run: model, recipe, members, all that determines the numbers
     program.json           of a compiled program: which one, for how many machines, with which bound, ε and weights
     weights.safetensors    when done: every parameter, of a trained run with a leading member axis; weights.json beside it
+    answers.json           of a run that learns a function of one's own: what it answers to a few lists
     history.csv            when done: loss and learning rate per member and epoch
     checkpoint-STEPS.*     while training: the newest two states, so that a damaged one costs an interval and not the run
     lock                   while training or saving: held by the process that does; a folder of only a lock counts as new
@@ -42,6 +48,7 @@ class RunFolder:
         self.run, self.program = self.path / "run.json", self.path / "program.json"
         self.weights, self.about = self.path / "weights.safetensors", self.path / "weights.json"
         self.history, self._lock = self.path / "history.csv", self.path / "lock"
+        self._answers = self.path / "answers.json"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -72,12 +79,29 @@ class RunFolder:
             raise UsageError(f"out is {str(self)!r}, which holds another run ({other}); give another folder.")
         return self.finished
 
+    def knows(self, answers: Answers) -> None:
+        """Raises if the run here learns functions of one's own that answer a few lists otherwise than these."""
+        if not answers or not self._answers.exists():
+            return  # earlier versions wrote no answers
+        before = files.read_json(self._answers)
+        for name, values in answers.items():
+            held = before.get(name) if isinstance(before, dict) else None
+            if held is None or not np.allclose(held, values, rtol=1e-4, atol=1e-4):
+                raise UsageError(
+                    f"out is {str(self)!r}, whose networks learn another function of the name {name!r}; give another folder."
+                )
+
     @contextlib.contextmanager
-    def claim(self, spec: Spec) -> Iterator[bool]:
-        """Locks the folder, or raises ``files.InUse``; writes the run's description, and yields whether the run is finished."""
+    def claim(self, spec: Spec, answers: Answers | None = None) -> Iterator[bool]:
+        """Locks the folder, or raises ``files.InUse``; writes the run's description, and yields whether the run is finished.
+
+        ``answers`` are what functions of one's own answer to a few lists, by the name of their task.
+        """
         with self._alone():
             finished = self.holds(spec)
             if not self.run.exists():
+                if answers:
+                    files.write_json(self._answers, answers)
                 self.describe(spec)
             yield finished
 

@@ -107,6 +107,11 @@ class AnyRun(ABC):
         """The type of what the networks read."""
         return torch.int64 if self.reads_tokens and not VOCABULARIES[self.config.reads].numbers else torch.float32
 
+    @property
+    def _axes(self) -> int:
+        """How many axes one input has, after those of the batch."""
+        return 1
+
     def as_input(self, values: list[float]) -> Float[Tensor, "..."]:
         """A list of numbers as the networks take it."""
         return torch.tensor(values, dtype=self._reads, device=self.device)
@@ -146,10 +151,11 @@ class AnyRun(ABC):
 
     def _answers(self, x: Tensor, member: int) -> Tensor:
         """One member's outputs, for large batches a tile at a time."""
-        if x.ndim < 2 or x.shape[:-1].numel() <= (most := tile(self.config, x.shape[-1])):
+        batch = x.shape[: -self._axes]
+        if not batch or batch.numel() <= (most := tile(self.config, x.shape[-self._axes])):
             return self._outputs(x, member)
-        parts = [self._outputs(part, member) for part in x.flatten(0, -2).split(most)]
-        return torch.cat(parts).unflatten(0, x.shape[:-1])
+        parts = [self._outputs(part, member) for part in x.flatten(0, len(batch) - 1).split(most)]
+        return torch.cat(parts).unflatten(0, batch)
 
     def _given(self, x: object) -> Tensor:
         """A tensor, or plain lists, as the networks read it; raises unless it is words, prompts or finite numbers."""
@@ -188,7 +194,9 @@ class AnyRun(ABC):
             if not isinstance(self.task, TokenTask):
                 raise UsageError(f"domain is {shown(domain)}; it is for tasks of tokens, and {self.task.name} has none.")
             test = replace(test, domain=domain)
-        factors = self.task.SCALES if scales is None else several("scales", scales)
+        told = domain is not None and self._reads == torch.int64  # of letters the scale says nothing but the domain
+        usual = self.task.SCALES[:1] if told else self.task.SCALES
+        factors = usual if scales is None else several("scales", scales)
         return self._named(scores_of(self.task.name).evaluate(test, self.lengths, factors))
 
     def evaluate_lengths(

@@ -183,9 +183,11 @@ def check_described(found, config):
     words, example = json.loads(found["vocabulary"]), json.loads(found["example"])
     assert sorted(found) == ["example", "reading", "vocabulary"] and len(set(words)) == len(words)
     if config.reads == "letters":
+        assert len(example["answer"]) == len(example["text"])
         assert "word t of the vocabulary is t." in found["reading"]
         assert "".join(words[token] for token in example["tokens"]) == example["text"]
         return
+    assert isinstance(example["answer"], float)
     assert "word t of the vocabulary is -1 - t, and a number v >= 0 is v." in found["reading"]
     read = [f"{value:.2f}" if value >= 0 else words[-1 - int(value)] for value in example["prompts"]]
     if config.tokens == "characters":

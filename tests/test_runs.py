@@ -241,3 +241,10 @@ def test_large_batches_are_answered_in_tiles_and_alike(run, compiled, monkeypatc
             torch.testing.assert_close(each.predict(x), answers)
         assert [len(call.args[0]) for call in outputs.call_args_list] == [4, 2] * len(each)
         assert each.answer(x).shape == (2, 3, 3)
+    counts = CompiledRun("word-count", posattn.compile("word-count", 3))
+    inputs = torch.randint(0, 2, (9, 3, counts.config.inputs)).double()
+    with patch.object(counts, "_outputs", wraps=counts._outputs) as outputs:
+        answers = counts.predict(inputs)
+    assert [len(call.args[0]) for call in outputs.call_args_list] == [4, 4, 1]
+    monkeypatch.undo()
+    assert torch.equal(answers, counts.predict(inputs))

@@ -37,14 +37,15 @@ def command(
     factors = None if scales is None else console.parse_scales(scales)
     trained, title = console.networks(run, pretrained, arch, device)
     if lengths is not None and domain is not None:
-        raise UsageError(f"domain is {domain!r}; --lengths is given too, which is for lists of numbers, and these have none.")
+        raise UsageError(f"domain is {domain!r}; --lengths tests lists of numbers, which have no domain.")
     if lengths is None:
         table, metrics = trained.evaluate(factors, samples, domain=domain), trained.metrics
     else:
         of_these = console.parse_lengths(lengths)
         table, metrics = trained.evaluate_lengths(of_these, factors, samples), LENGTH_SCORES.metrics
     if csv is not None:
-        files.output(csv, table.to_csv(index=False).encode())
+        kept = table if domain is None else table.assign(domain=domain)
+        files.output(csv, kept.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
     by = [name for name in ("hops", "n") if name in table]  # what, beside the scale, distinguishes rows
     keys = ["task", "scale", *by] if not each else ["member", "task", "seed", "scale", *by]

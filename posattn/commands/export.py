@@ -28,9 +28,10 @@ def command(
 
     held, _ = console.networks(run, pretrained, arch, "cpu")
     model, lists = held.model(member), held.examples(length)
+    learned = held.task_of(member) if held.config.reads != "none" else None
     where = "within its bounds" if isinstance(held.config, CompiledConfig) else INTERFACES[held.config.reads].checked
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:
-            difference = write(model, path, length, lists)
+            difference = write(model, path, length, lists, learned)
             size = path.stat().st_size / 1e6
             print(f"{path}: {size:.1f} MB; its answers are the network's to {difference:.0e}, relative, {where}.")

@@ -73,10 +73,10 @@ def _list(scale: str, device: str | None, as_json: bool) -> None:
         cells = each.cells(scale)
         took = sum(seconds(cell.model, cell.recipe, place) for cell in cells)
         rows.append((each.name, each.reference, each.title, len(cells), took))
+        if as_json:
+            named = dict(zip(("name", "reference", "what", "runs", "seconds"), rows[-1], strict=True))
+            print(json.dumps(named | {"scale": scale, "more": each.source.more(scale)}))
     if as_json:
-        for *about, took in rows:
-            named = dict(zip(("name", "reference", "what", "runs"), about, strict=True))
-            print(json.dumps(named | {"scale": scale, "seconds": round(took, 1)}))
         return
     columns = ("experiment", "in the paper", "what", f"models at {scale} scale", f"training on {where(place)}")
     console.print_table(None, columns, [(*about, in_words(took)) for *about, took in rows])

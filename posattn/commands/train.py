@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from posattn.commands import console
-from posattn.errors import UsageError, counted
+from posattn.errors import UsageError, counted, whole
 from posattn.names import ARCHITECTURES, ENCODINGS, FAMILIES, LAYOUTS, RECIPES, TASKS
 
 if TYPE_CHECKING:
@@ -85,9 +85,13 @@ def command(
         from posattn.pretrained import pretrained_run
 
         before = pretrained_run(pretrained, arch or "positional")
-    learned = task_of(before, members) if name is None else name
+    learned = task_of(before, whole("members", members)) if name is None else name
+    if learned is None and before is not None:
+        raise UsageError("TASK is missing; the run to begin with has learned data of its own, which is no task of the command.")
     if learned is None:
-        raise UsageError(f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of a run to begin with (--from RUN).")
+        raise UsageError(f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of --from RUN or --pretrained TASK.")
+    if name is None and before is not None:
+        before.task_of(0)  # raises, with what to do, where it is somebody's own and not here
     first, *others = [learned] if isinstance(learned, str) else dict.fromkeys(learned)
     network = {"arch": arch, "n": n, "layers": layers, "heads": heads, "embed": embed, "width": width, "family": family}
     network |= {"encoding": encoding, "encoding_dim": encoding_dim, "bias": False if no_bias else None}

@@ -4,7 +4,7 @@ Letters: x the lists, y their answers, n values per list.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Unpack
@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.errors import UsageError, counted, several, shown, whole
-from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task
+from posattn.names import TASKS as OURS
+from posattn.tasks.numeric import DATA, TASKS, Pairs, Target, Task, task
 from posattn.tasks.sampling import Device, Drawn, Seeds, drawn_by, sample_lists
 
 Learned = str | Sequence[str] | Target | tuple[Any, Any]  # what ``train`` can be asked to learn
@@ -133,8 +134,7 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
         return
     wrong = f"the target of the task {row.name}"
     try:
-        own = type(row).sample is not Task.sample  # lists of another distribution
-        x = row.sample(_TRIED, n, device=device)[0] if own else sample_lists(_TRIED, n, device=device)
+        x = _lists(row, n, _TRIED, device)
         given = x.clone()
         y, alone, apart = (row.target(lists) for lists in (given, x[-1:].clone(), x.unflatten(0, (2, -1)).clone()))
     except Exception as error:
@@ -157,6 +157,20 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
         raise UsageError(f"{wrong} answers a list differently alone and among others; it must depend on the list only.")
     if not _close(apart, y.unflatten(0, (2, -1))):
         raise UsageError(f"{wrong} answers lists (2, batch, n) differently from (batch, n); it must take dim=-1 of a list.")
+
+
+def answers_of_own(names: Iterable[str], n: int) -> dict[str, list[list[float]]]:
+    """What each function of one's own among the tasks answers to three lists, by which it is known again."""
+    own = [task(name) for name in dict.fromkeys(names) if name not in OURS and not is_data(name)]
+    for row in own:
+        check_target(row, n)
+    return {row.name: row.target(_lists(row, n, 3)).tolist() for row in own if row.TOKENS == "none"}
+
+
+def _lists(row: Task, n: int, count: int, device: Device = None) -> Float[Tensor, "count n"]:
+    """Lists of a task, also where it has a distribution of its own."""
+    own = type(row).sample is not Task.sample
+    return row.sample(count, n, device=device)[0] if own else sample_lists(count, n, device=device)
 
 
 def _close(found: object, right: Tensor) -> bool:

@@ -102,7 +102,7 @@ def parse(prompt: str) -> Float[Tensor, " n"]:
 def _elements(prompt: str) -> list[_Element]:
     """The elements of the list; each is text in quotes or a number."""
     if not prompt.startswith("["):
-        raise UsageError(f"the prompt begins with {prompt[:1]!r}; it must begin with '['.")
+        raise UsageError(f"the prompt begins with {prompt[:1]!r}; it must begin with '[', as in ['Cat2', 3.45, ...].")
     found: list[_Element] = []
     place, end = 0, ","
     while end == ",":

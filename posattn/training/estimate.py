@@ -35,34 +35,39 @@ _GPU_MEMBERS = 15  # fewer take as long as so many
 _GPU_RATE = {"letters": 6e13, "prompts": 3e13}
 
 
-def seconds(model: NetworkConfig, recipe: Recipe, device: torch.device, members: int | None = None) -> float:
+def seconds(
+    model: NetworkConfig, recipe: Recipe, device: torch.device, members: int | None = None, cores: int | None = None
+) -> float:
     """The estimated time to train ``members`` networks; by default the share of one, where others keep the device busy."""
     lists = recipe.epochs * recipe.samples
     if device.type != "cpu":
         alone = 1 if members is None else max(members * recipe.starts, _GPU_MEMBERS) / recipe.starts
         return lists * recipe.starts * alone * _on_gpu(model)
     # On a CPU each network has a core to itself.
-    cores = torch.get_num_threads()
+    cores = cores or torch.get_num_threads()
     turns = recipe.starts / cores if members is None else math.ceil(members * recipe.starts / cores)
     return lists * turns * _on_core(model)
 
 
-def where(device: torch.device) -> str:
+def where(device: torch.device, cores: int | None = None) -> str:
     """What trains, in words."""
-    cores = torch.get_num_threads()
+    cores = cores or torch.get_num_threads()
     return "a GPU" if device.type != "cpu" else "one CPU core" if cores == 1 else f"{cores} CPU cores"
 
 
-def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int) -> str:
-    """What is about to be trained, from an epoch on, and about how long it takes; beyond ten minutes also what is quicker."""
+def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int, cores: int) -> str:
+    """What is about to be trained, from an epoch on, and about how long it takes; beyond ten minutes also what is quicker.
+
+    On a CPU that is with so many ``cores``: while its workers run, PyTorch itself counts one.
+    """
     plan, count = spec.recipe, len(spec.members)
-    took = seconds(spec.model, plan, device, count) * (1 - epoch / plan.epochs)
+    took = seconds(spec.model, plan, device, count, cores) * (1 - epoch / plan.epochs)
     tasks = ", ".join(dict.fromkeys(member.task for member in spec.members))
     line = f"{counted(count, f'{spec.model.arch} network')} for {tasks}, {counted(steps, 'step', ',')}"
     line += f" from epoch {epoch} of {plan.epochs}" if epoch else ""
-    line += f": about {in_words(took)} on {where(device)} as fast as {REST[device.type]}."
+    line += f": about {in_words(took)} on {where(device, cores)} as fast as {REST[device.type]}."
     look = replace(plan, samples=min(plan.samples, 2000), epochs=min(plan.epochs, 20))
-    quick = seconds(spec.model, look, device, count)
+    quick = seconds(spec.model, look, device, count, cores)
     if took > _LONG and not epoch and quick < took / 10:
         options = f"--samples {look.samples} --epochs {look.epochs}"
         line += f" For a first look take {options} (about {in_words(quick)}; it learns little)."

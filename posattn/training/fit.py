@@ -19,7 +19,7 @@ from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
 from posattn.tasks import Data
 from posattn.tasks import task as find_task
-from posattn.tasks.own import Learned, check_target, is_data, tasks_named
+from posattn.tasks.own import Learned, answers_of_own, check_target, is_data, tasks_named
 from posattn.training.begin import (
     check_begin,
     initial_parameters,
@@ -176,6 +176,9 @@ def train_spec(
     if tensorboard:
         event_writer()
     folder = None if out is None else RunFolder(out)
+    answers = {} if folder is None else answers_of_own((member.task for member in spec.members), spec.lengths[-1])
+    if folder is not None:
+        folder.knows(answers)
     if folder is not None and folder.holds(spec):
         folder.sweep()
         return read_run(folder, device)
@@ -204,17 +207,17 @@ def train_spec(
                 trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
             # The kernels apply the precision themselves; PyTorch's products around them stay exact.
             stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
-            if folder is not None and new and held.enter_context(folder.claim(spec)):
+            if folder is not None and new and held.enter_context(folder.claim(spec, answers)):
                 return read_run(folder, device)
             stop = stack.enter_context(Stop(active=folder is not None))
             if folder is not None and (state := folder.load_checkpoint(spec, trainer.fits)) is not None:
                 trainer.load_state_dict(state)
                 started -= float(state["seconds"])
             if announce is not None:
-                announce(opening(spec, device, trainer.epoch, trainer.total - trainer.steps_done))
+                announce(opening(spec, device, trainer.epoch, trainer.total - trainer.steps_done, workers.threads))
                 before = [] if begin is None else [member.task for member in begin.members]
-                if len(set(before)) > 1:
-                    first = before[: len(spec.members)]
+                first = before[: len(spec.members)]
+                if len(first) < len(before) or len(set(before)) > 1:
                     some = f"the first {len(first)} of the run's {counted(len(before), 'network')}"
                     announce(f"It begins with {some}, trained on {', '.join(dict.fromkeys(first))}.")
             events = folder.path if folder is not None and tensorboard else None

@@ -46,8 +46,8 @@ def network_for(name: str, begin: NetworkConfig | None = None, **settings: Any) 
         raise UsageError(f"arch is 'looped'; {name} reads words, and looped networks read lists of numbers.")
     if own.TOKENS != "none" and arch == "scale-exact":
         raise UsageError(
-            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network; "
-            "bias=False (--no-bias) leaves out the biases of a positional one."
+            f"arch is 'scale-exact'; {name} reads words, which do not grow with the numbers, so it has no such network"
+            + ("; relative=True (--relative) makes answers grow with the numbers." if isinstance(own, MixedTask) else ".")
         )
     usual = {"n": own.NETWORK["n"]} if arch in KINDS_BY_ARCH and "n" in own.NETWORK else own.NETWORK
     if arch == "table" and isinstance(own, MixedTask):

@@ -70,6 +70,8 @@ def test_the_words_of_a_token_task_are_chosen_apart_from_its_scale(posattn_comma
     for domain, letters in (("id", "abcde"), ("ood", "fghij")):
         code, shown, error = posattn_command("evaluate", "hops", "--samples", 20, "--domain", domain, "--csv", f"{domain}.csv")
         assert (code, error) == (0, "") and f"The letters are {letters}.\n" in shown and f"domain {domain})" in shown
+        table = pd.read_csv(f"{domain}.csv")  # at one scale, which says nothing but the domain
+        assert set(table["scale"]) == {1} and set(table["domain"]) == {domain}
     small = posattn.TokenConfig(n=23, tokens="prompts", layers=1, embed=4, width=4)
     run = posattn.train("mixed-min", small, samples=20, epochs=1, batch=20, device="cpu", out="prompts")
     for domain in ("id", "ood"):
@@ -80,9 +82,8 @@ def test_the_words_of_a_token_task_are_chosen_apart_from_its_scale(posattn_comma
     for wrong, sentence in (
         (["prompts", "--domain=odd"], "domain is 'odd'; it must be one of id, ood."),
         (["--pretrained=sum", "--domain=id"], "domain is 'id'; it is for tasks of tokens, and sum has none."),
-        (["prompts", "--domain=id", "--lengths=2"], "domain is 'id'; --lengths is given too, which is for lists of numbers, "
-         "and these have none."),
-    ):  # fmt: skip
+        (["prompts", "--domain=id", "--lengths=2"], "domain is 'id'; --lengths tests lists of numbers, which have no domain."),
+    ):
         assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")
 
 

@@ -33,7 +33,7 @@ def test_the_list_is_json_where_it_is_asked_for(posattn_command):
     assert code == 0 and [row["name"] for row in rows] == list(EXPERIMENTS)
     for row, each in zip(rows, EXPERIMENTS.values(), strict=True):
         own = {"name": each.name, "reference": each.reference, "what": each.title, "runs": len(each.cells("paper"))}
-        assert row == own | {"scale": "paper", "seconds": row["seconds"]}
+        assert row == own | {"scale": "paper", "seconds": row["seconds"], "more": each.source.more("paper")}
         assert (row["seconds"] > 0) == (row["runs"] > 0)
 
 

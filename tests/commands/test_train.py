@@ -229,7 +229,7 @@ def test_what_begins_with_a_run_learns_its_task_by_default(posattn_command, tmp_
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ((), f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of a run to begin with (--from RUN)."),
+        ((), f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of --from RUN or --pretrained TASK."),
         (("--from", "compiled"), "TASK is missing; --from compiled begins with a program for it."),
         (
             ("mixed-min", "--n", 101),

@@ -17,7 +17,7 @@ from posattn.kernels import mixing
 from posattn.layers import products
 
 pytestmark = pytest.mark.skipif(
-    triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0",
+    triton.__version__.startswith("3.6") and numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0",
     reason="Triton 3.6's interpreter, which counts the steps of loops, needs a NumPy before 2.4",
 )
 

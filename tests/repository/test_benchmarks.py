@@ -87,12 +87,16 @@ def test_a_model_that_fails_is_reported_and_the_others_are_measured(tmp_path, mo
             raise RuntimeError("no kernel\nat all")
         return train(kind, *given)
 
+    parts = hybrid["leave"].__globals__
+    monkeypatch.setitem(parts, "_failed", [])
     monkeypatch.setitem(hybrid["measured"].__globals__, "train", failing)
     text = torch.randint(256, (2000,), dtype=torch.uint8)
     tiny = hybrid["Size"](2, 32, 4, 32, 8, 2, warmup=1, tested=1)
     hybrid["measured"](tiny, 1, (text, text), out, torch.device("cpu"))
     assert pd.read_csv(out)["kind"].tolist() == ["self", "alternating", "halves"] * 2
     assert "positional, seed 0 failed: RuntimeError: no kernel\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"^failed: positional, seed 0$"):
+        hybrid["leave"]()
 
 
 def test_a_folder_without_text_is_refused(tmp_path, monkeypatch):

@@ -195,7 +195,7 @@ def test_a_malformed_prompt_is_one_sentence_with_its_place(right, wrong, named, 
 @pytest.mark.parametrize(
     ("right", "wrong", "sentence"),
     [
-        ("['Cat2'", "'Cat2'", "the prompt begins with \"'\"; it must begin with '['."),
+        ("['Cat2'", "'Cat2'", "the prompt begins with \"'\"; it must begin with '[', as in ['Cat2', 3.45, ...]."),
         ("Cat20']", "Cat20'", "the prompt has nothing at character 177, after element 19; it must be a comma or ']'."),
         ("'Cat13', 1.10, ", "", "the prompt has 7 categories with a value; it must have 8."),
         ("'Cat+7', ", "", "the prompt has 1 irrelevant elements such as 'Cat+7'; it must have 2."),

@@ -154,3 +154,15 @@ def test_a_task_with_lists_of_its_own_is_tried_on_these():
             return x, self.target(x)
 
     check_target(Positive("log", "logarithm", torch.log), 5)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_function_that_changed_is_not_taken_for_the_one_that_was_learned(tmp_path, killed):
+    small = {"config": posattn.ModelConfig(n=3, embed=8, width=8), "samples": 20, "epochs": 1, "out": tmp_path / "run"}
+    first = posattn.train(lambda x: x.cummax(dim=-1).values, name="changed", **small)
+    if killed:  # before the end: all but the weights is there
+        (tmp_path / "run" / "weights.json").unlink()
+    with pytest.raises(UsageError, match=r"whose networks learn another function of the name 'changed'; give another folder"):
+        posattn.train(lambda x: x.cummin(dim=-1).values, name="changed", **small)
+    again = posattn.train(lambda x: torch.cummax(x, -1)[0], name="changed", **small)  # other code, same answers
+    assert torch.equal(first.parameters.flat, again.parameters.flat)

@@ -46,6 +46,16 @@ def test_train_opens_with_networks_steps_and_time(posattn_command):
 @pytest.mark.parametrize(("epochs", "epoch", "quicker"), [(2001, 0, True), (20, 0, False), (2001, 1000, False)])
 def test_only_what_takes_long_names_a_quicker_way(epochs, epoch, quicker):
     spec = RunSpec(ModelConfig(8), recipe("paper", epochs=epochs), (Member("sort", 0, 1e-3),))
-    line = opening(spec, torch.device("cpu"), epoch, 100)
+    line = opening(spec, torch.device("cpu"), epoch, 100, torch.get_num_threads())
     assert ("For a first look take --samples 2000 --epochs 20 (about " in line) == quicker
     assert (f" from epoch {epoch} of 2001:" in line) == bool(epoch)
+
+
+def test_the_opening_counts_all_cores():
+    said, before = [], torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        posattn.train("sum", TINY, members=2, announce=said.append, **SHORT)
+    finally:
+        torch.set_num_threads(before)
+    assert " on 3 CPU cores as fast as " in said[0]
