@@ -28,7 +28,6 @@ from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun
 from posattn.tasks import Task, task
 from posattn.tasks.mixed import ANY_QUERY
-from posattn.tasks.sampling import named_split
 
 _FORMAT = 1
 # By the tokens of a task: how machines are given them, and what the machines' answers are an answer of.
@@ -153,7 +152,6 @@ class CompiledRun(AnyRun):
         given = several("lengths", lengths)
         if not given:
             raise UsageError("lengths is empty; give at least one.")
-        named_split(split)
         test = None if self._own else self._test(samples, split, numbers="lengths")
         for n in given:
             if not self._takes(whole("lengths", n)):
