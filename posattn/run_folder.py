@@ -100,9 +100,9 @@ class RunFolder:
         with self._alone():
             finished = self.holds(spec)
             if not self.run.exists():
-                if answers:
-                    files.write_json(self._answers, answers)
                 self.describe(spec)
+            if answers and not finished and not self._answers.exists() and not self.checkpoints():
+                files.write_json(self._answers, answers)
             yield finished
 
     @contextlib.contextmanager

@@ -178,10 +178,11 @@ def train_spec(
     folder = None if out is None else RunFolder(out)
     answers = {} if folder is None else answers_of_own((member.task for member in spec.members), spec.lengths[-1])
     if folder is not None:
+        finished = folder.holds(spec)
         folder.knows(answers)
-    if folder is not None and folder.holds(spec):
-        folder.sweep()
-        return read_run(folder, device)
+        if finished:
+            folder.sweep()
+            return read_run(folder, device)
     check_precision(spec.model, spec.precision, device)
     check_begin(spec, begin)
     require_room_to_train(spec.model, spec.recipe, len(spec.members), spec.lengths, device)
@@ -197,7 +198,7 @@ def train_spec(
     with ExitStack() as held:
         # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.
         new = folder is not None and folder.kind is None
-        if folder is not None and not new and held.enter_context(folder.claim(spec)):
+        if folder is not None and not new and held.enter_context(folder.claim(spec, answers)):
             return read_run(folder, device)  # another process finished it a moment ago
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
