@@ -35,7 +35,6 @@ from posattn.network import NetworkConfig, can, require
 from posattn.tasks.khop import KHOP
 from posattn.tasks.layouts import layout_for
 from posattn.tasks.mixed import ANY_QUERY
-from posattn.tasks.numeric import Task
 from posattn.tasks.token_task import TokenTask
 from posattn.tokens.vocabulary import VOCABULARIES
 
@@ -105,7 +104,7 @@ def _length(config: Any, length: object) -> int:
 
 
 def to_onnx(
-    model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None, task: Task | None = None
+    model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None, task: TokenTask | None = None
 ) -> float:
     """Writes an ONNX file, once ONNX Runtime gives the network's answers with it; returns how far it is from float64 at most.
 
@@ -144,7 +143,7 @@ def to_onnx(
 
 
 def to_torch(
-    model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None, task: Task | None = None
+    model: nn.Module, path: Path | str, length: int | None = None, lists: Tensor | None = None, task: TokenTask | None = None
 ) -> float:
     """Writes a program that ``torch.export.load`` reads, checked in the same way; what describes tokens is in extra files."""
     path = path_of("path", path)
@@ -173,13 +172,15 @@ def _example(config: NetworkConfig, length: int) -> tuple[Tensor]:
     return (torch.zeros(3, *_shape(config, length), dtype=INTERFACES[config.reads].dtype),)
 
 
-def _described(program: Any, length: int, task: Task | None) -> dict[str, str]:
+def _described(program: Any, length: int, task: TokenTask | None) -> dict[str, str]:
     """What a file for tokens holds beside the network: the vocabulary, a sentence, and an input with its output."""
     config = program.config
     form = INTERFACES[config.reads]
-    own = task if isinstance(task, TokenTask) else form.task
-    if own is None:
+    if form.task is None:
         return {}
+    if task is not None and not isinstance(task, TokenTask):
+        raise UsageError(f"task is {shown(task)}; it must be a task of tokens, or None.")
+    own = form.task if task is None else task
     words = [word.replace(" ", "") or word for word in VOCABULARIES[config.tokens].words]  # a space may be a word
     x = own.sample(1, n=length)[0]
     with torch.no_grad():

@@ -79,14 +79,20 @@ class RunFolder:
             raise UsageError(f"out is {str(self)!r}, which holds another run ({other}); give another folder.")
         return self.finished
 
-    def knows(self, answers: Answers) -> None:
+    def knows(self, answers: Callable[[], Answers]) -> None:
         """Raises if the run here learns functions of one's own that answer a few lists otherwise than these."""
-        if not answers or not self._answers.exists():
-            return  # earlier versions wrote no answers
+        if not self._answers.exists():
+            return  # there are none, or an earlier version began the run
         before = files.read_json(self._answers)
-        for name, values in answers.items():
-            held = before.get(name) if isinstance(before, dict) else None
-            if held is None or not np.allclose(held, values, rtol=1e-4, atol=1e-4):
+        for name, values in answers().items():
+            now = np.array(values)
+            try:
+                held = np.array(before[name], dtype=float)
+            except (LookupError, TypeError, ValueError) as error:
+                raise files.Damaged(f"{self._answers} does not hold the answers of {name}.") from error
+            if held.shape != now.shape:
+                raise files.Damaged(f"{self._answers} does not hold the answers of {name}.")
+            if not np.abs(held - now).max() <= 1e-4 * np.abs(now).max():
                 raise UsageError(
                     f"out is {str(self)!r}, whose networks learn another function of the name {name!r}; give another folder."
                 )
@@ -103,6 +109,7 @@ class RunFolder:
                 self.describe(spec)
             if answers and not finished and not self._answers.exists() and not self.checkpoints():
                 files.write_json(self._answers, answers)
+            self.knows(lambda: answers or {})
             yield finished
 
     @contextlib.contextmanager

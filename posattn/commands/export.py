@@ -25,10 +25,12 @@ def command(
         raise UsageError("nothing is to be written; give --onnx FILE or --torch FILE.")
     from posattn.compiler.compiled_model import CompiledConfig
     from posattn.export import INTERFACES, to_onnx, to_torch
+    from posattn.tasks import TASKS, TokenTask
 
     held, _ = console.networks(run, pretrained, arch, "cpu")
     model, lists = held.model(member), held.examples(length)
-    learned = held.task_of(member) if held.config.reads != "none" else None
+    named = TASKS.get(held.members[member].task)  # not there where it is somebody's own; the example is of ours then
+    learned = named if isinstance(named, TokenTask) and held.config.reads != "none" else None
     where = "within its bounds" if isinstance(held.config, CompiledConfig) else INTERFACES[held.config.reads].checked
     for path, write in ((onnx, to_onnx), (torch_file, to_torch)):
         if path is not None:

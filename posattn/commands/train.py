@@ -70,6 +70,7 @@ def command(
     from posattn.training.begin import named_program, names_program, run_of_program, task_of
     from posattn.training.run import trained
 
+    whole("members", members)
     if variable_length and lengths is not None:
         raise UsageError(f"lengths is {lengths!r}; --variable-length is given too, and says other ones.")
     if begin is not None and pretrained is not None:
@@ -85,7 +86,7 @@ def command(
         from posattn.pretrained import pretrained_run
 
         before = pretrained_run(pretrained, arch or "positional")
-    learned = task_of(before, whole("members", members)) if name is None else name
+    learned = task_of(before, members) if name is None else name
     if learned is None and before is not None:
         raise UsageError("TASK is missing; the run to begin with has learned data of its own, which is no task of the command.")
     if learned is None:

@@ -159,12 +159,18 @@ def check_target(row: Task, n: int, device: Device = None) -> None:
         raise UsageError(f"{wrong} answers lists (2, batch, n) differently from (batch, n); it must take dim=-1 of a list.")
 
 
-def answers_of_own(names: Iterable[str], n: int) -> dict[str, list[list[float]]]:
-    """What each function of one's own among the tasks answers to three lists, by which it is known again."""
-    own = [task(name) for name in dict.fromkeys(names) if name not in OURS and not is_data(name)]
-    for row in own:
-        check_target(row, n)
-    return {row.name: row.target(_lists(row, n, 3)).tolist() for row in own if row.TOKENS == "none"}
+def answers_of_own(names: Iterable[str], n: int, device: Device = None) -> dict[str, list[list[float]]]:
+    """What each function of one's own among the tasks answers to three lists, by which it is known again.
+
+    A task that draws other lists each time has none.
+    """
+    found = {}
+    for row in (task(name) for name in dict.fromkeys(names) if name not in OURS and not is_data(name)):
+        check_target(row, n, device)
+        x, again = (_lists(row, n, _TRIED, device) for _ in range(2)) if row.TOKENS == "none" else (None, None)
+        if x is not None and again is not None and torch.equal(x, again):
+            found[row.name] = row.target(x)[:3].tolist()
+    return found
 
 
 def _lists(row: Task, n: int, count: int, device: Device = None) -> Float[Tensor, "count n"]:

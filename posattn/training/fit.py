@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ def train_spec(
     if tensorboard:
         event_writer()
     folder = None if out is None else RunFolder(out)
-    answers = {} if folder is None else answers_of_own((member.task for member in spec.members), spec.lengths[-1])
+    answers = partial(answers_of_own, [member.task for member in spec.members], spec.lengths[-1], device)
     if folder is not None:
         finished = folder.holds(spec)
         folder.knows(answers)
@@ -198,7 +199,7 @@ def train_spec(
     with ExitStack() as held:
         # The trainer is built before the folder of a new run, so that a run too large for the memory leaves no folder.
         new = folder is not None and folder.kind is None
-        if folder is not None and not new and held.enter_context(folder.claim(spec, answers)):
+        if folder is not None and not new and held.enter_context(folder.claim(spec, answers())):
             return read_run(folder, device)  # another process finished it a moment ago
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
@@ -208,7 +209,7 @@ def train_spec(
                 trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
             # The kernels apply the precision themselves; PyTorch's products around them stay exact.
             stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
-            if folder is not None and new and held.enter_context(folder.claim(spec, answers)):
+            if folder is not None and new and held.enter_context(folder.claim(spec, answers())):
                 return read_run(folder, device)
             stop = stack.enter_context(Stop(active=folder is not None))
             if folder is not None and (state := folder.load_checkpoint(spec, trainer.fits)) is not None:
@@ -217,8 +218,8 @@ def train_spec(
             if announce is not None:
                 announce(opening(spec, device, trainer.epoch, trainer.total - trainer.steps_done, workers.threads))
                 before = [] if begin is None else [member.task for member in begin.members]
-                first = before[: len(spec.members)]
-                if len(first) < len(before) or len(set(before)) > 1:
+                if len(set(before)) > 1:
+                    first = before[: len(spec.members)]
                     some = f"the first {len(first)} of the run's {counted(len(before), 'network')}"
                     announce(f"It begins with {some}, trained on {', '.join(dict.fromkeys(first))}.")
             events = folder.path if folder is not None and tensorboard else None

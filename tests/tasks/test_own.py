@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import posattn
-from posattn import UsageError
-from posattn.tasks import TASKS, Data, Task, task
+from posattn import UsageError, files
+from posattn.tasks import TASKS, Data, Task, register, task
 from posattn.tasks.own import check_target, tasks_named
 
 pytestmark = pytest.mark.usefixtures("tables")
@@ -166,3 +166,22 @@ def test_a_function_that_changed_is_not_taken_for_the_one_that_was_learned(tmp_p
         posattn.train(lambda x: x.cummin(dim=-1).values, name="changed", **small)
     again = posattn.train(lambda x: torch.cummax(x, -1)[0], name="changed", **small)  # other code, same answers
     assert torch.equal(first.parameters.flat, again.parameters.flat)
+    with pytest.raises(UsageError, match="whose networks learn another function"):
+        posattn.train(lambda x: 1e-6 * x, name="changed", **small)
+    for odd in ("[]", '{"changed": [[1, 2], [3]]}', '{"changed": 5}', '{"changed": [null]}', '{"other": [[1, 2, 3]]}'):
+        (tmp_path / "run" / "answers.json").write_text(odd)
+        with pytest.raises(files.Damaged, match=r"answers\.json does not hold the answers of changed\.$"):
+            posattn.train(largest, name="changed", **small)
+
+
+def test_a_task_that_draws_other_lists_each_time_is_not_known_by_its_answers(tmp_path):
+    class Anew(Task):
+        def sample(self, count, n=8, scale=1.0, seed=0, **drawn):
+            x = torch.rand(*(() if isinstance(seed, int) else (len(seed),)), count, n)
+            return x, self.target(x)
+
+    register(Anew("anew", "lists that no seed decides", lambda x: 2 * x))
+    small = {"config": posattn.ModelConfig(n=3, embed=8, width=8), "samples": 20, "epochs": 1, "out": tmp_path / "run"}
+    first = posattn.train("anew", **small)
+    assert torch.equal(posattn.train("anew", **small).parameters.flat, first.parameters.flat)
+    assert not (tmp_path / "run" / "answers.json").exists()
