@@ -168,6 +168,6 @@ def test_bad_settings_and_lengths_are_one_sentence():
         run.evaluate_lengths([])
     positional = posattn.train("sum", samples=10, epochs=1, batch=10, device="cpu")
     with pytest.raises(
-        UsageError, match=r"^the positional network is for lists of up to 8 numbers only; other lengths "
+        UsageError, match=r"^the positional network is for lists of up to 8 numbers only; tests by length "
     ):
         positional.evaluate_lengths([16])
