@@ -127,14 +127,15 @@ class CompiledRun(AnyRun):
         """As for any run; a program of one's own is tested on inputs that its samples give, at scale 1."""
         if not self._own:
             return super().evaluate(scales, samples, split, domain)
-        if domain is not None:
-            raise UsageError(f"domain is {domain!r}; {self.program} is a program of your own, which has none.")
-        return self._tested_alone([self.config.n], scales, samples, OF_SHIFTS).drop(columns="n")
+        return self._tested_alone([self.config.n], scales, samples, domain, OF_SHIFTS).drop(columns="n")
 
     def _tested_alone(
-        self, lengths: list[int], scales: Iterable[float] | None, samples: int, measures: Mapping[str, Measure]
-    ) -> pd.DataFrame:
+        self, lengths: list[int], scales: Iterable[float] | None, samples: int, domain: str | None,
+        measures: Mapping[str, Measure],
+    ) -> pd.DataFrame:  # fmt: skip
         """One row per length of an own program, on inputs that its samples give."""
+        if domain is not None:
+            raise UsageError(f"domain is {domain!r}; {self.program} is a program of your own, which has none.")
         if scales is not None and several("scales", scales) != [1.0]:
             raise UsageError(f"{self.program} is a program of your own, which is tested on inputs of scale 1 alone.")
         rows = []
@@ -146,13 +147,14 @@ class CompiledRun(AnyRun):
         return self._named(pd.DataFrame(rows))
 
     def evaluate_lengths(
-        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test"
-    ) -> pd.DataFrame:
+        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test",
+        domain: str | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """As for any run; a program compiled for one length is tested on lists of that length alone."""
         given = several("lengths", lengths)
         if not given:
             raise UsageError("lengths is empty; give at least one.")
-        test = None if self._own else self._test(samples, split, numbers="lengths")
+        test = None if self._own else self._test(samples, split, domain, numbers="lengths")
         for n in given:
             if not self._takes(whole("lengths", n)):
                 one_length = not self.config.lengths and n < self.config.n
@@ -160,7 +162,7 @@ class CompiledRun(AnyRun):
                 up_to = "up to " * self.config.lengths
                 raise UsageError(f"lengths has {n}; this compiled program takes lists of {up_to}{self.config.n}{others}.")
         if test is None:
-            return self._tested_alone(given, scales, samples, OF_LENGTHS)
+            return self._tested_alone(given, scales, samples, domain, OF_LENGTHS)
         return self._named(test.by_length(given, scales))
 
     def _tested(self, split: str) -> list[Tested]:

@@ -278,7 +278,7 @@ ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
         "the effect of edges is measured in positional networks for inputs of up to n",
         (_IS_OURS, _HAS_LENGTH, _IS_POSITIONAL, _HAS_MATRICES),
     ),
-    "every length": ("tests by length are for looped networks and compiled programs", (_TAKES_EVERY,)),
+    "every length": ("tests by length are for networks of every length and compiled programs", (_TAKES_EVERY,)),
     "last steps": ("only looped networks have last steps (polish)", (_LOOPS,)),
 }
 

@@ -6,7 +6,6 @@ imports neither, but ``load`` finds them by name.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 import posattn
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, counted, instance, several, shown
+from posattn.errors import UsageError, counted, instance, several, shown, whole
 from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
@@ -189,26 +188,33 @@ class AnyRun(ABC):
         (``posattn.metrics``). Scales are 1 to 10 by default, or the task's. ``domain`` is for tasks of tokens, as in their
         ``sample``: id for words of training and ood for others, whatever the scale.
         """
-        test = self._test(samples, split)
-        if domain is not None:
-            if not isinstance(self.task, TokenTask):
-                raise UsageError(f"domain is {shown(domain)}; it is for tasks of tokens, and {self.task.name} has none.")
-            test = replace(test, domain=domain)
-        told = domain is not None and self._reads == torch.int64  # of letters the scale says nothing but the domain
+        test = self._test(samples, split, domain=domain)
+        return self._named(scores_of(self.task.name).evaluate(test, self.lengths, self._factors(scales, domain)))
+
+    def _factors(self, scales: Iterable[float] | None, domain: str | None) -> Sequence[float]:
+        """``scales``, or by default those of the task: of letters, whose scale is their domain, one where that is told."""
+        told = domain is not None and self._reads == torch.int64
         usual = self.task.SCALES[:1] if told else self.task.SCALES
-        factors = usual if scales is None else several("scales", scales)
-        return self._named(scores_of(self.task.name).evaluate(test, self.lengths, factors))
+        return usual if scales is None else several("scales", scales)
 
     def evaluate_lengths(
-        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test"
-    ) -> pd.DataFrame:
+        self, lengths: Iterable[int], scales: Iterable[float] | None = None, samples: int = 1000, split: str = "test",
+        domain: str | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """One row per member, length and scale: ``mse``, ``relative_square`` (mse over mean square answer), ``closeness``.
 
-        Scales are 1 and 10 by default.
+        Scales are 1 and 10 by default. For tasks of tokens the metrics, the scales and ``domain`` are those of ``evaluate``,
+        and a length is that of a sequence, the hop count of khop included.
         """
         require(self.config, "every length")
-        test = self._test(samples, split, numbers="lengths")
-        return self._named(test.by_length(several("lengths", lengths), scales))
+        test, asked = self._test(samples, split, domain=domain), several("lengths", lengths)
+        if not self.reads_tokens:
+            return self._named(test.by_length(asked, scales))
+        scores, factors = scores_of(self.task.name), self._factors(scales, domain)
+        tables = [scores.evaluate(test, [whole("n", n, least=2)], factors).assign(n=n) for n in asked]
+        if not tables:
+            raise UsageError("lengths is empty; give at least one.")
+        return self._named(pd.concat(tables, ignore_index=True).sort_values("member", kind="stable", ignore_index=True))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
@@ -228,14 +234,16 @@ class AnyRun(ABC):
         members = {"member": range(len(self)), "task": [member.task for member in self.members]}
         return self._named(pd.DataFrame(members | {name: values.tolist() for name, values in found.items()}))
 
-    def _test(self, samples: int, split: str, numbers: str = "") -> Evaluation:
-        """A test of all members; ``numbers`` names what tasks of tokens do not have."""
+    def _test(self, samples: int, split: str, domain: str | None = None, numbers: str = "") -> Evaluation:
+        """A test of all members; ``domain`` is for tasks of tokens alone, and ``numbers`` names what these do not have."""
         tested = self._tested(named_split(split))
         for member in range(len(self)):
             self.task_of(member)
         if numbers and self.reads_tokens:
             raise UsageError(f"the task {self.task.name} has no lists of numbers; {numbers} are only for those.")
-        return Evaluation(self._predict(), tested, samples, split, self.device)
+        if domain is not None and not isinstance(self.task, TokenTask):
+            raise UsageError(f"domain is {shown(domain)}; it is for tasks of tokens, and {self.task.name} has none.")
+        return Evaluation(self._predict(), tested, samples, split, self.device, domain)
 
     def _tested(self, split: str) -> Sequence[tuple[str, int]]:
         """The task and the seed of every member's lists of a split."""

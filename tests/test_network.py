@@ -310,8 +310,8 @@ def test_refusals_say_what_is_in_the_way_and_what_is_accepted():
     assert told == {
         "the gat network is no Transformer of posattn; only Transformers and table networks can be exported.",
         "the positional network reads letters; only networks trained on lists of up to n numbers can be frozen.",
-        "the standard network is for lists of up to 4 numbers only; tests by length are for looped networks and compiled "
-        "programs.",
+        "the standard network is for lists of up to 4 numbers only; tests by length are for networks of every length and "
+        "compiled programs.",
         "the gcn network has no loops; only looped networks have last steps (polish).",
         "the looped network is for lists of every length; only networks trained on lists of up to n numbers can be frozen.",
     }

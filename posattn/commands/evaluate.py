@@ -5,7 +5,6 @@ from pathlib import Path
 from typer import Option
 
 from posattn.commands import console
-from posattn.errors import UsageError
 
 
 def command(
@@ -14,7 +13,9 @@ def command(
         None,
         help="Scale factors: 1:10 (default; 1,2 for khop; 1,10 with --lengths), or 1,2,5; 1 is the training range.",
     ),
-    lengths: str | None = Option(None, help="Numbers in the test lists, 16,1024: for looped and compiled networks."),
+    lengths: str | None = Option(
+        None, help="Numbers in the test lists, or tokens in the sequences, such as 16,1024: for networks of any length."
+    ),
     domain: str | None = Option(
         None, help="Of token tasks, at every scale: id for words of training, ood for others (default: ood above scale 1)."
     ),
@@ -36,18 +37,16 @@ def command(
 
     factors = None if scales is None else console.parse_scales(scales)
     trained, title = console.networks(run, pretrained, arch, device)
-    if lengths is not None and domain is not None:
-        raise UsageError(f"domain is {domain!r}; --lengths tests lists of numbers, which have no domain.")
+    metrics = trained.metrics if lengths is None or trained.reads_tokens else LENGTH_SCORES.metrics
     if lengths is None:
-        table, metrics = trained.evaluate(factors, samples, domain=domain), trained.metrics
+        table = trained.evaluate(factors, samples, domain=domain)
     else:
-        of_these = console.parse_lengths(lengths)
-        table, metrics = trained.evaluate_lengths(of_these, factors, samples), LENGTH_SCORES.metrics
+        table = trained.evaluate_lengths(console.parse_lengths(lengths), factors, samples, domain=domain)
     if csv is not None:
         kept = table if domain is None else table.assign(domain=domain)
         files.output(csv, kept.to_csv(index=False).encode())
         print(f"Every network's numbers: {csv}")
-    by = [name for name in ("hops", "n") if name in table]  # what, beside the scale, distinguishes rows
+    by = [name for name in ("n", "hops") if name in table]  # what, beside the scale, distinguishes rows
     keys = ["task", "scale", *by] if not each else ["member", "task", "seed", "scale", *by]
     shown = table if each else table.groupby(keys, sort=False).median(numeric_only=True).reset_index()
     tasks = len({member.task for member in trained.members})

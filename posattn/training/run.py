@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from posattn.errors import UsageError, counted, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
-from posattn.model import Transformer
+from posattn.network import NetworkConfig
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, load, tile
 from posattn.training.parameters import Parameters
@@ -35,12 +35,12 @@ class Run(AnyRun):
         self.spec, self.parameters, self.result, self.history = spec, parameters, result, history
 
     @classmethod
-    def of(cls, model: Transformer, task: str, seed: int = 0, members: int = 1) -> "Run":
+    def of(cls, model: nn.Module, task: str, seed: int = 0, members: int = 1) -> "Run":
         """A network from elsewhere as a run whose members are all like it, to be tested on the lists of ``seed``."""
-        plan, named = Recipe(), dict(instance("model", model, Transformer, "a Transformer").named_parameters())
-        spec = RunSpec(model.config, plan, (Member(task, seed, plan.lr),) * members)
-        own = Parameters.of(model.config, {name: value.detach()[None] for name, value in named.items()})
-        parameters = Parameters(model.config, own.flat.repeat(members, 1))
+        plan, config = Recipe(), instance("model", getattr(model, "config", model), NetworkConfig, "a Transformer")
+        spec = RunSpec(config, plan, (Member(task, seed, plan.lr),) * members)
+        own = Parameters.of(config, {name: value.detach()[None] for name, value in model.named_parameters()})
+        parameters = Parameters(config, own.flat.repeat(members, 1))
         return cls(spec, parameters, {"status": ["ok"] * members}, pd.DataFrame())
 
     @property

@@ -82,7 +82,8 @@ def test_the_words_of_a_token_task_are_chosen_apart_from_its_scale(posattn_comma
     for wrong, sentence in (
         (["prompts", "--domain=odd"], "domain is 'odd'; it must be one of id, ood."),
         (["--pretrained=sum", "--domain=id"], "domain is 'id'; it is for tasks of tokens, and sum has none."),
-        (["prompts", "--domain=id", "--lengths=2"], "domain is 'id'; --lengths tests lists of numbers, which have no domain."),
+        (["--pretrained=sum", "--arch=looped", "--domain=id", "--lengths=2"],
+         "domain is 'id'; it is for tasks of tokens, and sum has none."),
     ):
         assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")
 

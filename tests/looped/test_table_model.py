@@ -10,7 +10,7 @@ import posattn
 from posattn.errors import UsageError
 from posattn.export import TOLERANCE, to_onnx
 from posattn.looped.table_model import TableConfig
-from posattn.training import network_for
+from posattn.training import Run, network_for
 
 TASK = posattn.task("khop")
 
@@ -108,12 +108,24 @@ def test_it_trains_saves_and_loads(fixed, tmp_path):
     again = posattn.load(tmp_path / "run")
     x = TASK.sample(3, n=20)[0]  # longer than it was trained on
     assert torch.equal(run.predict(x), again.predict(x)) and again.predict(x).shape == (2, 3, 20, 16)
-    with pytest.raises(UsageError, match="the task khop has no lists of numbers; lengths are only for those"):
-        run.evaluate_lengths([4])
     with pytest.raises(UsageError, match="the table network is no Transformer of posattn"):
         posattn.network.require(run.config, "graph")
     alone = posattn.train("khop", config, **settings | {"members": 1})
     torch.testing.assert_close(alone.predict(x)[0], run.predict(x)[0])
+
+
+def test_a_run_is_tested_at_any_length():
+    """Exact weights are right at every length, on either alphabet; a length is that of the tokens, the hop count included."""
+    run = Run.of(exact(), "khop")
+    table = run.evaluate_lengths([2, 33], samples=40)
+    assert set(zip(table["n"], table["scale"], strict=True)) == {(n, scale) for n in (2, 33) for scale in (1, 2)}
+    assert set(table["accuracy"]) == {1.0} and len(table) == 2 * 2 * 5
+    (own,) = run.evaluate_lengths([33], samples=40, domain="ood").query("hops == 'all'")["cross_entropy"]
+    far = table.query("n == 33 and scale == 2 and hops == 'all'")["cross_entropy"].item()
+    assert own == far  # the scale of letters is their domain
+    for lengths, sentence in (([1], "n is 1; it must be a whole number of at least 2"), ([], "lengths is empty")):
+        with pytest.raises(UsageError, match=sentence):
+            run.evaluate_lengths(lengths)
 
 
 def test_sharpening_reaches_the_logits():
