@@ -21,14 +21,16 @@ def one_hot(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
 def binary(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
     """Row i holds the lowest ``dim`` binary digits of i, most significant first, with zeros written as -1."""
     digits = torch.arange(positions)[:, None] >> torch.arange(dim - 1, -1, -1)
-    return (2 * (digits & 1) - 1).float()
+    return (2 * (digits & 1) - 1).to(torch.get_default_dtype())
 
 
 def sinusoidal(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
     """P[i, 2k] = sin(i / 10000^(2k/d_P)) and P[i, 2k+1] = cos of the same angle (Vaswani et al., 2017)."""
     column = torch.arange(dim)
-    angle = torch.arange(positions)[:, None] / 10000.0 ** (2 * (column // 2) / dim)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
+    kept = torch.get_default_dtype()
+    own = torch.promote_types(kept, torch.float32)  # half precision cannot count the positions
+    angle = torch.arange(positions, dtype=own)[:, None] / 10000.0 ** (2 * (column // 2).to(own) / dim)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos()).to(kept)
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,9 @@ class LoopedAttention(MixingLayer):
         real = v.new_ones(n, 1, dtype=torch.bool) if padding is None else ~padding[..., None]
         logits = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32))  # (H, C)
         never = torch.finfo(logits.dtype).min
+        blank = None if padding is None else padding[..., None, None]
+        v = v if blank is None else v.masked_fill(blank, 0)
         for loop in FAMILIES["dilated"].loops(n):
-            v = v if padding is None else v.masked_fill(padding[..., None, None], 0)
             shifts = [r * loop.stride for r in self.candidates]
             inside = torch.stack([rows(real, ahead, ahead + n) for ahead in shifts], dim=-1)
             weights = logits.where(inside, never).softmax(dim=-1).to(v.dtype)  # (..., n, H, C)
@@ -72,6 +73,7 @@ class LoopedAttention(MixingLayer):
                 if abs(ahead) < n
             ]
             v = sum(parts[1:], parts[0])
+            v = v if blank is None else v.masked_fill(blank, 0)
         return v
 
     def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:

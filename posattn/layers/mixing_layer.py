@@ -134,6 +134,10 @@ class DecodingLayer(MixingLayer):
             return product_each(self.pattern(n, masks), v, padding)
         return over_padding(partial(product, self.pattern(n, Masks(None, masks.causal, masks.seen))), v, padding)
 
+    def _whole(self, n: int) -> bool:
+        """Whether a sequence has all positions. Not asked of a length that is traced, which is to stay open."""
+        return not torch.compiler.is_compiling() and n == self.n_positions
+
     def start(self, *batch: int) -> Values:
         """The state before the first position: room for the values of all positions, half of what self-attention keeps."""
         sizes = [whole("batch", size, least=0) for size in batch]
@@ -149,7 +153,8 @@ class DecodingLayer(MixingLayer):
     def step(self, x: Float[Tensor, "*batch_k d"], state: Values) -> tuple[Float[Tensor, "*batch_k d"], Values]:
         """The next position, x of (*batch, d_model), or the next k of them, (*batch, k, d_model): their outputs and the state.
 
-        The new state takes over the old one's memory. There are no gradients.
+        The new state takes over the old one's memory, so a state that goes on in two ways must be copied first. There are no
+        gradients.
         """
         values, start = instance("state", state, Values, "what start or step returned")
         lead, room, dtype = values.shape[:-3], self._room(), self.W_V.weight.dtype
@@ -175,6 +180,14 @@ class DecodingLayer(MixingLayer):
         return y if several else y.squeeze(-2), Values(values, stop)
 
 
+class _NoTensor:
+    """In place of a weight: PyTorch takes no fast path with what has a ``__torch_function__``."""
+
+    @classmethod
+    def __torch_function__(cls, *_: object, **__: object) -> object:
+        return NotImplemented
+
+
 class Multihead(nn.Module):
     """A layer of positional attention with the arguments and results of ``nn.MultiheadAttention``::
 
@@ -183,14 +196,19 @@ class Multihead(nn.Module):
     Query and key have no part in the weights; value is what is mixed. All three must have the same shape, as in self-attention.
     """
 
-    # What nn.TransformerEncoderLayer asks before its fast path, which would compute self-attention: this is none.
+    # What nn.TransformerEncoderLayer and nn.TransformerEncoder ask before their fast paths, which would compute
+    # self-attention: this is none.
     _qkv_same_embed_dim = False
-    in_proj_weight = in_proj_bias = None
+    in_proj_weight = in_proj_bias = _NoTensor()
 
     def __init__(self, layer: MixingLayer, batch_first: bool = False):
         super().__init__()
         self.layer, self.batch_first = layer, flag("batch_first", batch_first)
         self.embed_dim, self.num_heads = layer.W_V.in_features, layer.heads
+
+    @property
+    def out_proj(self) -> nn.Linear:
+        return self.layer.W_O
 
     def forward(
         self,
@@ -204,7 +222,8 @@ class Multihead(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*weights n n"] | None]:
         """The output, and with ``need_weights`` the weights, (batch, n, n), or of each head unless these are averaged."""
-        instance("query", query, Tensor, "a tensor")
+        if instance("query", query, Tensor, "a tensor").is_nested:
+            return self._nested(query, need_weights, attn_mask, average_attn_weights, is_causal)
         for name, other in (("key", key), ("value", value)):
             if instance(name, other, Tensor, "a tensor").shape != query.shape:
                 shapes = f"{name} has shape {tuple(other.shape)} and query {tuple(query.shape)}"
@@ -231,14 +250,26 @@ class Multihead(nn.Module):
         return y, a.expand(*x.shape[:-2], *a.shape[-2 if average_attn_weights else -3 :])
 
 
+    def _nested(
+        self, x: Tensor, need_weights: bool, attn_mask: Tensor | None, average_attn_weights: bool, is_causal: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """For sequences that an nn.TransformerEncoder has rid of their padding, because its first layer is self-attention."""
+        lengths = torch.tensor([len(own) for own in x.unbind()], device=x.device)
+        full = x.to_padded_tensor(0.0)
+        padding = torch.arange(full.shape[1], device=x.device) >= lengths[:, None]
+        y, a = self(full, full, full, padding, need_weights, attn_mask, average_attn_weights, is_causal)
+        return torch._nested_tensor_from_mask(y, ~padding), a
+
+
 def as_boolean(name: str, mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     """A mask that is True where nobody may attend, from one that is -inf there and 0 elsewhere, as PyTorch's layers pass it."""
     if instance(name, mask, Tensor, "a tensor").dtype == torch.bool:
         return mask
     hidden = mask.isneginf()
-    # Reading the entries waits for a GPU, and cannot be traced.
-    if not torch.compiler.is_compiling() and not (hidden | (mask == 0)).all():
-        raise UsageError(
-            f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere."
-        )
+    fits = (hidden | (mask == 0)).all()
+    sentence = f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere."
+    if torch.compiler.is_compiling():  # a branch on the entries cannot be traced
+        torch._assert_async(fits, sentence)
+    elif not fits:  # waits for a GPU
+        raise UsageError(sentence)
     return hidden

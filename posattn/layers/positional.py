@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.attention import Attention, attention_weights, causal_mask, split_heads
+from posattn.attention import Attention, attention_weights, split_heads
 from posattn.devices import require_room
 from posattn.encodings import ENCODINGS
 from posattn.errors import choice, flag, share, whole
@@ -68,8 +68,9 @@ class PositionalAttention(DecodingLayer):
         what = f"the weights of n_positions = {n_positions}, d_model = {d_model} and d_k = {d_k}"
         require_room(what, 4 * numbers, torch.get_default_device())
         self.attention = Attention(d_model, d_p, d_k, n_heads, bias)
-        # One-hot encodings are the identity: P W is W, and neither P nor the product need exist.
-        self.register_buffer("P", None if encoding == "one-hot" else row.matrix(n_positions, d_p), persistent=False)
+        # One-hot encodings are the identity: P W is W, and neither P nor the product need exist. Others are part of the state,
+        # because a layer that is made on the meta device has no other way to get them.
+        self.register_buffer("P", None if encoding == "one-hot" else row.matrix(n_positions, d_p))
 
     @property
     def W_V(self) -> nn.Linear:  # type: ignore[override]
@@ -86,8 +87,8 @@ class PositionalAttention(DecodingLayer):
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "H k {stop}"]:
         queries, keys = self._queries_and_keys(stop)
-        mask = causal_mask(torch.arange(stop, device=keys.device))[start:] if self.causal else None
-        return attention_weights(queries[:, start:], keys, mask)
+        places = torch.arange(stop, device=keys.device)
+        return attention_weights(queries[:, start:], keys, places[start:, None] >= places if self.causal else None)
 
     def _queries_and_keys(self, n: int) -> tuple[Float[Tensor, "H {n} d_k"], Float[Tensor, "H {n} d_k"]]:
         """P W_Q and P W_K for the first n positions, in heads."""
@@ -99,7 +100,7 @@ class PositionalAttention(DecodingLayer):
         if self.P is not None:
             return linear(self.P[:n])
         # Not sliced where it is whole: the gradient of a slice has to be filled up.
-        rows = linear.weight.mT if n == self.n_positions else linear.weight.mT[:n]
+        rows = linear.weight.mT if self._whole(n) else linear.weight.mT[:n]
         return rows if linear.bias is None else rows + linear.bias
 
     def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
@@ -132,7 +133,7 @@ class FrozenAttention(DecodingLayer):
     A: Tensor
 
     def __init__(self, layer: PositionalAttention, n: int | None = None):
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(layer.W_V.weight.device.type, enabled=False):
             a = layer.weights(n)
             if a.dtype == torch.float16:
                 a = deepcopy(layer).float().weights(n)
@@ -151,8 +152,10 @@ class FrozenAttention(DecodingLayer):
     def pattern(self, n: int, masks: Masks) -> Float[Tensor, "*batch H {n} {n}"]:
         """A, renormalised where a mask or a shorter sequence leaves out some of it."""
         masks = Masks(masks.padding, masks.causal and not self.causal, masks.seen)
-        a, mask = self.A[:, :n, :n], allowed(masks, n, self.A.device)
-        if mask is not None or not (self.causal or n == self.n_positions):
+        places, mask = torch.arange(n, device=self.A.device), allowed(masks, n, self.A.device)
+        traced = torch.compiler.is_compiling()  # a slice of a traced length may not reach to the end
+        a = self.A.index_select(1, places).index_select(2, places) if traced else self.A[:, :n, :n]
+        if mask is not None or not (self.causal or self._whole(n)):
             a = a if mask is None else a * mask
             total = a.sum(dim=-1, keepdim=True)
             a = a / total.where(total > 0, 1)

@@ -17,6 +17,7 @@ Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e
 Values = Float[Tensor, "*batch n H e"]  # V, and Y
 Queries = Float[Tensor, "H n d_k"]  # and keys
 Padding = Bool[Tensor, "*#batch n"] | None
+_LEAST = 1e4  # times the smallest normal number: the gradient of 1/x is finite from there on
 _TRITON = find_spec("triton") is not None  # found once, because torch.compile can trace a constant and no search
 
 
@@ -47,7 +48,7 @@ def product_of(q: Queries, k: Queries, causal: bool, v: Values) -> Product:
 def over_padding(apply: Product, v: Values, padding: Padding) -> Values:
     """Y of weights renormalised over what is not padding: (A V)_i / (A m)_i with V and m zero at padding, m one elsewhere.
 
-    A row that attends to padding alone is zero. So is one whose other weights round to zero.
+    A row that attends to padding alone is zero. So is one whose other weights are too small to divide by.
     """
     if padding is None or not v.numel():
         return apply(v)
@@ -55,7 +56,7 @@ def over_padding(apply: Product, v: Values, padding: Padding) -> Values:
     y = apply(v.masked_fill(padding[..., None, None], 0))
     real = (~padding).reshape(-1, n).mT.to(v.dtype)  # a column for each sequence
     kept = apply(real[:, None].expand(n, heads, -1)).permute(2, 0, 1).reshape(*padding.shape, heads, 1)
-    return y / kept.where(kept > 0, 1)
+    return y / kept.where(kept > _LEAST * torch.finfo(v.dtype).tiny, 1)
 
 
 def underflows(v: Values, padding: Padding) -> bool:

@@ -72,7 +72,11 @@ def depth(n: int) -> int:
 
 
 def _scan_loops(n: int) -> list[Loop]:
-    return [Loop(2**step) for step in range(depth(n))]
+    """Strides below n. Counted by comparing, which torch.compile can do for many n at once."""
+    strides = [1]
+    while strides[-1] < n:
+        strides.append(2 * strides[-1])
+    return [Loop(stride) for stride in strides[:-1]]
 
 
 def _sorter_loops(n: int) -> list[Loop]:
