@@ -86,6 +86,29 @@ def test_nan_in_padding_stays_there(causal):
     assert torch.equal(layer(spoiled, mask)[~mask], layer(x, mask)[~mask])
 
 
+def test_a_sequence_of_one_padded_position_attends_to_nothing():
+    layer = LoopedAttention(6, 3)
+    padding = torch.ones(2, 1, dtype=torch.bool)
+    assert torch.equal(layer.weights(1, padding), torch.zeros(2, 3, 1, 1))
+    assert layer(torch.full((2, 1, 6), torch.nan), padding).isfinite().all()
+
+
+def test_compiles_once_for_many_lengths(unchecked):
+    """A graph where other shifts reach into the sequence, not for each length."""
+    layer, graphs = LoopedAttention(6, 3, causal=True).double(), []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend=counted, dynamic=True, fullgraph=True)
+    for n in range(17, 32):
+        x = torch.randn(2, n, 6, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-10, atol=1e-12)
+    assert len(graphs) <= 2
+
+
 def test_one_layer_takes_every_length_and_learns_from_it():
     layer = LoopedAttention(6, 3, causal=True)
     assert sum(p.numel() for p in layer.parameters()) == 3 * 4 + 2 * (36 + 6), "nothing grows with the length"

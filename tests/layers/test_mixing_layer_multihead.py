@@ -50,6 +50,36 @@ def test_arguments_and_results_are_those_of_multihead_attention(batch_first):
     assert torch.equal(y if batch_first else y.transpose(0, 1), expected)
 
 
+@pytest.mark.parametrize("which", [slice(None), slice(0, 1), slice(1, None, 2)])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_an_encoder_whose_attention_is_replaced_later_takes_padding(which, gradients, unchecked):
+    """In evaluation nn.TransformerEncoder would hand its layers nested tensors; training and evaluation must agree."""
+    block = nn.TransformerEncoderLayer(D, 4, 8, dropout=0.0, batch_first=True, dtype=torch.float64)
+    encoder = nn.TransformerEncoder(block, 4)
+    for layer in encoder.layers[which]:
+        layer.self_attn = PositionalAttention(N, D, 4).double().as_multihead(batch_first=True)
+    x = torch.randn(3, N, D, dtype=torch.float64)
+    padding = torch.arange(N) >= torch.tensor([N, 4, 1])[:, None]
+    with torch.set_grad_enabled(gradients):
+        training = encoder.train()(x, src_key_padding_mask=padding)
+        evaluated = encoder.eval()(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(evaluated[~padding], training[~padding], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+def test_compiled_too_refuses_masks_that_add_to_the_logits(name, unchecked):
+    attention, x = replaced(), torch.randn(2, N, D, dtype=torch.float64)
+    torch.compiler.reset()
+    compiled = torch.compile(attention, backend="aot_eager")
+    mask = torch.zeros(N, N, dtype=torch.float64) if name == "attn_mask" else torch.zeros(2, N, dtype=torch.float64)
+    mask[:, -1] = -torch.inf
+    expected = attention(x, x, x, **{name: mask})[0]
+    torch.testing.assert_close(compiled(x, x, x, **{name: mask})[0], expected, rtol=1e-10, atol=1e-12)
+    mask[:, -1] = -1e9
+    with pytest.raises((UsageError, RuntimeError), match=f"{name} adds to the logits"):
+        compiled(x, x, x, **{name: mask})
+
+
 def test_masks_are_what_the_layer_itself_does():
     attention, x = replaced(), torch.randn(5, N, D, dtype=torch.float64)
     causal = PositionalAttention(N, D, H, causal=True).double()

@@ -293,7 +293,8 @@ def test_state_dict_round_trip_also_to_another_causal_flag(encoding, tmp_path):
     first = lively_layer(7, 6, 3, encoding=encoding)
     torch.save(first.state_dict(), tmp_path / "layer.pt")
     saved = torch.load(tmp_path / "layer.pt", weights_only=True)
-    assert set(saved) == {name for name, _ in first.named_parameters()}, "encodings are no part of it"
+    encodings = set() if encoding == "one-hot" else {"P"}
+    assert set(saved) == encodings | {name for name, _ in first.named_parameters()}
     same, causal = (PositionalAttention(7, 6, 3, encoding=encoding, causal=flag).double() for flag in (False, True))
     x = torch.randn(2, 7, 6, dtype=torch.float64)
     assert not torch.equal(same(x), first(x))
@@ -302,6 +303,62 @@ def test_state_dict_round_trip_also_to_another_causal_flag(encoding, tmp_path):
     assert torch.equal(same(x), first(x))
     torch.testing.assert_close(causal(x)[:, -1], first(x)[:, -1], rtol=1e-12, atol=1e-14)
     assert not torch.allclose(causal(x)[:, 0], first(x)[:, 0])
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_layer_made_on_the_meta_device_loads(encoding, assign):
+    first, x = lively_layer(7, 6, 3, encoding=encoding), torch.randn(2, 7, 6, dtype=torch.float64)
+    with torch.device("meta"):
+        other = PositionalAttention(7, 6, 3, encoding=encoding).double()
+    other = other if assign else other.to_empty(device="cpu")
+    other.load_state_dict(first.state_dict(), assign=assign)
+    assert torch.equal(other(x), first(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_other_default_dtypes(encoding, dtype):
+    """Encodings are of the default dtype, and no position is lost in half precision."""
+    torch.set_default_dtype(dtype)
+    try:
+        layer = PositionalAttention(1000, 6, 3, encoding=encoding, d_k=4)
+        assert layer(torch.randn(2, 5, 6)).dtype == dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+    if encoding == "sinusoidal":
+        right = ENCODINGS[encoding].matrix(1000, layer.P.shape[1])
+        torch.testing.assert_close(layer.P.float(), right, rtol=0, atol=4e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lead", [60, 88, 95, 104, 120])
+def test_gradients_are_finite_where_padding_leads_the_logits(lead, dtype):
+    """Where what is left of a row is too small to divide by, the row is 0, and so is its gradient."""
+    layer = PositionalAttention(6, 8, 2, d_k=2)
+    with torch.no_grad():
+        for linear in (layer.attention.W_Q, layer.attention.W_K):
+            linear.weight.zero_()
+        layer.attention.W_Q.weight.fill_(1)
+        layer.attention.W_K.weight[:, 0] = lead / 2**0.5
+    layer, x = layer.to(dtype), torch.randn(2, 6, 8, dtype=dtype)
+    padding = torch.zeros(2, 6, dtype=torch.bool)
+    padding[:, 0] = True
+    y = layer(x, padding)
+    found = torch.autograd.grad(y.float().square().sum(), list(layer.parameters()))
+    assert y.isfinite().all() and all(gradient.isfinite().all() for gradient in found)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_exported_layer_takes_every_length(causal, frozen, unchecked):
+    layer = lively_layer(7, 6, 3, causal=causal)
+    layer = layer.freeze() if frozen else layer
+    sizes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("n", min=2, max=7)},)
+    program = torch.export.export(layer, (torch.randn(3, 5, 6, dtype=torch.float64),), dynamic_shapes=sizes).module()
+    for n in (2, 5, 7):
+        x = torch.randn(4, n, 6, dtype=torch.float64)
+        torch.testing.assert_close(program(x), layer(x), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -443,6 +500,14 @@ def test_frozen_is_the_layer_without_queries_keys_and_softmax(causal, n):
         for parameter in layer.parameters():
             parameter.zero_()
     assert torch.equal(frozen(x), before), "it owns what it computes with"
+
+
+def test_frozen_within_autocast_keeps_its_precision():
+    layer, x = PositionalAttention(7, 6, 3), torch.randn(2, 7, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        frozen = layer.freeze()
+    assert frozen.A.dtype == torch.float32
+    torch.testing.assert_close(frozen(x), layer(x))
 
 
 def test_frozen_for_fewer_positions():
