@@ -44,9 +44,10 @@ class CompiledRun(AnyRun):
     Args:
         program: its name, in the library or not. A program that solves no task is its own task, by this name.
         network: what :func:`posattn.compile` gives, sparse or not.
-        own: whether it is a program of one's own, which a name of the library does not make one of the library. What a
-            function of that name (``@posattn.program``) states is the truth about it.
-        bound: the largest absolute value of an own program's real inputs that state no range; by default, of all real inputs.
+        own: whether the program is the user's, even if the library has one of that name. Its right answers are those of a
+            function of that name (``@posattn.program``) in this process.
+        bound: of an own program, the largest absolute value of real inputs without a stated range; by default the largest
+            bound of any real input.
     """
 
     def __init__(self, program: str, network: Transformer, own: bool = False, bound: float | None = None):

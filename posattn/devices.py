@@ -43,7 +43,7 @@ def hardware(device: torch.device) -> str:
 
 
 def require_room(what: str, needed: float, device: torch.device = CPU, instead: str = "") -> None:
-    """Raises if ``needed`` bytes are more than a device has free; a need that is a lower bound refuses nothing that fits.
+    """Raises if ``needed`` bytes are more than a device has free. Pass a lower bound, so that nothing that fits is refused.
 
     ``what`` is the subject of the sentence, in the plural, and names what is too large; ``instead`` says what would fit.
     """

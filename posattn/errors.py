@@ -129,7 +129,7 @@ def path_of(field: str, value: object) -> Path:
 
 
 def without(given: dict[str, Any], fixed: dict[str, object], what: str) -> dict[str, Any]:
-    """``given`` without the fields in ``fixed``, which a kind of network shares; raises if one has another value, not None."""
+    """``given`` without the fields that are ``fixed`` for this kind of network; raises if one is given otherwise."""
     for name, value in fixed.items():
         if given.get(name) not in (None, value):
             raise UsageError(f"{name} is {shown(given[name])}; for {what} it must be {value!r}.")

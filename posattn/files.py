@@ -156,7 +156,7 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path, most: int = -1) -> bytes:
-    """The content of a regular file, or its first bytes; anything else might be endless, or wait for a writer."""
+    """The content, or the first ``most`` bytes, of a regular file. Others are refused: reading a pipe may never end."""
     try:
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

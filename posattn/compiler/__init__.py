@@ -9,12 +9,14 @@ expressions.py       what a machine computes in a round
 mpc.py, pcoc.py      the two models of computation, with interpreters
 mpc_to_pcoc.py       Lemma B.1, over the network of benes.py
 pcoc_to_weights.py   Lemmas B.2 and B.3; expressions_to_relu.py makes the MLPs, analysis.py the bounds
+machine_memory.py    the network's input, and the codes of broken rules
 compiled_model.py    the network, with its size
 selection.py         the same network without its large matrices
 program_network.py   the same network with weights that training may change
 library.py           the library's programs by name: those of programs.py, and
 khop_programs.py     those of k-hop, and the compiled ones on sequences of tokens
 prompt_programs.py   that of mixed-type prompts, and the compiled one on prompts
+looped_programs.py   programs as looped networks
 remarks/             what only shows a remark of the paper
 """
 

@@ -1,4 +1,4 @@
-"""Networks for lists of every length: looped positional ones, and those with self-attention that stand beside them."""
+"""Looped positional networks for lists of every length, self-attention beside them, and table networks for tokens."""
 
 from posattn.looped.any_length import AnyLengthConfig, AnyLengthTransformer
 from posattn.looped.families import FAMILIES, Family, Loop

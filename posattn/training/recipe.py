@@ -85,7 +85,7 @@ class Recipe:
 
     @property
     def for_loops(self) -> dict[str, Any]:
-        """The fields that smaller versions of an experiment keep."""
+        """The fields newer than ``paper`` and ``tuned``, which smaller sizes of an experiment keep."""
         return {field: getattr(self, field) for field in _LATER}
 
     def to_dict(self) -> dict[str, object]:

@@ -67,7 +67,7 @@ def loss_of(tasks: Sequence[str]) -> Loss:
 
 
 class Precision:
-    """Float32 products of PyTorch on a GPU in full, or in TensorFloat-32 (``tf32``), while open."""
+    """While open, PyTorch multiplies float32 matrices on a GPU in full precision, or in TensorFloat-32 for ``tf32``."""
 
     def __init__(self, name: str, device: torch.device):
         self.wanted, self.active = "tf32" if name == "tf32" else "ieee", device.type == "cuda"
@@ -189,8 +189,8 @@ class Folded(Plain):
 class Half(Folded):
     """A network that folds, in half precision: for lists that the fused kernels do not hold.
 
-    Its first state is the encoder's output, tokens T + t with t = P T_P + b. What the encoder reads has as many features as
-    there are positions, where these are among its inputs, and no round number of them.
+    It folds from the encoder's output on, tokens T + t with t = P T_P + b. With the encoder folded in, the first layer would
+    read a one-hot position: 102 features for prompts of characters, a width that matrix units take badly.
     """
 
     def fold(self, stacked: Tensors, length: int) -> tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]:
