@@ -79,23 +79,14 @@ class RunFolder:
             raise UsageError(f"out is {str(self)!r}, which holds another run ({other}); give another folder.")
         return self.finished
 
-    def knows(self, answers: Callable[[], Answers]) -> None:
-        """Raises if the run here learns functions of one's own that answer a few lists otherwise than these."""
-        if not self._answers.exists():
-            return  # there are none, or an earlier version began the run
-        before = files.read_json(self._answers)
-        for name, values in answers().items():
-            now = np.array(values)
-            try:
-                held = np.array(before[name], dtype=float)
-            except (LookupError, TypeError, ValueError) as error:
-                raise files.Damaged(f"{self._answers} does not hold the answers of {name}.") from error
-            if held.shape != now.shape:
-                raise files.Damaged(f"{self._answers} does not hold the answers of {name}.")
-            if not np.abs(held - now).max() <= 1e-4 * np.abs(now).max():
-                raise UsageError(
-                    f"out is {str(self)!r}, whose networks learn another function of the name {name!r}; give another folder."
-                )
+    def knows(self, answers: Callable[[], Answers], whose: str = "", instead: str = "give another folder") -> None:
+        """Raises if the run here learns functions of one's own that answer a few lists otherwise than these.
+
+        The error says ``whose`` the run is and what to do ``instead``, by default for the folder that ``train`` is given.
+        """
+        if self._answers.exists():  # else there are none, or an earlier version began the run
+            before = files.read_json(self._answers)
+            check_answers(self._answers, before, answers(), whose or f"out is {str(self)!r}", instead)
 
     @contextlib.contextmanager
     def claim(self, spec: Spec, answers: Answers | None = None) -> Iterator[bool]:
@@ -247,6 +238,20 @@ class RunFolder:
     def clear_checkpoints(self, keep: int = 0) -> None:
         for path in self.checkpoints()[keep:]:
             _remove(path)
+
+
+def check_answers(file: Path, before: Any, now: Answers, whose: str, instead: str) -> None:
+    """Raises if functions of one's own answer a few lists otherwise than ``before``, which ``file`` holds."""
+    for name, values in now.items():
+        given = np.array(values)
+        try:
+            held = np.array(before[name], dtype=float)
+        except (LookupError, TypeError, ValueError) as error:
+            raise files.Damaged(f"{file} does not hold the answers of {name}.") from error
+        if held.shape != given.shape:
+            raise files.Damaged(f"{file} does not hold the answers of {name}.")
+        if not np.abs(held - given).max() <= 1e-4 * np.abs(given).max():
+            raise UsageError(f"{whose}, whose networks learn another function of the name {name!r}; {instead}.")
 
 
 def _remove(checkpoint: Path) -> None:

@@ -20,7 +20,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +32,9 @@ from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
 from posattn.names import PRECISIONS
 from posattn.network import NetworkConfig
-from posattn.run_folder import RunFolder
+from posattn.run_folder import Answers, RunFolder, check_answers
+from posattn.tasks import TASKS
+from posattn.tasks.own import answers_of_own
 from posattn.training import Member, Recipe, RunSpec
 from posattn.training.run import read_spec
 
@@ -124,9 +126,16 @@ class Store:
                         there.append(spec)
                         missing = {key: cell for key, cell in missing.items() if key not in keys}
             new = _group(missing.values(), precision or _PRECISION)
+            for spec in there:
+                RunFolder(self.folder(spec)).knows(partial(answers_in, spec), *self._named)
             for spec in new:
                 RunFolder(self.folder(spec)).describe(spec)
             return there + new
+
+    @property
+    def _named(self) -> tuple[str, str]:
+        """What an error calls a store whose networks learn other functions, and what to do about it."""
+        return f"store is {str(self.root)!r}", "give another folder by --store"
 
     def folder(self, spec: RunSpec) -> Path:
         return self.root / "runs" / f"{spec.model.arch}-{spec.digest}"
@@ -134,6 +143,8 @@ class Store:
     def write(self, spec: RunSpec, measure: Measure, rows: pd.DataFrame, result: dict[str, Any]) -> None:
         path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{digest(measure.key())}.csv.gz"
         described = {"spec": spec.to_dict(), "measure": measure.key(), "result": result, "runs": _runs(spec)}
+        if answers := answers_in(spec):
+            described["answers"] = answers
         self._write(path, gzip.compress(as_csv(rows), mtime=0), described)
 
     def _write(self, path: Path, content: bytes, described: dict[str, Any]) -> None:
@@ -171,23 +182,32 @@ class Store:
         """Where the rows of each run are, by the run's key; runs without rows are left out.
 
         If a run was trained twice, its rows are of the better precision, then of this very measure, then of the file with
-        more of the runs, so that an experiment does not mix what another trained again.
+        more of the runs, so that an experiment does not mix what another trained again. Raises if the rows are of another
+        function that somebody's own task was before.
         """
-        wanted, own = {cell.key for cell in cells}, measure.key()
+        tasks, own = {cell.key: cell.member.task for cell in cells}, measure.key()
         ranked = []
         for path in self._rows():
             with _advised():
                 described = self._described(path)
             if described:
                 kind, runs = described["spec"]["precision"], described["runs"]
-                held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
+                held = [key for key in runs if key in tasks]  # in the order of the file, whatever Python's hashes are
                 if held and precision in (None, kind) and measure.held_by(described["measure"]):
+                    self._check_answers(path, described, [tasks[key] for key in held])
                     rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
                     ranked.append((rank, {key: Stored(path, runs[key]) for key in held}))
         found: dict[str, Stored] = {}
         for _, stored in sorted(ranked, key=lambda each: each[0]):
             found = stored | found
         return found
+
+    def _check_answers(self, path: Path, described: dict[str, Any], tasks: Iterable[str]) -> None:
+        """Raises if the rows at ``path`` are of functions of one's own that answer otherwise than today's."""
+        if "answers" in described:  # else they are of the package's tasks, or an earlier version wrote them
+            now = answers_of_own(tasks, described["spec"]["model"]["n"])
+            with _advised():
+                check_answers(_beside(path), described["answers"], now, *self._named)
 
     def _rows(self) -> list[Path]:
         return sorted(self.root.glob("rows/*.csv.gz"))
@@ -317,6 +337,11 @@ def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
     if of_runs and not {"run", "metric", "value"} <= set(rows):
         raise files.Damaged(f"{path} is damaged: it is not a table of results.")
     return rows
+
+
+def answers_in(spec: RunSpec) -> Answers:
+    """What the functions of one's own that an ensemble learns answer to a few lists, as far as they are there."""
+    return answers_of_own([member.task for member in spec.members if member.task in TASKS], spec.model.n)
 
 
 def _runs(spec: RunSpec) -> dict[str, str]:
