@@ -241,6 +241,7 @@ def train_spec(
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
             save(folder, run)
+            run.folder = folder
     return run
 
 
