@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from posattn import files
+from posattn.encodings import encoding_of_own
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
 from posattn.names import PRECISIONS
@@ -183,18 +184,18 @@ class Store:
 
         If a run was trained twice, its rows are of the better precision, then of this very measure, then of the file with
         more of the runs, so that an experiment does not mix what another trained again. Raises if the rows are of another
-        function that somebody's own task was before.
+        function or encoding of one's own that had the name before.
         """
-        tasks, own = {cell.key: cell.member.task for cell in cells}, measure.key()
+        wanted, own = {cell.key: cell for cell in cells}, measure.key()
         ranked = []
         for path in self._rows():
             with _advised():
                 described = self._described(path)
             if described:
                 kind, runs = described["spec"]["precision"], described["runs"]
-                held = [key for key in runs if key in tasks]  # in the order of the file, whatever Python's hashes are
+                held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
                 if held and precision in (None, kind) and measure.held_by(described["measure"]):
-                    self._check_answers(path, described, [tasks[key] for key in held])
+                    self._check_answers(path, described, [wanted[key] for key in held])
                     rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
                     ranked.append((rank, {key: Stored(path, runs[key]) for key in held}))
         found: dict[str, Stored] = {}
@@ -202,10 +203,11 @@ class Store:
             found = stored | found
         return found
 
-    def _check_answers(self, path: Path, described: dict[str, Any], tasks: Iterable[str]) -> None:
-        """Raises if the rows at ``path`` are of functions of one's own that answer otherwise than today's."""
-        if "answers" in described:  # else they are of the package's tasks, or an earlier version wrote them
-            now = answers_of_own(tasks, described["spec"]["model"]["n"])
+    def _check_answers(self, path: Path, described: dict[str, Any], cells: list[Cell]) -> None:
+        """Raises if the rows at ``path`` are of functions or of an encoding of one's own that are not today's."""
+        if "answers" in described:  # else all is the package's own, or an earlier version wrote them
+            model = cells[0].model  # of all
+            now = answers_of_own([cell.member.task for cell in cells], model.n) | encoding_of_own(model)
             with _advised():
                 check_answers(_beside(path), described["answers"], now, *self._named)
 
@@ -340,8 +342,9 @@ def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
 
 
 def answers_in(spec: RunSpec) -> Answers:
-    """What the functions of one's own that an ensemble learns answer to a few lists, as far as they are there."""
-    return answers_of_own([member.task for member in spec.members if member.task in TASKS], spec.model.n)
+    """What functions of one's own that an ensemble learns answer to a few lists, if they are there; numbers of its encoding."""
+    tasks = [member.task for member in spec.members if member.task in TASKS]
+    return answers_of_own(tasks, spec.model.n) | encoding_of_own(spec.model)
 
 
 def _runs(spec: RunSpec) -> dict[str, str]:

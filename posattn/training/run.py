@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from posattn.encodings import encoding_of_own
 from posattn.errors import UsageError, counted, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
@@ -154,6 +155,8 @@ def finite(values: list[float]) -> list[float | None]:
 def read_run(folder: RunFolder, device: torch.device) -> Run:
     """The run in a folder. If it is not finished, its last checkpoint answers, with a warning."""
     spec = read_spec(folder)
+    known = f"run is {str(folder)!r}", "register the one that they read"
+    folder.knows(partial(encoding_of_own, spec.model), *known)
     if not folder.finished:
         return _unfinished(folder, spec, device)
     weights, result, history = folder.read(spec)

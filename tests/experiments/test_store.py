@@ -14,8 +14,9 @@ import torch
 from trials import MEASURE, files_of, grid_changed, rows_of, small
 
 from posattn import files
+from posattn.encodings import ENCODINGS, Encoding
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce
+from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce, series
 from posattn.run_folder import RunFolder
 from posattn.tasks import TASKS, Task
 from posattn.training import RunSpec, fit, train_spec
@@ -470,6 +471,19 @@ def test_rows_of_a_function_of_ones_own_that_changed_are_refused(tmp_path, engin
     with pytest.raises(UsageError, match=told):
         learn(lambda x: 3 * x)
     assert learn(lambda x: 2 * x).equals(rows)
+
+
+def test_rows_of_an_encoding_of_ones_own_that_changed_are_refused(tmp_path, engine, monkeypatch):
+    def learn(times):
+        row = Encoding(lambda n, positions: n, lambda positions, dim: times * torch.ones(positions, dim))
+        monkeypatch.setitem(ENCODINGS, "flat", row)
+        own = grid_changed(small(), series=series("positional", encoding="flat"))
+        return rows_of(own, Store(tmp_path / "store"), engine)
+
+    rows = learn(1)
+    with pytest.raises(UsageError, match=r"^store is .*, whose networks read another encoding of the name 'flat'; give"):
+        learn(2)
+    assert learn(1).equals(rows)
 
 
 def test_rows_of_the_packages_tasks_have_no_answers(tmp_path, engine):
