@@ -7,10 +7,14 @@ A new encoding is one row in ``ENCODINGS``: the paper's dimension for it, and it
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from posattn.names import ENCODINGS as OURS
+from posattn.names import KNOWN_ENCODING
 
 
 def one_hot(positions: int, dim: int) -> Float[Tensor, "positions dim"]:
@@ -48,6 +52,20 @@ ENCODINGS: dict[str, Encoding] = {
     "binary": Encoding(lambda n, positions: max(1, math.ceil(math.log2(positions))), binary),
     "sinusoidal": Encoding(lambda n, positions: math.ceil(n / 2), sinusoidal),
 }
+
+
+def encoding_of_own(config: Any) -> dict[str, list[list[float]]]:
+    """Numbers by which the P of a network is known again if its encoding is one's own: |P|, and uᵀPv for three fixed u and v.
+
+    Unlike a digest they also serve on a machine that rounds otherwise.
+    """
+    name, shape = getattr(config, "encoding", None), getattr(config, "input", config)
+    if name in OURS or name not in ENCODINGS or not hasattr(shape, "encoded_positions"):
+        return {}
+    p = ENCODINGS[name].matrix(shape.encoded_positions, shape.encoding_dim).double().cpu()
+    row, column = (torch.arange(1, size + 1, dtype=torch.float64) for size in p.shape)
+    products = [float((k * row).cos() @ p @ (k * math.sqrt(2) * column).cos()) for k in (1, 2, 3)]
+    return {KNOWN_ENCODING + name: [[float(p.norm()), *products]]}
 
 
 def random_places(x: Float[Tensor, "*batch n"], places: int) -> Int64[Tensor, "*batch n"]:

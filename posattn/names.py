@@ -12,6 +12,7 @@ ARCHITECTURES = (
     *("no-encoding", "rope-only", "standard-rope", "looped", "alibi", "randomized", "table"),
 )
 ENCODINGS = ("one-hot", "binary", "sinusoidal")
+KNOWN_ENCODING = "encoding "  # before the name of one's own, where a run's folder has numbers to know it by
 LAYOUTS = ("elements", "elements-shared", "characters")
 FAMILIES = ("dilated", "butterfly", "selector")
 RECIPES = ("paper", "tuned", "looped", "table", "prompt-table", "sorter", "selector")

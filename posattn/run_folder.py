@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posattn import files
 from posattn.errors import UsageError, path_of
+from posattn.names import KNOWN_ENCODING
 
 _KEPT = 2  # checkpoints
 # What may be there half written.
@@ -19,7 +20,7 @@ _FILES = ("run.json", "program.json", "answers.json", "history.csv", "weights.*"
 _UNSEALED = {"format", "program", "machines", "bound", "temperature", "error", "misfit"}  # fields of an older program.json
 
 
-Answers = dict[str, list[list[float]]]
+Answers = dict[str, list[list[float]]]  # by the name of a task or, after KNOWN_ENCODING, of an encoding
 
 
 class Spec(Protocol):
@@ -37,7 +38,7 @@ class RunFolder:
     run.json               of a trained run: model, recipe, members, all that determines the numbers
     program.json           of a compiled program: which one, for how many machines, with which bound, ε and weights
     weights.safetensors    when done: every parameter, of a trained run with a leading member axis; weights.json beside it
-    answers.json           of a run that learns a function of one's own: what it answers to a few lists
+    answers.json           of a run of one's own function: its answers to a few lists; of one's own encoding: numbers of it
     history.csv            when done: loss and learning rate per member and epoch
     checkpoint-STEPS.*     while training: the newest two states, so that a damaged one costs an interval and not the run
     lock                   while training or saving: held by the process that does; a folder of only a lock counts as new
@@ -79,29 +80,20 @@ class RunFolder:
             raise UsageError(f"out is {str(self)!r}, which holds another run ({other}); give another folder.")
         return self.finished
 
-    def knows(self, answers: Callable[[], Answers]) -> None:
-        """Raises if the run here learns functions of one's own that answer a few lists otherwise than these."""
-        if not self._answers.exists():
-            return  # there are none, or an earlier version began the run
-        before = files.read_json(self._answers)
-        for name, values in answers().items():
-            now = np.array(values)
-            try:
-                held = np.array(before[name], dtype=float)
-            except (LookupError, TypeError, ValueError) as error:
-                raise files.Damaged(f"{self._answers} does not hold the answers of {name}.") from error
-            if held.shape != now.shape:
-                raise files.Damaged(f"{self._answers} does not hold the answers of {name}.")
-            if not np.abs(held - now).max() <= 1e-4 * np.abs(now).max():
-                raise UsageError(
-                    f"out is {str(self)!r}, whose networks learn another function of the name {name!r}; give another folder."
-                )
+    def knows(self, answers: Callable[[], Answers], whose: str = "", instead: str = "give another folder") -> None:
+        """Raises if the run here is of functions or encodings of one's own that are known by other numbers than these.
+
+        The error says ``whose`` the run is and what to do ``instead``, by default for the folder that ``train`` is given.
+        """
+        if self._answers.exists():  # else there are none, or an earlier version began the run
+            before = files.read_json(self._answers)
+            check_answers(self._answers, before, answers(), whose or f"out is {str(self)!r}", instead)
 
     @contextlib.contextmanager
     def claim(self, spec: Spec, answers: Answers | None = None) -> Iterator[bool]:
         """Locks the folder, or raises ``files.InUse``; writes the run's description, and yields whether the run is finished.
 
-        ``answers`` are what functions of one's own answer to a few lists, by the name of their task.
+        ``answers`` are what functions of one's own answer to a few lists, and numbers of an encoding of one's own.
         """
         with self._alone():
             finished = self.holds(spec)
@@ -247,6 +239,24 @@ class RunFolder:
     def clear_checkpoints(self, keep: int = 0) -> None:
         for path in self.checkpoints()[keep:]:
             _remove(path)
+
+
+def check_answers(file: Path, before: Any, now: Answers, whose: str, instead: str) -> None:
+    """Raises if functions or encodings of one's own are known by other numbers than ``before``, which ``file`` holds."""
+    for name, values in now.items():
+        own = name.removeprefix(KNOWN_ENCODING)
+        if own != name and name not in before:
+            continue  # an earlier version knew functions alone
+        given = np.array(values)
+        try:
+            held = np.array(before[name], dtype=float)
+        except (LookupError, TypeError, ValueError) as error:
+            raise files.Damaged(f"{file} does not hold the answers of {name}.") from error
+        if held.shape != given.shape:
+            raise files.Damaged(f"{file} does not hold the answers of {name}.")
+        if not np.abs(held - given).max() <= 1e-4 * np.abs(given).max():
+            what = "learn another function" if own == name else "read another encoding"
+            raise UsageError(f"{whose}, whose networks {what} of the name {own!r}; {instead}.")
 
 
 def _remove(checkpoint: Path) -> None:

@@ -117,7 +117,12 @@ class AnyRun(ABC):
 
     def truth(self, x: Float[Tensor, "..."], member: int = 0) -> Float[Tensor, "..."]:
         """The right answers to the task of a member."""
-        return self.task_of(member).target(x)
+        asked = self.task_of(member)
+        self.check_functions([asked.name])
+        return asked.target(x)
+
+    def check_functions(self, names: Iterable[str]) -> None:  # noqa: B027  only trained runs learn
+        """Raises if a task of these names is somebody's own function, and another than the one that was learned."""
 
     def examples(self, length: int | None = None) -> Tensor | None:
         """Lists to check an exported network with, where random ones will not do; of the networks' own length by default."""
@@ -239,6 +244,7 @@ class AnyRun(ABC):
         tested = self._tested(named_split(split))
         for member in range(len(self)):
             self.task_of(member)
+        self.check_functions(member.task for member in self.members)
         if numbers and self.reads_tokens:
             raise UsageError(f"the task {self.task.name} has no lists of numbers; {numbers} are only for those.")
         if domain is not None and not isinstance(self.task, TokenTask):

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+import posattn
 from posattn import ModelConfig, Transformer, UsageError
 from posattn.attention import Attention
-from posattn.encodings import ENCODINGS, binary, one_hot, random_places, rotate, sinusoidal
+from posattn.encodings import ENCODINGS, Encoding, binary, encoding_of_own, one_hot, random_places, rotate, sinusoidal
 from posattn.model import ARCHITECTURES
 
 NO_ENCODINGS = ("no-encoding", "rope-only", "alibi", "positional-input")
@@ -153,3 +154,38 @@ def test_randomized_places_are_different_ordered_and_spread_over_the_range():
     assert abs(places.float().mean() - 1024) < 50 and places.float().std() > 500
     assert len(places.unique(dim=0)) == 400
     assert random_places(torch.randn(2, 2048, dtype=torch.float64), 2048).tolist() == [list(range(2048))] * 2
+
+
+def ramp(times):
+    def matrix(positions, dim):
+        return times * torch.linspace(0, 1, positions)[:, None] ** torch.arange(dim)
+
+    return Encoding(lambda n, positions: n, matrix)
+
+
+def test_a_run_is_not_read_with_an_encoding_of_ones_own_that_changed(tmp_path, tables):
+    ENCODINGS["ramp"] = ramp(1)
+    small = {"config": ModelConfig(n=3, embed=8, width=8, encoding="ramp"), "samples": 20, "epochs": 1, "out": tmp_path / "run"}
+    first = posattn.train("sum", **small)
+    ENCODINGS["ramp"] = ramp(1 + 1e-6)  # as a machine may round otherwise
+    assert torch.equal(posattn.load(tmp_path / "run").parameters.flat, first.parameters.flat)
+    told = "whose networks read another encoding of the name 'ramp'; "
+    for _ in range(2):
+        ENCODINGS["ramp"] = ramp(2)
+        with pytest.raises(UsageError, match=rf"^run is .*, {told}register the one that they read\.$"):
+            posattn.load(tmp_path / "run")
+        with pytest.raises(UsageError, match=rf"^out is .*, {told}give another folder\.$"):
+            posattn.train("sum", **small)
+        (tmp_path / "run" / "weights.json").unlink(missing_ok=True)  # then as killed before the end
+    ENCODINGS["ramp"] = ramp(1)
+    assert torch.equal(posattn.train("sum", **small).parameters.flat, first.parameters.flat)
+    (tmp_path / "run" / "answers.json").write_text('{"twice": [[1, 2, 3]]}')  # of a version that knew functions alone
+    assert len(posattn.load(tmp_path / "run")) == 1
+
+
+def test_only_encodings_of_ones_own_are_known_by_numbers(tables):
+    ENCODINGS["ramp"], ENCODINGS["other"] = ramp(1), Encoding(lambda n, positions: n, binary)
+    assert not any(encoding_of_own(ModelConfig(n=4, encoding=name)) for name in ("one-hot", "binary", "sinusoidal"))
+    assert encoding_of_own(posattn.LoopedConfig(n=4)) == {}
+    (known,), (other,) = (encoding_of_own(ModelConfig(n=4, encoding=name)).values() for name in ("ramp", "other"))
+    assert len(known[0]) == 4 and known != other

@@ -33,7 +33,7 @@ from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, positive, whole
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
-from posattn.experiments.store import AnyEngine, Cell, Store
+from posattn.experiments.store import AnyEngine, Cell, Store, answers_in
 from posattn.model import ARCHITECTURES
 from posattn.run_folder import RunFolder
 from posattn.tasks import SHIFTS, TASKS
@@ -83,7 +83,7 @@ class RayEngine:
             for spec in specs:
                 folder = RunFolder(store.folder(spec))
                 try:
-                    held.enter_context(folder.claim(spec))
+                    held.enter_context(folder.claim(spec, answers_in(spec)))
                     own.append(Ensemble(spec, folder))
                 except files.InUse:
                     elsewhere.append(spec)

@@ -20,7 +20,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,11 +28,14 @@ from typing import Any, Protocol
 import pandas as pd
 
 from posattn import files
+from posattn.encodings import encoding_of_own
 from posattn.errors import UsageError
 from posattn.experiments.measures import Measure
 from posattn.names import PRECISIONS
 from posattn.network import NetworkConfig
-from posattn.run_folder import RunFolder
+from posattn.run_folder import Answers, RunFolder, check_answers
+from posattn.tasks import TASKS
+from posattn.tasks.own import answers_of_own
 from posattn.training import Member, Recipe, RunSpec
 from posattn.training.run import read_spec
 
@@ -124,9 +127,16 @@ class Store:
                         there.append(spec)
                         missing = {key: cell for key, cell in missing.items() if key not in keys}
             new = _group(missing.values(), precision or _PRECISION)
+            for spec in there:
+                RunFolder(self.folder(spec)).knows(partial(answers_in, spec), *self._named)
             for spec in new:
                 RunFolder(self.folder(spec)).describe(spec)
             return there + new
+
+    @property
+    def _named(self) -> tuple[str, str]:
+        """What an error calls a store whose networks learn other functions, and what to do about it."""
+        return f"store is {str(self.root)!r}", "give another folder by --store"
 
     def folder(self, spec: RunSpec) -> Path:
         return self.root / "runs" / f"{spec.model.arch}-{spec.digest}"
@@ -134,6 +144,8 @@ class Store:
     def write(self, spec: RunSpec, measure: Measure, rows: pd.DataFrame, result: dict[str, Any]) -> None:
         path = self.root / "rows" / f"{spec.model.arch}-{spec.digest}-{digest(measure.key())}.csv.gz"
         described = {"spec": spec.to_dict(), "measure": measure.key(), "result": result, "runs": _runs(spec)}
+        if answers := answers_in(spec):
+            described["answers"] = answers
         self._write(path, gzip.compress(as_csv(rows), mtime=0), described)
 
     def _write(self, path: Path, content: bytes, described: dict[str, Any]) -> None:
@@ -171,9 +183,10 @@ class Store:
         """Where the rows of each run are, by the run's key; runs without rows are left out.
 
         If a run was trained twice, its rows are of the better precision, then of this very measure, then of the file with
-        more of the runs, so that an experiment does not mix what another trained again.
+        more of the runs, so that an experiment does not mix what another trained again. Raises if the rows are of another
+        function or encoding of one's own that had the name before.
         """
-        wanted, own = {cell.key for cell in cells}, measure.key()
+        wanted, own = {cell.key: cell for cell in cells}, measure.key()
         ranked = []
         for path in self._rows():
             with _advised():
@@ -182,12 +195,21 @@ class Store:
                 kind, runs = described["spec"]["precision"], described["runs"]
                 held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
                 if held and precision in (None, kind) and measure.held_by(described["measure"]):
+                    self._check_answers(path, described, [wanted[key] for key in held])
                     rank = (PRECISIONS.index(kind), described["measure"] != own, -len(held), path)
                     ranked.append((rank, {key: Stored(path, runs[key]) for key in held}))
         found: dict[str, Stored] = {}
         for _, stored in sorted(ranked, key=lambda each: each[0]):
             found = stored | found
         return found
+
+    def _check_answers(self, path: Path, described: dict[str, Any], cells: list[Cell]) -> None:
+        """Raises if the rows at ``path`` are of functions or of an encoding of one's own that are not today's."""
+        if "answers" in described:  # else all is the package's own, or an earlier version wrote them
+            model = cells[0].model  # of all
+            now = answers_of_own([cell.member.task for cell in cells], model.n) | encoding_of_own(model)
+            with _advised():
+                check_answers(_beside(path), described["answers"], now, *self._named)
 
     def _rows(self) -> list[Path]:
         return sorted(self.root.glob("rows/*.csv.gz"))
@@ -317,6 +339,12 @@ def _table(path: Path, described: dict[str, Any]) -> pd.DataFrame:
     if of_runs and not {"run", "metric", "value"} <= set(rows):
         raise files.Damaged(f"{path} is damaged: it is not a table of results.")
     return rows
+
+
+def answers_in(spec: RunSpec) -> Answers:
+    """What functions of one's own that an ensemble learns answer to a few lists, if they are there; numbers of its encoding."""
+    tasks = [member.task for member in spec.members if member.task in TASKS]
+    return answers_of_own(tasks, spec.model.n) | encoding_of_own(spec.model)
 
 
 def _runs(spec: RunSpec) -> dict[str, str]:

@@ -104,6 +104,8 @@ def report_of(
         return compiled_report(run.network, run.program)
     model = run.model(member)
     name = run.members[member].task
+    if name in TASKS:
+        run.check_functions([name])
     report = trained_report(model, name, f"{name} by {what}", least, by, samples, machines)
     return replace(report, settings={"folder": what, "member": member, **report.settings})
 

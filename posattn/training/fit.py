@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import torch
 from posattn import metrics
 from posattn.compiler.compiled_model import CompiledTransformer
 from posattn.devices import hardware, out_of_memory, pick_device, require_room
+from posattn.encodings import encoding_of_own
 from posattn.errors import UsageError, counted, flag, instance, seed_number, several, whole
 from posattn.model import Transformer
 from posattn.network import NetworkConfig, can, require
-from posattn.run_folder import RunFolder
+from posattn.run_folder import Answers, RunFolder
 from posattn.tasks import Data
 from posattn.tasks import task as find_task
 from posattn.tasks.own import Learned, answers_of_own, check_target, is_data, tasks_named
@@ -177,7 +177,11 @@ def train_spec(
     if tensorboard:
         event_writer()
     folder = None if out is None else RunFolder(out)
-    answers = partial(answers_of_own, [member.task for member in spec.members], spec.lengths[-1], device)
+
+    def answers() -> Answers:
+        tasks = [member.task for member in spec.members]
+        return answers_of_own(tasks, spec.lengths[-1], device) | encoding_of_own(spec.model)
+
     if folder is not None:
         finished = folder.holds(spec)
         folder.knows(answers)
@@ -241,6 +245,7 @@ def train_spec(
         run = _finish(spec, trainer, time.monotonic() - started, about)
         if folder is not None:
             save(folder, run)
+            run.folder = folder
     return run
 
 

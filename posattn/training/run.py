@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from posattn.encodings import encoding_of_own
 from posattn.errors import UsageError, counted, instance
 from posattn.files import Damaged, read_json
 from posattn.metrics import Predict
 from posattn.network import NetworkConfig
 from posattn.run_folder import RunFolder
 from posattn.runs import AnyRun, load, tile
+from posattn.tasks.own import answers_of_own
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import Recipe
 from posattn.training.spec import RunSpec
@@ -29,10 +32,14 @@ from posattn.training.workers import Workers
 class Run(AnyRun):
     """A trained ensemble, one network or several."""
 
-    def __init__(self, spec: RunSpec, parameters: Parameters, result: dict[str, Any], history: pd.DataFrame):
+    def __init__(
+        self, spec: RunSpec, parameters: Parameters, result: dict[str, Any], history: pd.DataFrame,
+        folder: RunFolder | None = None,
+    ):  # fmt: skip
         members = [(member.task, member.seed) for member in spec.members]
         super().__init__(spec.model.arch, spec.model, members, spec.lengths, result["status"], parameters.flat.device)
         self.spec, self.parameters, self.result, self.history = spec, parameters, result, history
+        self.folder = folder
 
     @classmethod
     def of(cls, model: nn.Module, task: str, seed: int = 0, members: int = 1) -> "Run":
@@ -65,6 +72,11 @@ class Run(AnyRun):
         if takes_shorter or not 0 < length < self.config.n:
             return None
         return f"the list has {counted(length, 'number')}; this network was trained on {self.config.n} only"
+
+    def check_functions(self, names: Iterable[str]) -> None:
+        if self.folder is not None:
+            answers = partial(answers_of_own, names, self.spec.model.n, self.device)
+            self.folder.knows(answers, f"run is {str(self.folder)!r}", "register the one that they learn")
 
     def _predict(self) -> Predict:
         return predictor(self.parameters)
@@ -143,6 +155,8 @@ def finite(values: list[float]) -> list[float | None]:
 def read_run(folder: RunFolder, device: torch.device) -> Run:
     """The run in a folder. If it is not finished, its last checkpoint answers, with a warning."""
     spec = read_spec(folder)
+    known = f"run is {str(folder)!r}", "register the one that they read"
+    folder.knows(partial(encoding_of_own, spec.model), *known)
     if not folder.finished:
         return _unfinished(folder, spec, device)
     weights, result, history = folder.read(spec)
@@ -157,7 +171,7 @@ def read_run(folder: RunFolder, device: torch.device) -> Run:
             raise Damaged(f"{about} does not describe a run: it lacks the {name} of every member.")
     parameters = Parameters.of(spec.model, {name: value.to(device) for name, value in weights.items()})
     try:
-        return Run(spec, parameters, result, pd.read_csv(BytesIO(history)))
+        return Run(spec, parameters, result, pd.read_csv(BytesIO(history)), folder)
     except ValueError as error:
         raise Damaged(f"{folder.history} is damaged: it is not a table.") from error
 
@@ -192,7 +206,7 @@ def _unfinished(folder: RunFolder, spec: RunSpec, device: torch.device) -> Run:
     }
     warnings.warn(f"the run in {folder} is unfinished: its last checkpoint, at {place}, answers.", stacklevel=2)
     parameters = Parameters(spec.model, state["parameters"][rows].to(device))
-    return Run(spec, parameters, result, history_table(history[:, :, rows]))
+    return Run(spec, parameters, result, history_table(history[:, :, rows]), folder)
 
 
 def trained(run: object, field: str = "run") -> Run:

@@ -100,6 +100,12 @@ def test_a_run_of_a_task_that_is_not_there_serves_where_it_can(posattn_command, 
     code, shown, _ = posattn_command("graph", "run", "--samples", 10, "--by", "effect")
     assert code == 0 and "edges that can be cut" not in shown
     assert posattn_command("bound", "run")[0] == 0
+    file.write_text(file.read_text().replace("2 * x", "3 * x"))
+    changed = "run is 'run', whose networks learn another function of the name 'twice'; register the one that they learn."
+    code, shown, _ = posattn_command("predict", "run", "1,3,2", "--task-file", file)
+    assert code == 0 and "model" in shown and f"Without the true answers: {changed}" in shown
+    tables()
+    assert posattn_command("evaluate", "run", "--task-file", file)[2].startswith(f"posattn: {changed}")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ import torch
 from trials import MEASURE, files_of, grid_changed, rows_of, small
 
 from posattn import files
+from posattn.encodings import ENCODINGS, Encoding
 from posattn.errors import UsageError
-from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce
+from posattn.experiments import EXPERIMENTS, Engine, Scales, Store, reproduce, series
 from posattn.run_folder import RunFolder
+from posattn.tasks import TASKS, Task
 from posattn.training import RunSpec, fit, train_spec
 from posattn.training.run import save
 
@@ -450,3 +452,41 @@ def test_a_run_is_known_by_what_determines_its_numbers_and_a_point_by_all_but_th
     assert replace(first, label="other", measure=Scales((7,))).key == first.key
     assert replace(first, recipe=replace(first.recipe, samples=41)).point != first.point
     assert first.spec("tf32").identity(0, precision=False) == first.key
+
+
+def test_rows_of_a_function_of_ones_own_that_changed_are_refused(tmp_path, engine, monkeypatch):
+    store = Store(tmp_path / "store")
+
+    def learn(target):
+        monkeypatch.setitem(TASKS, "changed", Task("changed", "changed", target))
+        return rows_of(small(tasks=("sum", "changed")), Store(store.root), engine)
+
+    rows = learn(lambda x: 2 * x)
+    assert learn(lambda x: x + x).equals(rows)  # other code, same answers
+    told = r"^store is .*, whose networks learn another function of the name 'changed'; give another folder by --store\.$"
+    with pytest.raises(UsageError, match=told):
+        learn(lambda x: 3 * x)
+    assert len(rows_of(small(), store, engine))  # the other task's rows serve
+    shutil.rmtree(store.root / "rows")  # what was trained and not measured
+    with pytest.raises(UsageError, match=told):
+        learn(lambda x: 3 * x)
+    assert learn(lambda x: 2 * x).equals(rows)
+
+
+def test_rows_of_an_encoding_of_ones_own_that_changed_are_refused(tmp_path, engine, monkeypatch):
+    def learn(times):
+        row = Encoding(lambda n, positions: n, lambda positions, dim: times * torch.ones(positions, dim))
+        monkeypatch.setitem(ENCODINGS, "flat", row)
+        own = grid_changed(small(), series=series("positional", encoding="flat"))
+        return rows_of(own, Store(tmp_path / "store"), engine)
+
+    rows = learn(1)
+    with pytest.raises(UsageError, match=r"^store is .*, whose networks read another encoding of the name 'flat'; give"):
+        learn(2)
+    assert learn(1).equals(rows)
+
+
+def test_rows_of_the_packages_tasks_have_no_answers(tmp_path, engine):
+    store = Store(tmp_path / "store")
+    rows_of(small(), store, engine)
+    assert all("answers" not in files.read_sealed(path) for path in (store.root / "rows").glob("*.json"))

@@ -1,10 +1,13 @@
 """Tasks of one's own: functions and data as tasks, and what a target must be before anything is trained on it."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import posattn
 from posattn import UsageError, files
+from posattn.graphs.reports import report_of
 from posattn.tasks import TASKS, Data, Task, register, task
 from posattn.tasks.own import check_target, tasks_named
 
@@ -185,3 +188,22 @@ def test_a_task_that_draws_other_lists_each_time_is_not_known_by_its_answers(tmp
     first = posattn.train("anew", **small)
     assert torch.equal(posattn.train("anew", **small).parameters.flat, first.parameters.flat)
     assert not (tmp_path / "run" / "answers.json").exists()
+
+
+def test_a_run_is_not_measured_against_a_function_that_changed(tmp_path):
+    small = {"config": posattn.ModelConfig(n=3, embed=8, width=8), "samples": 20, "epochs": 1, "out": tmp_path / "run"}
+    first = posattn.train(lambda x: x.cummax(dim=-1).values, name="changed", **small)
+    x, right = torch.ones(2, 3), posattn.load(tmp_path / "run").evaluate([1], samples=5)
+    posattn.train(lambda x: x.cummin(dim=-1).values, name="changed", **small | {"out": None})
+    told = r"run is .*, whose networks learn another function of the name 'changed'; register the one that they learn\.$"
+    for run in (first, posattn.load(tmp_path / "run")):
+        for measured in (run.evaluate, run.evaluate_shifts, partial(run.truth, x)):
+            with pytest.raises(UsageError, match=told):
+                measured()
+        assert run.predict(x).shape == (1, 2, 3) and len(run.evaluate_on(x, x)) == 1
+    with pytest.raises(UsageError, match=told):
+        report_of(str(tmp_path / "run"), samples=5)
+    posattn.train(lambda x: torch.cummax(x, -1)[0], name="changed", **small)
+    assert first.evaluate([1], samples=5).equals(right)
+    del TASKS["changed"]
+    assert not report_of(str(tmp_path / "run"), samples=5).cuts  # as before: nothing says what is right
