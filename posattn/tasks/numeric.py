@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from posattn.errors import UsageError, choice, flag, instance, shown, whole
+from posattn.errors import UsageError, flag, instance, meant, shown, whole
 from posattn.tasks.sampling import Drawn, Seeds, sample_lists
 
 Target = Callable[[Tensor], Tensor]
@@ -156,5 +156,10 @@ def task(name: str, cumulative: bool = True) -> Task:
         raise UsageError(
             "the task is data of one's own, which is not kept; evaluate_on(x, y) tests on lists and answers that you give."
         )
-    row = TASKS[choice("task", name, TASKS)]
+    if not isinstance(name, str) or name not in TASKS:
+        raise UsageError(
+            f"task is {meant(name, TASKS)}; it must be one of {', '.join(TASKS)}, or one that a file (--task-file) or script "
+            "of your own registers by posattn.tasks.register(Task(...))."
+        )
+    row = TASKS[name]
     return row if flag("cumulative", cumulative) else TASKS.get(f"{name}-total", row)
