@@ -22,6 +22,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from posattn.errors import UsageError, flag, instance, meant, shown, whole
+from posattn.names import TASKS as OURS
 from posattn.tasks.sampling import Drawn, Seeds, sample_lists
 
 Target = Callable[[Tensor], Tensor]
@@ -142,10 +143,10 @@ DATA = "data:"  # how the name of a task that is data of one's own begins; its d
 
 
 def register(row: Task) -> Task:
-    """Adds ``row`` to the table; from then on ``task(row.name)`` finds it."""
+    """Adds ``row`` to the table; from then on ``task(row.name)`` finds it. It replaces a task of one's own of that name."""
     instance("row", row, Task, "a Task")
-    if instance("name", row.name, str, "a text") in TASKS:
-        raise UsageError(f"name is {row.name!r}; it must differ from the tasks there are: {', '.join(TASKS)}.")
+    if instance("name", row.name, str, "a text") in TASKS and row.name in OURS:
+        raise UsageError(f"name is {row.name!r}; it must differ from the package's tasks: {', '.join(OURS)}.")
     TASKS[row.name] = row
     return row
 
