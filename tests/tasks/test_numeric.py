@@ -131,7 +131,7 @@ def test_a_registered_row_is_a_task(monkeypatch):
     assert task("max") is row and torch.equal(y.max(dim=-1).values, x.max(dim=-1).values)
     again = register(Task("max", "again", lambda x: x))  # as a cell of a notebook does
     assert task("max") is again
-    with pytest.raises(UsageError, match="^name is 'khop'; it must differ from the package's tasks: sum, "):
+    with pytest.raises(UsageError, match=r"^name is 'khop'; it must differ from the package's tasks: sum, "):
         register(Task("khop", "hops", lambda x: x))
 
 
