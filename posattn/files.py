@@ -17,6 +17,7 @@ import runpy
 import stat
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,13 +224,20 @@ def execute(path: Path, what: str) -> dict[str, Any]:
         raise UsageError(f"{what} is {str(path)!r}; it must be a Python file, which ends in .py.")
     if not path.is_file():
         raise UsageError(f"{what} is {str(path)!r}, which does not exist.")
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)  # so that it imports modules beside it, as under `python FILE`
     try:
         return runpy.run_path(str(path))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise UsageError(f"{path} could not be run: {type(error).__name__}: {reason}.") from error
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" (line {lines[-1]})" if lines else ""  # a syntax error names its line itself
+        raise UsageError(f"{path} could not be run{where}: {type(error).__name__}: {reason}.") from error
+    finally:
+        with contextlib.suppress(ValueError):  # the file may have removed it
+            sys.path.remove(folder)
 
 
 def refuse_pickle(path: Path) -> None:

@@ -61,8 +61,13 @@ def percentage_error(out: Answers, y: Answers) -> Mean:
 
 
 def rounding_accuracy(out: Answers, y: Answers, step: float = 1.0) -> Mean:
-    """Share of integer lists whose every output rounds to the truth: to the nearest multiple of ``step``."""
-    return _share((out / step).round() == (y / step).round())
+    """Share of integer lists whose every output rounds to the truth: to the nearest multiple of ``step``.
+
+    It is nan where the truth is not always such a multiple, as in a task of one's own with fractional answers.
+    """
+    steps = y / step
+    fits = ((steps - steps.round()).abs() <= 1e-6).all(dim=-1).all(dim=-1)
+    return _share((out / step).round() == steps.round()).where(fits, torch.nan)
 
 
 def closeness_accuracy(out: Answers, y: Answers) -> Mean:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from posattn.attention import Attention, causal_mask
 from posattn.encodings import ENCODINGS
 from posattn.errors import UsageError, choice, flag, instance, whole
-from posattn.network import KINDS_BY_ARCH, OBJECTS, NetworkConfig, check_input, network_class
+from posattn.network import KINDS_BY_ARCH, OBJECTS, NetworkConfig, check_encoding, check_input, network_class
 
 State = Float[Tensor, "*batch N d"]  # X
 Encodings = Float[Tensor, "*lists N d_P"]  # rows of P
@@ -42,6 +42,9 @@ class Architecture:
     diagonal_input: bool = False  # the input is Diag(X): each number in a coordinate of its own
     rotary: bool = False  # queries and keys are rotated by their position
     biases: bool = True  # False: the network is homogeneous, f(c x) = c f(x) for c > 0, if A is positional
+
+    def __post_init__(self) -> None:
+        choice("attends", self.attends, ("position", "input", "both"))
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -144,8 +147,7 @@ class ModelConfig(NetworkConfig):
     @property
     def least_numbers(self) -> int:
         """The weights of the layers, without biases."""
-        queries = self.heads * self.d_k * self.feature_dim
-        return self.layers * (2 * queries + self.embed * (2 * self.embed + 3 * self.width))
+        return self.layers * (2 * self.heads * self.d_k * self.feature_dim + self.embed * (2 * self.embed + 3 * self.width))
 
     @property
     def least_beside(self) -> int:
@@ -171,9 +173,7 @@ def input_features(
     value = torch.cat([entries, torch.zeros_like(entries[..., :1, :])], dim=-2)
     if config.design.diagonal_input:
         return value * nn.functional.one_hot(positions, config.positions).to(value.dtype)
-    if config.design.encoded_input:
-        return torch.cat([value, p.expand(*value.shape[:-1], -1)], dim=-1)
-    return value
+    return torch.cat([value, p.expand(*value.shape[:-1], -1)], dim=-1) if config.design.encoded_input else value
 
 
 class Layer(nn.Module):
@@ -230,7 +230,7 @@ class Transformer(nn.Module):
         if config.output_dim:
             self.decoder = nn.Linear(config.embed, config.output_dim, bias=config.bias)
         p = ENCODINGS[config.encoding].matrix(config.encoded_positions, config.encoding_dim)
-        self.register_buffer("P", p, persistent=False)
+        self.register_buffer("P", check_encoding(p, config), persistent=False)
 
     def _layer(self, index: int) -> Layer:
         config, made = self.config, self.attention_class

@@ -212,6 +212,18 @@ def check_input(x: object, wanted: torch.dtype) -> None:
         raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 
+def check_encoding(p: object, config: Any) -> Tensor:
+    """The matrix P of a configuration's encoding in the default dtype; raises unless it is finite and of the right shape."""
+    what, size = f"the matrix of the encoding {config.encoding!r}", (config.encoded_positions, config.encoding_dim)
+    if not isinstance(p, Tensor) or p.is_complex() or p.shape != size:
+        found = f"a tensor of {p.dtype}, {tuple(p.shape)}" if isinstance(p, Tensor) else f"a {type(p).__name__}"
+        raise UsageError(f"{what} is {found}; it must be a tensor of real numbers, {size}: positions and encoding_dim.")
+    p = p.to(torch.get_default_dtype())
+    if not p.is_meta and not bool(p.isfinite().all()):
+        raise UsageError(f"{what} has a number that is not finite in {p.dtype}; all must be.")
+    return p
+
+
 # --- what a network can do ------------------------------------------------------------------------------------------------
 
 Question = tuple[Callable[[Any], bool], str]  # a test of a configuration, and what an error says of one that fails it

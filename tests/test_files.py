@@ -436,3 +436,18 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_write(tmp_pa
         os.utime(path, (0, time.time() - 2 * 3600))
     files.write(tmp_path / "a[1].csv", b"whole")
     assert not old.exists() and young.exists() and other.exists()
+
+
+def test_a_file_of_the_users_imports_what_lies_beside_it_and_its_errors_name_the_line(tmp_path, monkeypatch):
+    (tmp_path / "beside_it.py").write_text("def halve(x):\n    return x / 0\n")
+    path, folders = tmp_path / "own.py", list(sys.path)
+    monkeypatch.delitem(sys.modules, "beside_it", raising=False)
+    path.write_text("import beside_it\nNAME = beside_it.__name__\n")
+    assert files.execute(path, "file")["NAME"] == "beside_it" and sys.path == folders
+    path.write_text("import sys, beside_it\n\nsys.path.pop(0)\nbeside_it.halve(1)\n")
+    with pytest.raises(UsageError, match=r"own\.py could not be run \(line 4\): ZeroDivisionError: division by zero\.$"):
+        files.execute(path, "file")
+    assert sys.path == folders
+    path.write_text("\nx = = 1\n")
+    with pytest.raises(UsageError, match=r"own\.py could not be run: SyntaxError: invalid syntax \(.*line 2\)\.$"):
+        files.execute(path, "file")

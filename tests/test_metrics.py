@@ -36,7 +36,9 @@ def test_the_median_rounds_to_halves():
     y = lists([0.5, 1.0], [0.5, 1.0], [2.0, -1.5])
     out = lists([0.7, 0.8], [0.76, 1.0], [1.8, -1.3])
     assert metrics.rounding_accuracy(out, y, step=0.5) == 2 / 3
-    assert metrics.rounding_accuracy(out, y, step=1.0) == 0  # halves have no nearest whole number
+    assert metrics.rounding_accuracy(out, y, step=1.0).isnan()  # halves have no nearest whole number
+    several = metrics.rounding_accuracy(torch.stack([y, y]), torch.stack([y, 2 * y]), step=1.0)
+    assert several.isnan().tolist() == [True, False]  # each member by its own task
     assert task("median").rounding_step == task("median-total").rounding_step == 0.5
     assert task("sum").rounding_step == 1
 

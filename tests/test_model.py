@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posattn import ARCHITECTURES, Frozen, GraphConfig, ModelConfig, TokenConfig, Transformer, UsageError, task
-from posattn.encodings import ENCODINGS
+from posattn.encodings import ENCODINGS, Encoding
+from posattn.model import Architecture
 
 POSITIONAL = ["positional", "scale-exact", "misaligned"]
 # Those with a scratchpad; networks for lists of every length are in test_any_length.py.
@@ -421,6 +422,29 @@ def test_fields_that_contradict_each_other_are_refused():
         ModelConfig(n=8, embed=10, heads=4)
     with pytest.raises(UsageError, match="bias is True; the scale-exact architecture has no biases"):
         ModelConfig(n=8, arch="scale-exact", bias=True)
+
+
+def test_an_architecture_attends_to_what_there_is():
+    with pytest.raises(UsageError, match=r"^attends is 'positions' \(did you mean position\?\); it must be one of position, "):
+        Architecture("positions")
+
+
+def test_the_matrix_of_an_encoding_of_ones_own_is_cast_or_refused_in_a_sentence(unchecked, monkeypatch):
+    def with_matrix(matrix):
+        monkeypatch.setitem(ENCODINGS, "own", Encoding(lambda n, positions: 2, matrix))
+        return Transformer(ModelConfig(n=3, encoding="own"))
+
+    for dtype in (torch.float64, torch.int64, torch.bool):
+        assert with_matrix(lambda *size, dtype=dtype: torch.ones(size, dtype=dtype)).P.dtype == torch.float32
+    for matrix, told in (
+        (lambda *size: torch.ones(size).T, r"is a tensor of torch.float32, \(2, 4\); it must be .* \(4, 2\): positions and"),
+        (lambda *size: torch.ones(size, dtype=torch.complex64), r"is a tensor of torch.complex64, \(4, 2\); it must be "),
+        (lambda *size: [[1.0, 2.0]] * 4, "is a list; it must be a tensor of real numbers"),
+        (lambda *size: torch.ones(size) / 0, "has a number that is not finite in torch.float32; all must be."),
+        (lambda *size: torch.full(size, 1e300, dtype=torch.float64), "has a number that is not finite in "),
+    ):
+        with pytest.raises(UsageError, match=f"^the matrix of the encoding 'own' {told}"):
+            with_matrix(matrix)
 
 
 def test_a_network_of_ones_own_may_take_more_than_a_configuration():

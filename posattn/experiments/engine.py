@@ -178,7 +178,7 @@ def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
         pictures = [] if folder is None else shown.drawn_before(folder / experiment.name)
         sections.append(report.section(experiment, size, shown, pictures or shown.draw(), ensembles, line))
     if not sections:
-        few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of any experiment"
+        few = f"too few for a figure ({'; '.join(others)})" if others else "no rows of the package's experiments"
         raise UsageError(f"store is {str(store.root)!r}, which holds {few}.")
     files.output(out, report.page("posattn: results", sections, contents=True, others=others))
     return [f"{section['name']}: {section['line']}" for section in sections], others

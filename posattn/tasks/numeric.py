@@ -21,7 +21,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from posattn.errors import UsageError, choice, flag, instance, shown, whole
+from posattn.errors import UsageError, flag, instance, meant, shown, whole
+from posattn.names import TASKS as OURS
 from posattn.tasks.sampling import Drawn, Seeds, sample_lists
 
 Target = Callable[[Tensor], Tensor]
@@ -142,10 +143,10 @@ DATA = "data:"  # how the name of a task that is data of one's own begins; its d
 
 
 def register(row: Task) -> Task:
-    """Adds ``row`` to the table; from then on ``task(row.name)`` finds it."""
+    """Adds ``row`` to the table; from then on ``task(row.name)`` finds it. It replaces a task of one's own of that name."""
     instance("row", row, Task, "a Task")
-    if instance("name", row.name, str, "a text") in TASKS:
-        raise UsageError(f"name is {row.name!r}; it must differ from the tasks there are: {', '.join(TASKS)}.")
+    if instance("name", row.name, str, "a text") in TASKS and row.name in OURS:
+        raise UsageError(f"name is {row.name!r}; it must differ from the package's tasks: {', '.join(OURS)}.")
     TASKS[row.name] = row
     return row
 
@@ -156,5 +157,10 @@ def task(name: str, cumulative: bool = True) -> Task:
         raise UsageError(
             "the task is data of one's own, which is not kept; evaluate_on(x, y) tests on lists and answers that you give."
         )
-    row = TASKS[choice("task", name, TASKS)]
+    if not isinstance(name, str) or name not in TASKS:
+        raise UsageError(
+            f"task is {meant(name, TASKS)}; it must be one of {', '.join(TASKS)}, or one that a file (--task-file) or script "
+            "of your own registers by posattn.tasks.register(Task(...))."
+        )
+    row = TASKS[name]
     return row if flag("cumulative", cumulative) else TASKS.get(f"{name}-total", row)

@@ -1,8 +1,8 @@
 """What training takes: an estimate of its time, and the memory that it needs at least.
 
-The time is the operations of a list at the speed of machines that were measured. Nothing is timed, so that it is there at once
-and is the same each time. A CPU core counts as one of the machine that made the quick results (an AMD EPYC), and a GPU as an
-H200 in fp16; ``REST`` says so in words.
+The time is the operations of a list at the speed of machines that were measured, and on a CPU a cost per step. Nothing is
+timed, so that it is there at once and is the same each time. A CPU core counts as one of the machine that made the quick
+results (an AMD EPYC), and a GPU as an H200 in fp16; ``REST`` says so in words.
 """
 
 import math
@@ -23,6 +23,10 @@ REST = {"cpu": "those of an AMD EPYC", "cuda": "an H200 in fp16"}  # what estima
 _LONG = 600.0  # seconds, beyond which a quicker way is named
 # Operations per second of a core, by what a network that folds reads: medians over the networks of the experiments.
 _CORE_RATE = {"none": 5e10, "letters": 4.5e10, "prompts": 2.7e10}
+# Seconds of a core per step of a network that folds, beside its operations: PyTorch's calls take their time however small the
+# tensors are. Networks of width 16 took 13 ms a step on a slow, busy core; 5 ms is a guess for one that is neither. The rates
+# of networks that do not fold were measured with their steps.
+_CORE_STEP = 0.005
 # Seconds of a core per list and position, of networks that do not fold: by their kind, or by their architecture.
 _CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "tokens": 3e-6, "gcn": 5e-6, "gat": 1.4e-5}
 _CORE_OTHERS = 4e-5
@@ -46,7 +50,8 @@ def seconds(
     # On a CPU each network has a core to itself.
     cores = cores or torch.get_num_threads()
     turns = recipe.starts / cores if members is None else math.ceil(members * recipe.starts / cores)
-    return lists * turns * _on_core(model)
+    steps = recipe.epochs * math.ceil(recipe.samples / recipe.batch) if can(model, "fold") else 0
+    return turns * (lists * _on_core(model) + steps * _CORE_STEP)
 
 
 def where(device: torch.device, cores: int | None = None) -> str:
@@ -75,7 +80,7 @@ def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int, cores: 
 
 
 def _on_core(model: NetworkConfig) -> float:
-    """Seconds of a core per list."""
+    """Seconds of a core per list, beside what a step takes."""
     if not can(model, "fold"):
         others = _CORE_UNFOLDED.get(model.arch, _CORE_OTHERS)
         return _CORE_UNFOLDED.get(model.kind, others) * (model.n + 1)

@@ -11,6 +11,7 @@ from posattn.looped.looped_model import LoopedConfig
 from posattn.looped.prompt_table import PromptTableConfig
 from posattn.looped.table_model import TableConfig
 from posattn.model import ModelConfig
+from posattn.names import TASKS as OURS
 from posattn.network import KINDS_BY_ARCH, NetworkConfig, from_dict, stored_fields
 from posattn.tasks import MixedTask, task
 from posattn.tasks.layouts import layout_for, layout_named, layout_of, positions_in_words
@@ -121,6 +122,8 @@ def doubt_family(model: NetworkConfig, tasks: Iterable[str], lengths: Collection
         return
     for name in dict.fromkeys(tasks):
         known = family_of(name)
+        if name not in OURS:  # of a task of one's own nothing is known
+            continue
         if known is None:
             solved = ", ".join(other for row in FAMILIES.values() for other in row.solves)
             doubt = f"no looped network is known to solve {name}; there are some for {solved}"

@@ -111,7 +111,7 @@ def test_a_run_of_a_task_that_is_not_there_serves_where_it_can(posattn_command, 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("1 / 0", "own.py could not be run: ZeroDivisionError: division by zero."),
+        ("1 / 0", "own.py could not be run (line 1): ZeroDivisionError: division by zero."),
         ("import posattn; posattn.task('sumo')", "own.py: task is 'sumo' (did you mean sum?); it must be one of sum, "),
         (None, "--task-file is 'own.py', which does not exist."),
     ],

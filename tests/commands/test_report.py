@@ -6,4 +6,4 @@ def test_the_results_of_a_checkout_are_shown_where_there_are_none_of_ones_own(po
     for place in ("results/store", "out/store"):  # the second has precedence
         (tmp_path / place / "rows").mkdir(parents=True)
         code, _, said = posattn_command("report")
-        assert (code, said) == (2, f"posattn: store is '{place}', which holds no rows of any experiment.\n")
+        assert (code, said) == (2, f"posattn: store is '{place}', which holds no rows of the package's experiments.\n")

@@ -36,7 +36,7 @@ def test_a_python_file_with_a_task_an_encoding_and_a_network_of_its_own(tmp_path
     ("text", "sentence"),
     [
         ("EXPERIMENT = 3", r"own\.py does not define EXPERIMENT; it must be a posattn\.experiments\.Experiment\.$"),
-        ("import nowhere_at_all", r"own\.py could not be run: ModuleNotFoundError: No module named 'nowhere_at_all'\.$"),
+        ("import nowhere_x", r"own\.py could not be run \(line 1\): ModuleNotFoundError: No module named 'nowhere_x'\.$"),
         (GOOD.replace("'x'", "'fix-scale'"), r"^name in .* is 'fix-scale', an experiment of the package; it must be ano"),
         (GOOD.replace("'x'", "'../x'"), r"own\.py: name is '\.\./x'; it must be letters"),
         (GOOD.replace("'sum'", "'product'"), r"own\.py: grid\.tasks is 'product'; it must be one of sum, "),

@@ -288,7 +288,7 @@ def test_the_report_has_all_that_the_store_holds(tmp_path, smoke, store):
     with pytest.raises(UsageError, match=r"empty'; there is no such folder\.$"):
         report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="which holds no rows of any experiment"):
+    with pytest.raises(UsageError, match="which holds no rows of the package's experiments"):
         report_on(Store(tmp_path / "empty"), tmp_path / "empty.html")
 
 

@@ -1,5 +1,7 @@
 """How long training takes: operations are counted right, and times said in words."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -48,6 +50,15 @@ def test_kinds_of_one_architecture_have_times_of_their_own():
     """Both are called table: a run on prompts takes about 80 seconds of a core, one on letters one to two minutes."""
     assert 60 < seconds(PromptTableConfig(23), recipe("prompt-table"), CPU, 1) < 120
     assert 40 < seconds(TableConfig(30), recipe("table"), CPU, 1) < 120
+
+
+def test_steps_of_small_batches_and_networks_take_their_time_on_a_core_alone():
+    small, few = ModelConfig(5, embed=16, width=16), recipe("paper", samples=2000, epochs=10, batch=100)
+    assert 1 <= seconds(small, few, CPU, 1) < 1.2  # 200 steps
+    assert seconds(ModelConfig(8), few, CPU, 1) == pytest.approx(
+        seconds(ModelConfig(8), replace(few, batch=1000), CPU, 1) + 180 * 0.005
+    )
+    assert seconds(small, few, GPU, 1) == seconds(small, replace(few, batch=1000), GPU, 1)
 
 
 @pytest.mark.parametrize(

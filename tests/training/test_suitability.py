@@ -10,7 +10,7 @@ import torch
 import posattn
 from posattn import LoopedConfig, ModelConfig, Recipe, TokenConfig, UsageError
 from posattn.network import own_network
-from posattn.training.suitability import check_reads, network_for, suited
+from posattn.training.suitability import check_reads, doubt_family, network_for, suited
 
 LITTLE = {"recipe": Recipe(samples=8, epochs=1, batch=8), "variable_length": True, "device": "cpu"}
 
@@ -123,3 +123,11 @@ def test_a_compiled_program_is_not_trained():
 def test_an_unknown_architecture_is_told_all_that_there_are(name):
     with pytest.raises(UsageError, match=r"^arch is 'tabel' .did you mean table.*it must be one of positional, .*, table"):
         network_for(name, arch="tabel")
+
+
+def test_a_looped_network_for_a_task_of_ones_own_is_not_doubted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        doubt_family(LoopedConfig(4), ["largest"], [4])
+    with pytest.warns(UserWarning, match="no looped network is known to solve median"):
+        doubt_family(LoopedConfig(4), ["largest", "median"], [4])
