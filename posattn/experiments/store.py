@@ -250,23 +250,6 @@ class Store:
             self._write(path, content, {"name": name})
         return pd.read_csv(BytesIO(content))
 
-    def seal(self) -> None:
-        """Seals what an earlier version stored without seals, after checking that each description fits its name and rows."""
-        for path in self._rows():
-            described = files.read_json(_beside(path)) if _beside(path).exists() else {}
-            if "seal" in described or not described:
-                continue
-            _check_description(_beside(path), described)
-            files.read_checked(path, described["sha256"])
-            spec = RunSpec.from_dict(described["spec"])
-            named = f"{spec.model.arch}-{spec.digest}-{digest(described['measure'])}.csv.gz"
-            if path.name != named or described["runs"] != _runs(spec):
-                raise files.Damaged(f"{_beside(path)} describes other rows.")
-            files.write_sealed(_beside(path), described)
-        for path in self.root.glob("computed/*.csv"):
-            if not _beside(path).exists():
-                files.write_sealed(_beside(path), {"name": path.stem, "sha256": files.sha256(files.read(path))})
-
     def _ensembles(self) -> Iterator[RunSpec]:
         for folder in map(RunFolder, sorted(self.root.glob("runs/*"))):
             if folder.kind == "trained":

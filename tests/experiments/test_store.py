@@ -386,28 +386,6 @@ def test_damaged_computed_rows_are_computed_again(whole, tmp_path, damage):
     assert csv.read_bytes() == before and Store(tmp_path / "store").has_computed(csv.stem)
 
 
-def test_a_store_of_an_earlier_version_is_sealed_if_it_is_what_it_says(whole, tmp_path):
-    shutil.copytree(whole[0], tmp_path / "store")
-    store, sealed = Store(tmp_path / "store"), files_of(whole[0])
-    for path in (store.root / "rows").glob("*.json"):
-        described = json.loads(path.read_text())
-        del described["seal"]
-        files.write_json(path, described)
-    for path in (store.root / "computed").glob("*.json"):
-        path.unlink()
-    victim = next((store.root / "rows").glob("standard-*.json"))
-    right = json.loads(victim.read_text())
-    for change in ({"runs": {"a": "b"}}, {"sha256": "0" * 64}, {"measure": {}}, {"spec": {}}):
-        files.write_json(victim, right | change)
-        with pytest.raises(files.Damaged, match=victim.stem):
-            store.seal()
-    files.write_json(victim, right)
-    store.seal()
-    assert {path.relative_to(store.root): data for path, (_, data) in files_of(store.root).items()} == {
-        path.relative_to(whole[0]): data for path, (_, data) in sealed.items()
-    }
-
-
 # Several processes.
 
 
