@@ -16,7 +16,7 @@ import torch
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import compile
 from posattn.compiler.library import solving
-from posattn.errors import UsageError, choice, counted, instance, whole
+from posattn.errors import UsageError, choice, counted, instance, shown, whole
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
 from posattn.experiments.store import Cell, Store, Stored, digest
@@ -224,6 +224,13 @@ class Grid(Source):
         networks = (suited(line.config(self.n[0]), self.tasks[0]) for line in self.series)
         own = (column for network in networks for column in network.columns)
         self.measure.check_figure(figure, self.tasks[0], (*ROW_COLUMNS, *dict.fromkeys(own)))
+        if type(figure).medians is not Lines.medians:
+            return  # which may tell them apart in another way
+        for name, values in (("n", self.n), ("samples", self.samples), ("layers", self.layers)):
+            apart = name in (figure.x, *figure.columns) or all(name in view.where for view in figure.views)
+            if len(set(values)) > 1 and not apart:
+                mixed = f"grid.{name} is {shown(values)}, of which the figure would draw one median"
+                raise UsageError(f"{mixed}; {name} must be its x, one of its columns, or in the where of every view.")
 
 
 @dataclass(frozen=True)

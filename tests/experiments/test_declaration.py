@@ -60,6 +60,9 @@ BAD = [
     ({"figure": Lines(columns=("moon",))}, r"^figure\.columns is 'moon'"),
     ({"figure": Lines(columns=("hops",))}, r"^figure\.columns is 'hops'"),
     ({"figure": Lines("moon")}, r"^figure\.x is 'moon'"),
+    ({"n": (4, 16)}, r"^grid\.n is \(4, 16\), of which the figure would draw one median; n must be its x, one of its"),
+    ({"samples": (20, 40)}, r"^grid\.samples is \(20, 40\), of which the figure would draw one median; samples must be"),
+    ({"layers": (1, 2), "figure": Lines(views=(View("", {"layers": 1}), View("all")))}, r"^grid\.layers is \(1, 2\), of which"),
 ]  # fmt: skip
 
 
@@ -67,6 +70,19 @@ BAD = [
 def test_bad_declarations_get_one_sentence_before_anything_is_trained(changes, sentence):
     with pytest.raises(UsageError, match=sentence):
         declared(**changes)
+
+
+class Own(Lines):
+    def medians(self, rows):
+        return super().medians(rows.assign(series=rows["series"] + rows["n"].astype(str)))
+
+
+@pytest.mark.parametrize(
+    "figure", [Lines("n"), Lines(columns=("task", "n")), Lines(views=(View("4", {"n": 4}), View("8", {"n": 8}))), Own()]
+)
+def test_a_figure_tells_lengths_apart_by_x_columns_views_or_medians_of_its_own(figure):
+    assert {cell.model.n for cell in declared(n=(4, 8), figure=figure).cells("paper")} == {4, 8}
+    assert declared(n=(4, 4)).source.n == (4, 4)
 
 
 def test_token_tasks_have_columns_and_metrics_of_their_own():

@@ -33,7 +33,8 @@ class Assets(HTMLParser):
 
 
 def test_a_page_is_self_contained_counts_the_runs_that_are_there_and_names_its_ensembles(tmp_path, engine):
-    two = replace(small(archs=("positional", "standard"), seeds=5), reference="Figure 4")
+    figure = Lines(columns=("samples",))
+    two = replace(small(archs=("positional", "standard"), seeds=5, figure=figure), reference="Figure 4")
     two, store = grid_changed(two, samples=(20, 40)), Store(tmp_path / "store")
     reproduce(two, "paper", tmp_path / "out", store, engine, only=["standard"])
     outcome = reproduce(two, "paper", tmp_path / "out", store, engine, runs=2)
