@@ -441,3 +441,30 @@ def test_softmax_moves_products_of_large_whole_numbers_by_no_more_than_it_says(m
     soft = compile_program(product, 2, bound=10.0, epsilon=1e-3)
     assert soft.lowered.error <= 1.001e-3
     np.testing.assert_allclose(soft.run(np.stack([k, x], axis=-1))[..., 0], k * x, rtol=0, atol=soft.lowered.error)
+
+
+def test_idle_machines_hear_nothing_where_a_number_leaves_its_range_on_the_blank_sink():
+    @posattn.program(year=Whole(1990, 2030))
+    def phase(me, n, year):
+        heard = yield send(me + 1, (2030 - year) % 4, when=me < n - 1)
+        return heard.get()
+
+    years = np.array([2001.0, 2002, 2003, 2004])[:, None]
+    for options in ({}, {"sparse": True}, {"route": "theorem"}):
+        assert compile_program(phase, 4, **options).run(years)[:, 0].tolist() == [0, 1, 0, 3]
+    assert compile_program(phase, 4).check(samples=5)["agrees"].all()
+
+
+def test_the_sink_breaks_no_rule_where_a_number_leaves_its_range_on_blank_memory():
+    @posattn.program(p=Whole(0, N - 1))
+    def depth(me, n, p):
+        d, hop = p != me, 1
+        while hop < n:
+            asked = yield send(p, me)
+            back = yield [send(q[0], d, p, when=q.present) for q in asked]
+            d = within(d + sum(b.get(0) for b in back), 0, n)
+            p = within(sum(b.get(1) for b in back), 0, n - 1)
+            hop *= 2
+        return d
+
+    assert compile_program(depth, 3).run(np.array([[0.0], [0], [1]]))[:, 0].tolist() == [0, 1, 2]
