@@ -468,3 +468,14 @@ def test_the_sink_breaks_no_rule_where_a_number_leaves_its_range_on_blank_memory
         return d
 
     assert compile_program(depth, 3).run(np.array([[0.0], [0], [1]]))[:, 0].tolist() == [0, 1, 2]
+
+
+def test_check_allows_every_output_an_error_of_its_own_size():
+    @posattn.program(x=Real(0, 1))
+    def two_sizes(me, n, x):
+        return 1e6 * x, x
+
+    two_sizes.truth(lambda x: [[1e6 * number, number + 1e-6] for number in x])
+    table = compile_program(two_sizes, 3).check(samples=3).set_index("level")
+    for level in ("as written", "PCOC", "hardmax network"):
+        assert table["allowed"][level] == 1e-9 and not table["agrees"][level]
