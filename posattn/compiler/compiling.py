@@ -21,7 +21,7 @@ from torch import Tensor
 from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer, attention_parameters, require_room_for
 from posattn.compiler.expressions import Array
-from posattn.compiler.function_programs import Program
+from posattn.compiler.function_programs import Program, forget
 from posattn.compiler.machine_memory import with_length
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
@@ -248,6 +248,7 @@ def compile_program(
         lengths: one network for lists of every length up to ``machines``, of a program that is a function; lean only.
     """
     choice("route", route, ROUTES)
+    forget()
     source, written = _written(program, machines, bound, route, flag("sparse", sparse), flag("lengths", lengths))
     fixed = fixed_communication(written)  # Lemma B.1
     lowered = lower(fixed, epsilon, route == "lean", temperature, sparse)  # Lemmas B.2 and B.3

@@ -46,7 +46,8 @@ class Expression:
     def __mul__(self, factor: float) -> "Expression":
         if isinstance(factor, Expression):
             raise UsageError(
-                "two expressions are multiplied; only a constant factor is linear, so use select or fitted."
+                "two expressions are multiplied; only a constant factor is linear, so use select or fitted, or times for "
+                "whole numbers."
             )
         return linear((self, _number(factor)))
 
@@ -476,7 +477,7 @@ def evaluate_expressions(
             case Smaller(a, b):
                 return np.minimum((yield a), (yield b))
             case Greater(a, b):
-                return np.asarray((yield a) > (yield b), dtype=float)
+                return np.asarray((yield a) - (yield b) > 0.5, dtype=float)  # as the network steps
             case Select(chosen, a, b):
                 return np.where((yield chosen) > 0.5, (yield a), (yield b))
             case ByMachine(values):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from posattn.compiler import expressions
-from posattn.compiler.analysis import Known
+from posattn.compiler.analysis import LARGEST_COMPARED, Known
 from posattn.compiler.expressions import Assume, Expression, MemoryCell, Sort, as_expression
 from posattn.errors import UsageError, several, shown, whole
 
@@ -361,6 +361,8 @@ def greater(a: Expression | float, b: Expression | float, gap: float) -> Express
     """The bit [a > b] of real numbers that are equal or differ by ``gap`` or more; otherwise it need not be a bit."""
     if not gap > 0:
         raise UsageError(f"gap is {shown(gap)}; it must be a number above 0.")
+    if (known_of(a).size + known_of(b).size) / gap > LARGEST_COMPARED:
+        raise UsageError(f"gap is {gap:g}; of numbers so large it must be at least their sum / 2^50, so that float64 sees it.")
     share = (as_expression(a) - b) / gap
     step = Assume(relu(share) - relu(share - 1), 0.0, 1.0, True)
     return traced(as_expression)(step >= 1)

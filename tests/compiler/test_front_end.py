@@ -479,3 +479,38 @@ def test_check_allows_every_output_an_error_of_its_own_size():
     table = compile_program(two_sizes, 3).check(samples=3).set_index("level")
     for level in ("as written", "PCOC", "hardmax network"):
         assert table["allowed"][level] == 1e-9 and not table["agrees"][level]
+
+
+def test_places_are_shared_by_all_addresses_of_one_condition():
+    @posattn.program(p=Bit)
+    def starts(me, n, p):
+        heard = yield send(range(n), me, when=p)
+        return heard.count(), heard.sum()
+
+    compiled = compile_program(starts, 6)
+    assert compiled.model.config.heads == 13
+    assert compiled.check(samples=5)["agrees"].all()
+
+
+def test_a_gap_that_float64_does_not_see_is_refused():
+    with pytest.raises(UsageError, match="gap is 1e-10; of numbers so large"):
+        compile_program(posattn.program(lambda me, n, x, y: greater(x, y, 1e-10)), 2)
+
+
+def test_numbers_that_differ_by_exactly_the_gap():
+    steps = posattn.program(x=Real(0, 1))(lambda me, n, x: greater(x, 0.2, gap=0.1))
+    assert 0.3 - 0.2 < 0.1
+    assert run(steps.traced(1, 1.0), np.array([[0.3]])).tolist() == [[1]]
+
+
+def test_a_changed_constant_is_compiled_anew():
+    factor = [2]
+    scaled = posattn.program(lambda me, n, x: factor[0] * x)
+    assert compile_program(scaled, 1).run(np.array([[1.0]])).tolist() == [[2]]
+    factor[0] = 3
+    assert compile_program(scaled, 1).run(np.array([[1.0]])).tolist() == [[3]]
+
+
+def test_whole_numbers_are_sampled_within_fractional_limits():
+    halves = posattn.program(x=Whole(0.5, 3))(lambda me, n, x: x)
+    assert set(halves.sample(np.random.default_rng(0), 50, 2, 1.0).ravel().tolist()) == {1, 2, 3}
