@@ -40,7 +40,7 @@ from posattn.tokens.vocabulary import VOCABULARIES
 
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32
-WORST_COMPILED = 1e-3  # what a compiled program may lose in float32 of its largest answer before it is refused
+WORST_COMPILED = 1e-3  # what an output of a compiled program may lose in float32 of its largest before it is refused
 _MOST = 100  # lists that a file is checked with at once
 _SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of the training range
 
@@ -200,6 +200,7 @@ def _checked(
     """The largest difference of a file's answers from the network's in float64; an error if it is not small.
 
     Small is what float32 allows: self-attention far from the training range magnifies the last digits, in any program.
+    Each output of a compiled program is judged by its own largest answer, and whole ones must also round to the right number.
     """
     if lists is not None:
         instance("lists", lists, Tensor, "a tensor of lists, or None")
@@ -208,22 +209,40 @@ def _checked(
         if not len(lists):
             raise UsageError("lists is empty; it must have at least one.")
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
+    wrong = False  # a whole number
     words = not INTERFACES[config.reads].dtype.is_floating_point
     given = () if lists is None else (("for the lists given", x if words else x.float()) for x in (lists[:1], lists))
     for where, x in given or _lists(config, length):
         with torch.no_grad():
             truth = _answers(exact, x if words else x.double())
-            told = truth.amax(dim=-1) if words else truth  # words that are no answer may have logits far below
-            largest = max(float(told.abs().max()), torch.finfo(torch.float32).tiny)
-            theirs, ours = (float((y - truth).abs().max()) / largest for y in (answers(x), plain(x)))
-        if not theirs <= max(TOLERANCE, _ROUNDING * ours):
-            raise RuntimeError(f"{where} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}.")
-        worst = max(worst, theirs)
-    if isinstance(config, CompiledConfig) and not worst <= WORST_COMPILED:
+            found, plainly = answers(x), plain(x)
+        for right, said, own in zip(*(_columns(config, y) for y in (truth, found, plainly)), strict=True):
+            told = right.amax(dim=-1) if words else right  # words that are no answer may have logits far below
+            integers = _are_whole(config, right)
+            largest = max(float(told.abs().max()), 1.0 if integers else torch.finfo(torch.float32).tiny)
+            off, off_plainly = (float((y - right).abs().max()) for y in (said, own))
+            theirs, ours = off / largest, off_plainly / largest
+            if not theirs <= max(TOLERANCE, _ROUNDING * ours):
+                raise RuntimeError(
+                    f"{where} the exported network is off by {theirs:.1e}, and the network by {ours:.1e}."
+                )
+            worst, wrong = max(worst, theirs), wrong or (integers and off >= 0.5)
+    if isinstance(config, CompiledConfig) and (wrong or not worst <= WORST_COMPILED):
         raise UsageError(
             f"in float32 the compiled program errs by {worst:.1e} of its largest answer; compile it with a smaller bound."
         )
     return worst
+
+
+def _columns(config: NetworkConfig, y: Tensor) -> tuple[Tensor, ...]:
+    """The answers, each output of a compiled program by itself."""
+    return y.unbind(-1) if isinstance(config, CompiledConfig) and config.outputs > 1 else (y,)
+
+
+def _are_whole(config: NetworkConfig, y: Tensor) -> bool:
+    """Whether answers to whole numbers are whole ones that float32 can tell apart."""
+    of_whole = isinstance(config, CompiledConfig) and len(config.integers) == config.inputs
+    return of_whole and bool((y == y.round()).all()) and float(y.abs().max()) < 1 << 24
 
 
 def _lists(config: NetworkConfig, length: int) -> Iterator[tuple[str, Tensor]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import posattn
-from posattn.compiler import PCOC, Known, Round, compile_program
+from posattn.compiler import PCOC, Known, Round, Whole, compile_program, send
 from posattn.export import TOLERANCE, simplest, to_onnx, to_torch
 from posattn.looped import PromptTableConfig
 
@@ -281,3 +281,13 @@ def test_lists_that_a_network_refuses_are_no_check(tmp_path, unchecked):
         posattn.UsageError, match="lists that it refuses, so give others: input 0 has numbers from 2 to 2"
     ):
         to_torch(posattn.compile("prefix-sum", 3, bound=1.0), tmp_path / "sum.pt2", lists=torch.full((4, 3), 2.0))
+
+
+def test_every_output_of_a_compiled_program_is_judged_by_itself(tmp_path, unchecked):
+    @posattn.program(x=Whole(0, 10**7))
+    def ranked(me, n, x):
+        heard = yield send(range(n), x)
+        return x, sum(message[0] < x for message in heard)
+
+    with pytest.raises(posattn.UsageError, match="smaller bound"):
+        to_torch(posattn.compile(ranked, 4), tmp_path / "ranked.pt2")

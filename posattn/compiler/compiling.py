@@ -21,7 +21,7 @@ from torch import Tensor
 from posattn.compiler import interpreter, library, mpc, pcoc
 from posattn.compiler.compiled_model import CompiledTransformer, attention_parameters, require_room_for
 from posattn.compiler.expressions import Array
-from posattn.compiler.function_programs import Program
+from posattn.compiler.function_programs import Program, forget
 from posattn.compiler.machine_memory import with_length
 from posattn.compiler.mpc import MPC
 from posattn.compiler.mpc_to_pcoc import CELLS, Layout, fixed_communication, layout
@@ -34,7 +34,7 @@ from posattn.errors import UsageError, choice, counted, flag, positive, seed_num
 from posattn.model import Transformer
 from posattn.names import BOUND, ROUTES
 
-EXACT = 1e-9  # how far two exact levels may differ, relative to the largest answer: rounding in float64
+EXACT = 1e-9  # how far two exact levels may differ, relative to an output's largest answer: rounding in float64
 SMALL = 1e-18  # checks also multiply real inputs by this: numbers so far below the bound keep no digits beside it
 
 _TRIED = 8  # lists of a shorter length that a program for every length is tried on when it is compiled
@@ -159,8 +159,8 @@ class Compilation:
         """Every level beside the direct answer on some inputs."""
         assert self.source is not None
         truth = self.source.answers(x)
-        exact = EXACT * max(1.0, float(np.abs(truth).max()))
-        levels: list[tuple[str, Callable[[Array], Array], float]] = [
+        exact = _rounding(truth)
+        levels: list[tuple[str, Callable[[Array], Array], Array]] = [
             ("as written", self._with_length(self._as_written), exact)
         ]
         if isinstance(self.written, MPC):
@@ -175,9 +175,9 @@ class Compilation:
         rows = []
         for name, run, allowed in levels:
             rows.append(_row(name, run(x), truth, allowed))
-            if small is not None and allowed == exact:
+            if small is not None and (allowed == exact).all():
                 answers = self.source.answers(small)
-                allowed = EXACT * float(np.abs(answers).max())
+                allowed = _rounding(answers, least=0.0)
                 rows.append(_row(f"{name}, numbers times {SMALL:g}", run(small), answers, allowed))
         return pd.DataFrame(rows, columns=["level", "largest difference", "allowed", "agrees"])
 
@@ -209,9 +209,18 @@ class Compilation:
         return [self.lowered, other] if hard else [other, self.lowered]
 
 
-def _row(level: str, found: Array, truth: Array, allowed: float) -> tuple[str, float, float, bool]:
-    largest = float(np.abs(found - truth).max())
-    return level, largest, allowed, largest <= allowed < np.inf
+def _rounding(truth: Array, least: float = 1.0) -> Array:
+    """How far each output (..., machines, outputs) of an exact level may be from the truth."""
+    largest: Array = np.abs(truth).max(axis=tuple(range(truth.ndim - 1)))
+    return EXACT * np.maximum(least, largest)
+
+
+def _row(level: str, found: Array, truth: Array, allowed: Array) -> tuple[str, float, float, bool]:
+    """What is found beside the truth: for the output that comes nearest to what it is allowed, or exceeds it the most."""
+    off = np.abs(found - truth).max(axis=tuple(range(truth.ndim - 1)))
+    share = np.divide(off, allowed, out=np.where(off > 0, np.inf, 0.0), where=allowed > 0)
+    worst = int(np.where(np.isnan(share), np.inf, share).argmax())
+    return level, float(off[worst]), float(allowed[worst]), bool(((off <= allowed) & (allowed < np.inf)).all())
 
 
 def compile_program(
@@ -239,6 +248,7 @@ def compile_program(
         lengths: one network for lists of every length up to ``machines``, of a program that is a function; lean only.
     """
     choice("route", route, ROUTES)
+    forget()
     source, written = _written(program, machines, bound, route, flag("sparse", sparse), flag("lengths", lengths))
     fixed = fixed_communication(written)  # Lemma B.1
     lowered = lower(fixed, epsilon, route == "lean", temperature, sparse)  # Lemmas B.2 and B.3
@@ -289,7 +299,7 @@ def _try_shorter(source: Program, built: PCOC | MPC, bound: float) -> None:
             )
         except UsageError as error:
             raise UsageError(f"{otherwise} ({str(error).removesuffix('.')}); {instead}.") from error
-        if not _row("", found[..., :k, :], truth, EXACT * max(1.0, float(np.abs(truth).max())))[-1]:
+        if not _row("", found[..., :k, :], truth, _rounding(truth))[-1]:
             raise UsageError(f"{otherwise}; {instead}.")
     if lengths and not tried:
         raise UsageError(

@@ -46,7 +46,8 @@ class Expression:
     def __mul__(self, factor: float) -> "Expression":
         if isinstance(factor, Expression):
             raise UsageError(
-                "two expressions are multiplied; only a constant factor is linear, so use select or fitted."
+                "two expressions are multiplied; only a constant factor is linear, so use select or fitted, or times for "
+                "whole numbers."
             )
         return linear((self, _number(factor)))
 
@@ -450,8 +451,13 @@ class Memory(tuple[Expression, ...]):
         return list(found) if isinstance(index, slice) else found
 
 
-def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Array) -> list[Array]:
-    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...); shared parts are once."""
+def evaluate_expressions(
+    expressions: Sequence[Expression], cells: Array, me: Array, outside: dict[Any, Expression] | None = None
+) -> list[Array]:
+    """The value of every expression for memories ``cells`` (..., s) of the machines ``me`` (...); shared parts are once.
+
+    With ``outside`` a number that leaves its stated range becomes the nearest in it; ``outside`` then has how far it was.
+    """
     done: dict[object, Any] = {}
     machine = np.broadcast_to(me, cells.shape[:-1])
 
@@ -471,11 +477,17 @@ def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Ar
             case Smaller(a, b):
                 return np.minimum((yield a), (yield b))
             case Greater(a, b):
-                return np.asarray((yield a) > (yield b), dtype=float)
+                return np.asarray((yield a) - (yield b) > 0.5, dtype=float)  # as the network steps
             case Select(chosen, a, b):
                 return np.where((yield chosen) > 0.5, (yield a), (yield b))
             case ByMachine(values):
                 return np.asarray(values)[np.minimum(machine.astype(int), len(values) - 1)]
+            case Assume(x, lo, hi, integer) if outside is not None:
+                lo, hi = (math.ceil(lo), math.floor(hi)) if integer else (lo, hi)
+                found = yield x
+                if (found < lo).any() or (found > hi).any():
+                    outside[node] = linear((relu(lo - x), 1.0) if (found < lo).any() else (relu(x - hi), -1.0))
+                return np.clip(found, lo, hi)
             case Assume(x) | Bit(x):
                 return (yield x)
             case Fitted(function, arguments):
@@ -488,6 +500,37 @@ def evaluate_expressions(expressions: Sequence[Expression], cells: Array, me: Ar
         raise TypeError(f"{type(node).__name__} is no expression")
 
     return [resolved(expression, done, compute) for expression in expressions]
+
+
+def kept_in_range(expressions: list[Expression], memory: Array, machine: int) -> tuple[list[Expression], Array]:
+    """Expressions whose parts keep their stated ranges on this ``memory`` of ``machine`` too, and their values there.
+
+    They are those given if these do so.
+    """
+    outside: dict[Any, Expression] = {}
+    values = evaluate_expressions(expressions, memory[None], np.array([float(machine)]), outside)
+    done: dict[Any, Any] = {}
+
+    def part(given: Any) -> Generator[Any, Any, Any]:
+        if isinstance(given, tuple):
+            return tuple((yield from each_part(given)))
+        return (yield given) if isinstance(given, (Expression, Sort)) else given
+
+    def each_part(given: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
+        found = []
+        for one in given:
+            found.append((yield from part(one)))
+        return found
+
+    def find(node: Any) -> Generator[Any, Any, Any]:
+        made = type(node)(*(yield from each_part(vars(node).values())))
+        if node in outside:  # a correction that is 0 in the range, where x stays as it is
+            moved = yield outside[node]
+            return Assume(made.x + moved, made.lo, made.hi, made.integer)
+        return made
+
+    kept = [resolved(expression, done, find) for expression in expressions] if outside else expressions
+    return kept, np.concatenate(values)
 
 
 def _in_order(table: Array, key: int) -> Array:

@@ -245,7 +245,8 @@ class Tracing:
     def _arriving(self, numbers: range) -> list[Place]:
         """The places for the messages of one ``send``, by their numbers in the round that just ended."""
         sent = self.parts[-2].sent
-        if all(sent[each].to.pure is not None and sent[each].when.pure is not None for each in numbers):
+        alike = len({sent[each].when for each in numbers}) == 1  # then the sender blanks all of them or none
+        if all(sent[each].to.pure is not None and (alike or sent[each].when.pure is not None) for each in numbers):
             return self._expected_all(numbers)
         found: list[Place] = []
         for each in numbers:

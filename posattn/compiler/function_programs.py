@@ -1,6 +1,7 @@
 """``@posattn.program``: a function of the front end as a program that can be compiled, checked and saved."""
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -120,7 +121,7 @@ class Program:
         kinds = [each.known(n, bound) for kind in self.ranges.values() for each in _several(kind)]
         if self._draw is None:
             drawn = [
-                random.integers(int(k.lo), int(k.hi) + 1, (count, n))
+                random.integers(math.ceil(k.lo), math.floor(k.hi) + 1, (count, n))
                 if k.integer
                 else random.uniform(k.lo, k.hi, (count, n))
                 for k in kinds
@@ -160,6 +161,12 @@ def _traced(program: Program, machines: int, bound: float, lengths: bool) -> Tra
 def _built(program: Program, n: int, bound: float, routed: bool, lengths: bool) -> PCOC | MPC:
     traced = program.traced(n, bound, lengths)
     return as_mpc(traced) if routed else as_pcoc(traced, spare=traced.n - n)
+
+
+def forget() -> None:
+    """Drops what was traced and built before: what a function reads outside of it may have changed."""
+    _traced.cache_clear()
+    _built.cache_clear()
 
 
 def _sizes(machines: int, n: int) -> str:

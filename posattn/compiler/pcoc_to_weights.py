@@ -10,7 +10,7 @@ Letters: N machines, n = N + 1 positions, s memory, R rounds, T temperature, ε 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from posattn.compiler.analysis import BLANK, STEP_MARGIN, Analysis, Known, Margins
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer, attention_parameters, require_room_for
-from posattn.compiler.expressions import Array, Expression, Me, both, evaluate_expressions, minimum, select, shape_of
+from posattn.compiler.expressions import Array, Expression, Me, both, kept_in_range, minimum, select, shape_of
 from posattn.compiler.expressions_to_relu import Maps, relu_layers
 from posattn.compiler.machine_memory import BREACHES, MOST_COUNTED, breach_code
 from posattn.compiler.pcoc import IDLE, PCOC
@@ -82,8 +82,24 @@ def lower(
 
 def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
     """The MLP of every round, and what is known of the outputs; adds the conditions on ε to ``margins``."""
-    sink = np.zeros(program.memory)
-    cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (program.memory - len(program.inputs))
+    before = margins.epsilon
+    found = _analysed(program, margins, False)
+    if found is None:
+        margins.epsilon = before
+        found = _analysed(program, margins, True)
+    assert found is not None
+    return found
+
+
+def _analysed(program: PCOC, margins: Margins, held: bool) -> tuple[list[Maps], list[Known]] | None:
+    """What :func:`analyse` finds, or None if the sink would be heard.
+
+    The sink runs the program on blank memory, on which numbers may leave the ranges that hold on the machines, and gates
+    are built for these. If ``held`` such numbers are kept in their ranges there, and the sink is silent.
+    """
+    s, strayed = program.memory, False
+    sink = np.zeros(s)
+    cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (s - len(program.inputs))
     made: dict[object, Maps] = {}
     maps: list[Maps] = []
     layers = len(program.rounds) + 1
@@ -91,25 +107,42 @@ def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
         # Attention is the identity in the first layer and follows the oracle in the others; softmax leaks in all of them.
         cells = [known.join(BLANK) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
-        local = program.local(r)
-        erased = _heard_at_the_sink(program, r, local, sink)
-        local = [
-            select(Me() < program.machines, f, 0) if wanted else f for f, wanted in zip(local, erased, strict=True)
+        written = [*program.local(r), _number(program, r)]
+        before = sink
+        kept, found = kept_in_range(written, before, program.machines)
+        strayed |= kept is not written and not held
+        heard = _listened(program, r)
+        erased = heard & (found[:-1] != 0)
+        row = [
+            select(Me() < program.machines, f, 0) if wanted else f
+            for f, wanted in zip(kept if held else written, [*erased, False], strict=True)
         ]
         first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
         analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
-        row = [*local, _number(program, r)]
         key = (shape_of(row), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
             # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
-            s = program.memory
             made[key] = relu_layers(row, analysis, [*range(s), 2 * s + 1], 2 * (s + 1))
         maps.append(made[key])
         *cells, number = [analysis.known(expression) for expression in row]
         margins.need(number.error, STEP_MARGIN)  # so that the code of a breach can be read
-        sink = _at(local, sink, program.machines)
+        sink = np.where(erased, 0.0, found[:-1])
+        if strayed:
+            *own, last = _given(maps[-1], np.concatenate([before, np.zeros(s + 1), [program.machines]])).tolist()
+            sink = np.array(own)
+            if last != program.machines or sink[heard].any():
+                return None
     return maps, [cells[position] for position in program.outputs]
+
+
+def _given(mlp: Maps, row: Array) -> Array:
+    """What an MLP makes of a row, with numbers next to an integer rounded to it."""
+    for own in mlp:
+        given = own.bias.copy()
+        np.add.at(given, own.indices[:, 0], own.values * row[own.indices[:, 1]])
+        row = given if own is mlp[-1] else np.maximum(given, 0.0)
+    return np.where(np.abs(row - row.round()) < 1e-6, row.round(), row)
 
 
 def _number(program: PCOC, r: int) -> Expression:
@@ -129,16 +162,12 @@ def _number(program: PCOC, r: int) -> Expression:
     return found
 
 
-def _heard_at_the_sink(program: PCOC, r: int, local: Sequence[Expression], sink: Array) -> list[bool]:
-    """The positions at which the sink computes something that idle machines would receive; it is erased there."""
+def _listened(program: PCOC, r: int) -> NDArray[np.bool_]:
+    """The positions at which idle machines receive from the sink what it computes in a round."""
     if r == len(program.rounds):
-        return [False] * program.memory
-    listened = (program.sources[r] == IDLE).any(axis=0)
-    return list((listened & (_at(local, sink, program.machines) != 0)).tolist())
-
-
-def _at(local: Sequence[Expression], memory: Array, machine: int) -> Array:
-    return np.stack(evaluate_expressions(local, memory[None], np.array([float(machine)])), axis=-1)[0]
+        return np.zeros(program.memory, dtype=bool)
+    listened: NDArray[np.bool_] = (program.sources[r] == IDLE).any(axis=0)
+    return listened
 
 
 def hardmax_temperature(n: int, epsilon: float) -> float:

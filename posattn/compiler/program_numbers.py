@@ -4,6 +4,7 @@ While the function is executed a number is a :class:`Value`. It notes how it was
 that a wrong operation is an error in its own line.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from posattn.compiler import expressions
-from posattn.compiler.analysis import Known
+from posattn.compiler.analysis import LARGEST_COMPARED, Known
 from posattn.compiler.expressions import Assume, Expression, MemoryCell, Sort, as_expression
 from posattn.errors import UsageError, several, shown, whole
 
@@ -274,9 +275,15 @@ def within(x: Expression | float, lo: float, hi: float) -> Expression:
     For whole numbers every level checks it. Of real numbers every level believes it.
     """
     known, tracing = known_of(x), TRACING.get()
-    found = traced(Assume)(as_expression(x), float(lo), float(hi), known.integer)
-    assert tracing is not None and isinstance(found, Value)
-    value = tracing.value(as_expression(x))
+    assert tracing is not None
+    held = x = as_expression(x)
+    if tracing.length is not None:  # nothing is checked beyond the list, where the number may leave the range
+        least, most = (math.ceil(lo), math.floor(hi)) if known.integer else (lo, hi)
+        held = held - expressions.relu(x - most) if known.hi > most else held
+        held = held + expressions.relu(least - x) if known.lo < least else held
+    found = traced(Assume)(held, float(lo), float(hi), known.integer)
+    assert isinstance(found, Value)
+    value = tracing.value(x)
     if known.integer and value.pure is not None:
         for i, number in enumerate(tracing.table(value)):
             if not lo <= number <= hi:
@@ -354,6 +361,8 @@ def greater(a: Expression | float, b: Expression | float, gap: float) -> Express
     """The bit [a > b] of real numbers that are equal or differ by ``gap`` or more; otherwise it need not be a bit."""
     if not gap > 0:
         raise UsageError(f"gap is {shown(gap)}; it must be a number above 0.")
+    if (known_of(a).size + known_of(b).size) / gap > LARGEST_COMPARED:
+        raise UsageError(f"gap is {gap:g}; of numbers so large it must be at least their sum / 2^50, so that float64 sees it.")
     share = (as_expression(a) - b) / gap
     step = Assume(relu(share) - relu(share - 1), 0.0, 1.0, True)
     return traced(as_expression)(step >= 1)

@@ -441,3 +441,76 @@ def test_softmax_moves_products_of_large_whole_numbers_by_no_more_than_it_says(m
     soft = compile_program(product, 2, bound=10.0, epsilon=1e-3)
     assert soft.lowered.error <= 1.001e-3
     np.testing.assert_allclose(soft.run(np.stack([k, x], axis=-1))[..., 0], k * x, rtol=0, atol=soft.lowered.error)
+
+
+def test_idle_machines_hear_nothing_where_a_number_leaves_its_range_on_the_blank_sink():
+    @posattn.program(year=Whole(1990, 2030))
+    def phase(me, n, year):
+        heard = yield send(me + 1, (2030 - year) % 4, when=me < n - 1)
+        return heard.get()
+
+    years = np.array([2001.0, 2002, 2003, 2004])[:, None]
+    for options in ({}, {"sparse": True}, {"route": "theorem"}):
+        assert compile_program(phase, 4, **options).run(years)[:, 0].tolist() == [0, 1, 0, 3]
+    assert compile_program(phase, 4).check(samples=5)["agrees"].all()
+
+
+def test_the_sink_breaks_no_rule_where_a_number_leaves_its_range_on_blank_memory():
+    @posattn.program(p=Whole(0, N - 1))
+    def depth(me, n, p):
+        d, hop = p != me, 1
+        while hop < n:
+            asked = yield send(p, me)
+            back = yield [send(q[0], d, p, when=q.present) for q in asked]
+            d = within(d + sum(b.get(0) for b in back), 0, n)
+            p = within(sum(b.get(1) for b in back), 0, n - 1)
+            hop *= 2
+        return d
+
+    assert compile_program(depth, 3).run(np.array([[0.0], [0], [1]]))[:, 0].tolist() == [0, 1, 2]
+
+
+def test_check_allows_every_output_an_error_of_its_own_size():
+    @posattn.program(x=Real(0, 1))
+    def two_sizes(me, n, x):
+        return 1e6 * x, x
+
+    two_sizes.truth(lambda x: [[1e6 * number, number + 1e-6] for number in x])
+    table = compile_program(two_sizes, 3).check(samples=3).set_index("level")
+    for level in ("as written", "PCOC", "hardmax network"):
+        assert table["allowed"][level] == 1e-9 and not table["agrees"][level]
+
+
+def test_places_are_shared_by_all_addresses_of_one_condition():
+    @posattn.program(p=Bit)
+    def starts(me, n, p):
+        heard = yield send(range(n), me, when=p)
+        return heard.count(), heard.sum()
+
+    compiled = compile_program(starts, 6)
+    assert compiled.model.config.heads == 13
+    assert compiled.check(samples=5)["agrees"].all()
+
+
+def test_a_gap_that_float64_does_not_see_is_refused():
+    with pytest.raises(UsageError, match="gap is 1e-10; of numbers so large"):
+        compile_program(posattn.program(lambda me, n, x, y: greater(x, y, 1e-10)), 2)
+
+
+def test_numbers_that_differ_by_exactly_the_gap():
+    steps = posattn.program(x=Real(0, 1))(lambda me, n, x: greater(x, 0.2, gap=0.1))
+    assert 0.3 - 0.2 < 0.1
+    assert run(steps.traced(1, 1.0), np.array([[0.3]])).tolist() == [[1]]
+
+
+def test_a_changed_constant_is_compiled_anew():
+    factor = [2]
+    scaled = posattn.program(lambda me, n, x: factor[0] * x)
+    assert compile_program(scaled, 1).run(np.array([[1.0]])).tolist() == [[2]]
+    factor[0] = 3
+    assert compile_program(scaled, 1).run(np.array([[1.0]])).tolist() == [[3]]
+
+
+def test_whole_numbers_are_sampled_within_fractional_limits():
+    halves = posattn.program(x=Whole(0.5, 3))(lambda me, n, x: x)
+    assert set(halves.sample(np.random.default_rng(0), 50, 2, 1.0).ravel().tolist()) == {1, 2, 3}

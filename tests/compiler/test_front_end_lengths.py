@@ -248,3 +248,17 @@ def test_a_network_is_exported_for_the_length_that_is_asked_for(tmp_path, unchec
     to_torch(model, tmp_path / "least.pt2", length=3)
     found = torch.export.load(tmp_path / "least.pt2").module()(torch.tensor([[3.0, 5.0, -2.0], [1.0, 0.0, 4.0]]))
     assert found.tolist() == [[3, 3, -2], [1, 0, 0]]
+
+
+def test_machines_beyond_the_list_stay_silent_where_they_leave_a_stated_range():
+    @program(d=Whole(1, 3))
+    def leaving(me, n, d):
+        heard = yield send(me + 1, d, when=me < n - 1)
+        for _ in range(5):
+            d = within(2 * d - heard.get(empty=2), 1, 3)
+        heard = yield send(me - 1, d, when=me >= 1)
+        return heard.get()
+
+    leaving.samples(lambda random, n: [[2]] * n)
+    found = compile_program(leaving, 6, lengths=True).model(torch.full((3,), 2.0))
+    assert found.tolist() == [2, 2, 0]
