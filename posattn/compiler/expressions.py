@@ -293,7 +293,7 @@ def select(chosen: Expression | float, a: Expression | float, b: Expression | fl
 
 
 def by_machine(values: Iterable[float]) -> Expression:
-    """One constant per machine, read from a table by the machine's number."""
+    """One constant per machine, read from a table by the machine's number; machines beyond the table have its last entry."""
     table = tuple(_number(value) for value in values)
     if not table:
         raise UsageError("by_machine was given no values; it needs one for each machine, or at least one.")
