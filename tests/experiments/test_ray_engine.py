@@ -217,6 +217,7 @@ def test_the_command_runs_a_file_of_ones_own_on_the_cluster(cluster, tmp_path, c
     command += ["--only", "scale-exact, polynomial"]
     cli.app(command, standalone_mode=False)
     assert "1/1 scale-exact, n = 8: 2 models: done" in capsys.readouterr().out
+    assert list((tmp_path / "store").glob("runs/*/answers.json"))  # by which its function is known again
     before = times((tmp_path / "store").rglob("*"))
     tables()
     cli.app(command, standalone_mode=False)
