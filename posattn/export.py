@@ -41,6 +41,7 @@ from posattn.tokens.vocabulary import VOCABULARIES
 TOLERANCE = 1e-5  # of a file's answers, relative to the largest of them; or, where that is more,
 _ROUNDING = 20  # times what the network itself loses in float32
 WORST_COMPILED = 1e-3  # what an output of a compiled program may lose in float32 of its largest before it is refused
+_BESIDE = 1e-3  # of the largest answer of all outputs: a compiled program's output counts as at least so large
 _MOST = 100  # lists that a file is checked with at once
 _SCALES = (1.0, 10.0)  # of the numbers that a file is checked with, in units of the training range
 
@@ -219,7 +220,9 @@ def _checked(
         for right, said, own in zip(*(_columns(config, y) for y in (truth, found, plainly)), strict=True):
             told = right.amax(dim=-1) if words else right  # words that are no answer may have logits far below
             integers = _are_whole(config, right)
-            largest = max(float(told.abs().max()), 1.0 if integers else torch.finfo(torch.float32).tiny)
+            # An output may be 0 throughout, which float32 does not give exactly beside others.
+            least = 1.0 if integers else max(_BESIDE * float(truth.abs().max()), torch.finfo(torch.float32).tiny)
+            largest = max(float(told.abs().max()), least)
             off, off_plainly = (float((y - right).abs().max()) for y in (said, own))
             theirs, ours = off / largest, off_plainly / largest
             if not theirs <= max(TOLERANCE, _ROUNDING * ours):

@@ -243,6 +243,8 @@ class RunFolder:
 
 def check_answers(file: Path, before: Any, now: Answers, whose: str, instead: str) -> None:
     """Raises if functions or encodings of one's own are known by other numbers than ``before``, which ``file`` holds."""
+    if not isinstance(before, dict):
+        raise files.Damaged(f"{file} does not hold the answers of functions.")
     for name, values in now.items():
         own = name.removeprefix(KNOWN_ENCODING)
         if own != name and name not in before:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import posattn
-from posattn.compiler import PCOC, Known, Round, Whole, compile_program, send
+from posattn.compiler import PCOC, Known, Real, Round, Whole, compile_program, relu, send
 from posattn.export import TOLERANCE, simplest, to_onnx, to_torch
 from posattn.looped import PromptTableConfig
 
@@ -291,3 +291,14 @@ def test_every_output_of_a_compiled_program_is_judged_by_itself(tmp_path, unchec
 
     with pytest.raises(posattn.UsageError, match="smaller bound"):
         to_torch(posattn.compile(ranked, 4), tmp_path / "ranked.pt2")
+
+
+def test_an_output_that_is_always_zero_is_no_reason_to_refuse(tmp_path, unchecked):
+    """In float32 a number less the largest of all is not exactly 0 everywhere."""
+
+    @posattn.program(x=Real(0, 1))
+    def behind(me, n, x):
+        heard = yield send(range(n), x)
+        return x, relu(x - heard.max(empty=0))
+
+    assert to_torch(posattn.compile(behind, 3), tmp_path / "behind.pt2") < 1e-3

@@ -249,7 +249,6 @@ class Multihead(nn.Module):
         # Sequences without a padding mask of their own share the weights, in memory too.
         return y, a.expand(*x.shape[:-2], *a.shape[-2 if average_attn_weights else -3 :])
 
-
     def _nested(
         self, x: Tensor, need_weights: bool, attn_mask: Tensor | None, average_attn_weights: bool, is_causal: bool
     ) -> tuple[Tensor, Tensor | None]:

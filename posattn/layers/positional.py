@@ -6,6 +6,7 @@ Letters: n positions, H heads, d width of X, e = d / H value width of a head, d_
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Self
 
@@ -133,7 +134,9 @@ class FrozenAttention(DecodingLayer):
     A: Tensor
 
     def __init__(self, layer: PositionalAttention, n: int | None = None):
-        with torch.no_grad(), torch.autocast(layer.W_V.weight.device.type, enabled=False):
+        kind = layer.W_V.weight.device.type
+        exact = torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+        with torch.no_grad(), exact:
             a = layer.weights(n)
             if a.dtype == torch.float16:
                 a = deepcopy(layer).float().weights(n)

@@ -510,6 +510,11 @@ def test_frozen_within_autocast_keeps_its_precision():
     torch.testing.assert_close(frozen(x), layer(x))
 
 
+def test_frozen_on_the_meta_device():
+    with torch.device("meta"):
+        assert PositionalAttention(7, 6, 3).freeze().A.shape == (3, 7, 7)
+
+
 def test_frozen_for_fewer_positions():
     frozen = lively_layer(7, 6, 3).freeze(5)
     assert frozen.A.shape == (3, 5, 5)
