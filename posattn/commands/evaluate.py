@@ -37,11 +37,11 @@ def command(
 
     factors = None if scales is None else console.parse_scales(scales)
     trained, title = console.networks(run, pretrained, arch, device)
-    metrics = trained.metrics if lengths is None or trained.reads_tokens else LENGTH_SCORES.metrics
     if lengths is None:
         table = trained.evaluate(factors, samples, domain=domain)
     else:
         table = trained.evaluate_lengths(console.parse_lengths(lengths), factors, samples, domain=domain)
+    metrics = trained.metrics if lengths is None or trained.reads_tokens else LENGTH_SCORES.metrics
     if csv is not None:
         kept = table if domain is None else table.assign(domain=domain)
         files.output(csv, kept.to_csv(index=False).encode())
