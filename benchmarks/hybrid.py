@@ -11,7 +11,8 @@ tenth file is for validation. Models have six blocks, width 384, eight heads and
     alternating    self-attention in the first, third and fifth block, positional in the others
     halves         in every block half of the heads are of either kind
 
-Each is trained for the same number of steps (``by`` steps), and for the time that the slowest kind takes (``by`` time).
+First the kinds take turns of a few steps, alone on the device, which gives their speed (``by`` speed). Then each is trained for
+the same number of steps (``by`` steps), and for as many as take the time of the slowest kind (``by`` time).
 """
 
 import argparse
@@ -20,6 +21,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -32,7 +34,8 @@ import posattn
 
 KINDS = ("self", "positional", "alternating", "halves")
 TEXT = Path("/usr/share/doc/python3.11/html/_sources")
-FIELDS = ("kind", "by", "seed", "steps", "seconds", "tokens_per_second", "parameters", "loss")
+FIELDS = ("kind", "by", "seed", "steps", "parameters", "tokens_per_second", "loss")
+ROUNDS, WARM = 3, 10  # turns of every kind, and steps that do not count
 
 
 @dataclass(frozen=True)
@@ -153,12 +156,22 @@ def rate(done: float, size: Size, steps: int) -> float:
     return size.peak * min(done / size.warmup, 0.55 + 0.45 * math.cos(math.pi * min(1.0, max(0.0, share))))
 
 
-def train(kind: str, size: Size, steps: int, seed: int, text: Tensor, device: torch.device) -> tuple[nn.Module, float]:
-    """A trained model, and the seconds of its steps but for the first ten, which compile and warm up."""
-    torch.manual_seed(seed)
+@cache
+def compiled(kind: str, size: Size, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """A model, and the same compiled."""
     model = LanguageModel(kind, size).to(device)
-    step_of = torch.compile(model) if device.type == "cuda" else model
-    optimiser = torch.optim.AdamW(model.parameters(), lr=size.peak, weight_decay=0.1, betas=(0.9, 0.95))
+    return model, torch.compile(model) if device.type == "cuda" else model
+
+
+def train(kind: str, size: Size, steps: int, seed: int, text: Tensor, device: torch.device) -> tuple[nn.Module, float]:
+    """The model of a kind, trained, and the seconds of its steps after the first ones. The next training writes over it."""
+    torch.manual_seed(seed)
+    model, step_of = compiled(kind, size, device)
+    model.load_state_dict(LanguageModel(kind, size).state_dict())
+    model.train()
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=size.peak, weight_decay=0.1, betas=(0.9, 0.95), fused=device.type == "cuda"
+    )
     start = time.perf_counter()
     for step, (x, y) in zip(range(1, steps + 1), batches(text, size, seed, device), strict=False):
         for group in optimiser.param_groups:
@@ -167,11 +180,11 @@ def train(kind: str, size: Size, steps: int, seed: int, text: Tensor, device: to
         loss_of(step_of, x, y).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        if step == min(10, steps - 1):
+        if step == WARM:
             wait(device)
             start = time.perf_counter()
     wait(device)
-    return model, (time.perf_counter() - start) * steps / max(1, steps - 10)
+    return model, time.perf_counter() - start
 
 
 def wait(device: torch.device) -> None:
@@ -189,42 +202,53 @@ def tested(model: nn.Module, size: Size, text: Tensor, device: torch.device) -> 
 def measured(size: Size, seeds: int, text: tuple[Tensor, Tensor], out: Path, device: torch.device) -> None:
     """Appends a row for each model that ``out`` does not hold. One that fails is reported, and the others go on."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    known = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=FIELDS)
+
+    def known(by: str) -> pd.DataFrame:
+        rows = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=FIELDS)
+        return rows[rows["by"] == by]
 
     def run(kind: str, by: str, seed: int, steps: int) -> None:
-        nonlocal known
-        if ((known["kind"] == kind) & (known["by"] == by) & (known["seed"] == seed)).any():
+        rows, equal = known(by), known("steps")
+        if ((rows["kind"] == kind) & (rows["seed"] == seed)).any():
+            return
+        same = equal[(equal["kind"] == kind) & (equal["seed"] == seed) & (equal["steps"] == steps)]
+        if by == "time" and len(same):  # the slowest kind
+            keep(kind, by, seed, steps, same["parameters"].item(), "", same["loss"].item())
             return
         model, seconds = train(kind, size, steps, seed, text[0], device)
-        speed = steps * size.batch * size.n / seconds
-        count = sum(p.numel() for p in model.parameters())
-        loss = tested(model, size, text[1], device)
-        row = (kind, by, seed, steps, round(seconds, 2), round(speed), count, round(loss, 5))
+        if by == "speed":
+            found = (round((steps - WARM) * size.batch * size.n / seconds), "")
+        else:
+            found = ("", round(tested(model, size, text[1], device), 5))
+        keep(kind, by, seed, steps, sum(p.numel() for p in model.parameters()), *found)
+
+    def keep(*row: object) -> None:
         new = not out.exists()
         with out.open("a", newline="") as file:
             csv.writer(file).writerows([FIELDS] * new + [row])
         print(*row, flush=True)
-        known = pd.read_csv(out)
 
-    for seed in range(seeds):
+    for turn in range(ROUNDS):
         for kind in KINDS:
-            with reported(f"{kind}, seed {seed}"):
-                run(kind, "steps", seed, size.steps)
-    seconds = known[known["by"] == "steps"].groupby("kind")["seconds"].median()
-    for seed in range(seeds):
-        for kind in filter(seconds.__contains__, KINDS):
-            with reported(f"{kind} at equal time, seed {seed}"):
-                run(kind, "time", seed, round(size.steps * seconds.max() / seconds[kind]))
+            with reported(f"the speed of {kind}"):
+                run(kind, "speed", turn, WARM + min(30, size.steps))
+    speed = known("speed").groupby("kind")["tokens_per_second"].median()
+    for by in ("steps", "time"):
+        for seed in range(seeds):
+            for kind in filter(speed.__contains__, KINDS):
+                steps = round(size.steps * (speed[kind] / speed.min() if by == "time" else 1))
+                with reported(f"{kind} by {by}, seed {seed}"):
+                    run(kind, by, seed, steps)
 
 
 def table(path: Path) -> str:
-    """Medians over seeds, and the range of losses."""
-    rows = pd.read_csv(path)
+    """Medians over turns and seeds, and the range of losses."""
+    rows = pd.read_csv(path).reindex(columns=FIELDS)
     found = rows.groupby(["by", "kind"], sort=False).agg(
-        steps=("steps", "median"), seconds=("seconds", "median"), speed=("tokens_per_second", "median"),
-        loss=("loss", "median"), least=("loss", "min"), most=("loss", "max"), parameters=("parameters", "first"),
+        steps=("steps", "median"), parameters=("parameters", "first"), speed=("tokens_per_second", "median"),
+        loss=("loss", "median"), least=("loss", "min"), most=("loss", "max"),
     )  # fmt: skip
-    return found.to_string()
+    return found.to_string(na_rep="")
 
 
 def main() -> None:
