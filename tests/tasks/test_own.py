@@ -173,7 +173,7 @@ def test_a_function_that_changed_is_not_taken_for_the_one_that_was_learned(tmp_p
         posattn.train(lambda x: 1e-6 * x, name="changed", **small)
     for odd in ("[]", '{"changed": [[1, 2], [3]]}', '{"changed": 5}', '{"changed": [null]}', '{"other": [[1, 2, 3]]}'):
         (tmp_path / "run" / "answers.json").write_text(odd)
-        with pytest.raises(files.Damaged, match=r"answers\.json does not hold the answers of changed\.$"):
+        with pytest.raises(files.Damaged, match=r"answers\.json does not hold the answers of (changed|functions)\.$"):
             posattn.train(largest, name="changed", **small)
 
 
