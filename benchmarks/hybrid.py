@@ -156,35 +156,73 @@ def rate(done: float, size: Size, steps: int) -> float:
     return size.peak * min(done / size.warmup, 0.55 + 0.45 * math.cos(math.pi * min(1.0, max(0.0, share))))
 
 
-@cache
-def compiled(kind: str, size: Size, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A model, and the same compiled."""
-    model = LanguageModel(kind, size).to(device)
-    return model, torch.compile(model) if device.type == "cuda" else model
+class Stepper:
+    """A model of a kind and its training step, made once and begun again from every seed.
+
+    On a GPU the model is compiled and the step a CUDA graph, so that launches do not decide.
+    """
+
+    def __init__(self, kind: str, size: Size, device: torch.device):
+        self.model, self.gpu = LanguageModel(kind, size).to(device), device.type == "cuda"
+        self.forward = torch.compile(self.model) if self.gpu else self.model
+        self.x, self.y = torch.zeros(2, size.batch, size.n, dtype=torch.long, device=device)
+        self.rate = torch.zeros((), device=device)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), self.rate, (0.9, 0.95), weight_decay=0.1, capturable=self.gpu, fused=self.gpu
+        )
+        self.graph = self._recorded() if self.gpu else None
+
+    def begin(self, drawn: nn.Module) -> None:
+        self.model.load_state_dict(drawn.state_dict())
+        self.model.train()
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def step(self, x: Tensor, y: Tensor, rate: float) -> None:
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.rate.fill_(rate)
+        if self.graph is None:
+            self._compute()
+        else:
+            self.graph.replay()
+
+    def _compute(self) -> None:
+        self.optimiser.zero_grad()
+        loss_of(self.forward, self.x, self.y).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+
+    def _recorded(self) -> torch.cuda.CUDAGraph:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._compute()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._compute()
+        return graph
+
+
+stepper = cache(Stepper)
 
 
 def train(kind: str, size: Size, steps: int, seed: int, text: Tensor, device: torch.device) -> tuple[nn.Module, float]:
     """The model of a kind, trained, and the seconds of its steps after the first ones. The next training writes over it."""
     torch.manual_seed(seed)
-    model, step_of = compiled(kind, size, device)
-    model.load_state_dict(LanguageModel(kind, size).state_dict())
-    model.train()
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=size.peak, weight_decay=0.1, betas=(0.9, 0.95), fused=device.type == "cuda"
-    )
+    own = stepper(kind, size, device)
+    own.begin(LanguageModel(kind, size))
     start = time.perf_counter()
     for step, (x, y) in zip(range(1, steps + 1), batches(text, size, seed, device), strict=False):
-        for group in optimiser.param_groups:
-            group["lr"] = rate(step, size, steps)
-        optimiser.zero_grad()
-        loss_of(step_of, x, y).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        own.step(x, y, rate(step, size, steps))
         if step == WARM:
             wait(device)
             start = time.perf_counter()
     wait(device)
-    return model, time.perf_counter() - start
+    return own.model, time.perf_counter() - start
 
 
 def wait(device: torch.device) -> None:

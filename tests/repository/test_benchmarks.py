@@ -82,6 +82,18 @@ def test_language_models_train_and_stored_rows_are_not_measured_again(tmp_path, 
     assert out.read_text() == text
 
 
+def test_a_language_model_begins_again_from_a_seed_whatever_was_trained_before():
+    hybrid, device = runpy.run_path(str(HYBRID)), torch.device("cpu")
+    tiny, text = hybrid["Size"](2, 32, 4, 32, 8, 12, warmup=5), torch.randint(256, (2000,), dtype=torch.uint8)
+    trained = [hybrid["train"]("halves", tiny, 12, seed, text, device)[0] for seed in (0, 1, 0)]
+    assert trained[0] is trained[2]
+    first = {name: value.clone() for name, value in trained[2].state_dict().items()}
+    hybrid["train"]("halves", tiny, 12, 1, text, device)
+    assert not torch.equal(first["head.weight"], trained[0].head.weight)
+    hybrid["train"]("halves", tiny, 12, 0, text, device)
+    assert all(torch.equal(first[name], value) for name, value in trained[0].state_dict().items())
+
+
 def test_a_model_that_fails_is_reported_and_the_others_are_measured(tmp_path, monkeypatch, capsys):
     hybrid = runpy.run_path(str(HYBRID))
     train, out = hybrid["train"], tmp_path / "new" / "rows.csv"
