@@ -19,6 +19,8 @@ from posattn.kernels.tiles import product, rounded_gradient, tile_of, unit_of
 from posattn.tokens.token_model import TokenConfig
 from posattn.tokens.vocabulary import word_code, word_index
 
+_ROWS = 128  # that a program of ``read_words`` copies
+
 
 def every_word(config: TokenConfig, length: int, device: torch.device) -> Shaped[Tensor, "V k"]:
     """Sequences of one word each; where numbers stand among words, the last is of zeros."""
@@ -40,12 +42,28 @@ def first_states(
     """The features of sequences. Those of the scratchpad do not depend on the word."""
     count, numbers = table.shape[1], config.vocabulary.numbers
     words = torch.where(x < 0, word_index(x), count - 1) if numbers else x
-    rows = words + count * torch.arange(x.shape[-1], device=x.device)
-    rows = F.pad(rows, (0, 1), value=count * (len(table) - 1))
-    states = table.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    words = words.contiguous()
+    states = table.new_empty(*words.shape[:-1], *table.shape[::2])
+    rows = states[..., 0].numel()
+    read_words[(triton.cdiv(rows, _ROWS),)](
+        words, table, states, rows, N=len(table), V=count, D=table.shape[2], R=_ROWS, num_warps=4
+    )
     if numbers:
         states[..., :-1, len(config.vocabulary.characters)] = short(x.clamp_min(0), precision)
     return states
+
+
+@triton.jit
+def read_words(
+    words_pointer, table_pointer, out_pointer, rows, N: tl.constexpr, V: tl.constexpr, D: tl.constexpr, R: tl.constexpr
+):
+    """The table's rows for words, N - 1 of each sequence; at the scratchpad that of the first word."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    place, there = row % N, row < rows
+    word = tl.load(words_pointer + row // N * (N - 1) + place, mask=there & (place < N - 1), other=0)
+    column = tl.arange(0, D)[None, :]
+    states = tl.load(table_pointer + (place * V + word)[:, None] * D + column, mask=there[:, None])
+    tl.store(out_pointer + row[:, None] * D + column, states, mask=there[:, None])
 
 
 @triton.jit
