@@ -208,7 +208,9 @@ def check_input(x: object, wanted: torch.dtype) -> None:
         raise UsageError("the input is a single number; it must be a list of them, (..., n).")
     if x.dtype == wanted:
         return
-    if not x.is_floating_point() or x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
+    # Autocast leaves float64 as it is.
+    cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, wanted)
+    if not x.is_floating_point() or not cast:
         raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
 
 

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 FILL = 128  # a multiple of the blocks of rows that ``mix`` reads or writes
+REACH = 2**31  # numbers of a head's part of A, at most, as ``mix`` counts them in 32 bits
 
 
 class Tiling(NamedTuple):
@@ -281,8 +282,7 @@ class _Batch(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Numbers from a row of A to the next, so that all are read in whole words."""
-        return -(-self.n // 16) * 16
+        return wide_of(self.n)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -342,6 +342,11 @@ class _Batch(NamedTuple):
         )  # fmt: skip
 
 
+def wide_of(n: int) -> int:
+    """Numbers from a row of A to the next, so that all are read in whole words."""
+    return -(-n // 16) * 16
+
+
 def columns_of(width: int) -> int:
     """Columns of a tile for ``width`` numbers: 64 at least, as for less Triton 3.6 and 3.7 make code that reads beyond the
     shared memory of a Hopper GPU (triton-lang/triton#11366)."""
@@ -362,14 +367,15 @@ def _strides(name: str, x: Float[Tensor, "B n H e"]) -> dict[str, int]:
 
 
 def _stores(v: Float[Tensor, "B n H e"]) -> bool:
-    """Whether A takes no more memory than V."""
-    return v.shape[1] <= v.shape[0] * v.shape[3]
+    """Whether A takes no more memory than V, and is within reach."""
+    return v.shape[1] <= min(v.shape[0] * v.shape[3], REACH // wide_of(v.shape[1]))
 
 
 def _rows(v: Float[Tensor, "B n H e"]) -> int:
-    """How many rows of dS exist at a time: as many as take no more memory than V, in whole squares."""
+    """How many rows of dS exist at a time: as many as take no more memory than V and are within reach, in whole squares."""
     n, square = v.shape[1], 2 * FILL
-    return n if _stores(v) else max(v.shape[0] * v.shape[3] // square, 1) * square
+    most = min(v.shape[0] * v.shape[3], REACH // wide_of(n))
+    return n if _stores(v) else max(most // square, 1) * square
 
 
 @torch.library.custom_op("posattn::mix", mutates_args=())

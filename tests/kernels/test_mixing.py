@@ -46,6 +46,14 @@ def test_blocks_of_mix_lie_within_the_filled_blocks_of_the_diagonal():
         assert mixing.FILL % mixing.TILINGS[name].rows == 0
 
 
+@pytest.mark.parametrize(("batch", "n", "d"), [(1024, 65536, 64), (1024, 46336, 64), (8, 300, 64), (1, 2**22, 64)])
+def test_a_part_of_a_that_is_stored_is_counted_in_32_bits(batch, n, d):
+    v = torch.empty(batch, n, 1, d, device="meta")
+    rows = mixing._rows(v)
+    assert rows * mixing.wide_of(n) <= 2**31 and rows * n <= max(v.numel(), 256 * n)
+    assert (rows == n) == mixing._stores(v) == (n <= 46336 and n <= batch * d)
+
+
 SIZES = [
     (2, 64, 16, 2, 32),  # even, stored
     (1, 128, 16, 1, 32),  # even, not stored: dS in two parts of rows

@@ -109,6 +109,23 @@ def test_compiles_once_for_many_lengths(unchecked):
     assert len(graphs) <= 2
 
 
+def test_an_exported_layer_has_the_length_that_it_was_exported_with(unchecked):
+    """It decides the number of loops. Batches stay open."""
+    layer, batch = lively(6, 3, causal=True), {0: torch.export.Dim("batch")}
+    given = (torch.randn(2, 9, 6, dtype=torch.float64), padding(9, 5, n=9))
+    program = torch.export.export(layer, given, dynamic_shapes=(batch, batch)).module()
+    x, mask = torch.randn(3, 9, 6, dtype=torch.float64), padding(4, 9, 0, n=9)
+    torch.testing.assert_close(program(x, mask), layer(x, mask), rtol=1e-12, atol=1e-14)
+
+
+def test_autocast_is_close_to_single_precision():
+    layer, x, mask = lively(6, 3, causal=True).float(), torch.randn(2, 33, 6), padding(33, 20, n=33)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x, mask)
+    assert y.dtype == torch.bfloat16
+    assert 0 < (y.float() - layer(x, mask)).norm() < 0.03 * y.norm()
+
+
 def test_one_layer_takes_every_length_and_learns_from_it():
     layer = LoopedAttention(6, 3, causal=True)
     assert sum(p.numel() for p in layer.parameters()) == 3 * 4 + 2 * (36 + 6), "nothing grows with the length"

@@ -481,6 +481,21 @@ def test_masks_and_sequences_of_the_wrong_kind_are_named():
             layer(x)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("layer", [PositionalAttention(5, 4, 2), LoopedAttention(4, 2)], ids=["table", "loops"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_sequences_of_another_dtype_are_refused_unless_autocast_converts_them(layer, autocast):
+    """Autocast leaves float64 as it is, in the sequence and in the layer."""
+    single, double, integer = (torch.zeros(2, 3, 4, dtype=d) for d in (torch.float32, torch.float64, torch.int64))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        for one, x in ((layer, double), (layer, integer), (copy.deepcopy(layer).double(), single)):
+            wanted = one.W_V.weight.dtype
+            with pytest.raises(UsageError, match=f"the input is of {x.dtype}; this network reads {wanted}, which x.to"):
+                one(x)
+        if autocast:
+            assert layer(single.half()).dtype == layer(single).dtype == torch.bfloat16
+
+
 # --- frozen ------------------------------------------------------------------------------------------------------------------
 
 
