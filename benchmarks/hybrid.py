@@ -1,7 +1,7 @@
 """What positional attention is worth in a language model: loss and speed of models that differ in attention alone.
 
     python benchmarks/hybrid.py --text FOLDER --out FILE.csv     trains what the file does not hold yet, on a GPU
-    python benchmarks/hybrid.py --show FILE.csv                  prints its table
+    python benchmarks/hybrid.py --show FILE.csv                  prints its table and draws FILE.png
 
 The text is all ``*.rst.txt`` below the folder, by default Python's manual from Debian's package python3.11-doc (11 MB); every
 tenth file is for validation. Models have six blocks, width 384, eight heads and 512 bytes of context, about 11 M parameters:
@@ -289,6 +289,23 @@ def table(path: Path) -> str:
     return found.to_string(na_rep="")
 
 
+def draw(path: Path) -> Path:
+    """The loss of every model, by kind; next to the rows."""
+    import matplotlib.pyplot as plt
+
+    rows, drawn = pd.read_csv(path), path.with_suffix(".png")
+    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    for shift, (by, label) in zip((-0.12, 0.12), (("steps", "equal steps"), ("time", "equal time")), strict=True):
+        own = rows[rows["by"] == by]
+        axes.plot([KINDS.index(kind) + shift for kind in own["kind"]], own["loss"], "o", alpha=0.6, label=label)
+    axes.set_xticks(range(len(KINDS)), KINDS)
+    axes.set(xlabel="attention", ylabel="nats a byte, validation")
+    axes.legend()
+    figure.savefig(drawn, dpi=150)
+    plt.close(figure)
+    return drawn
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, default=TEXT)
@@ -299,7 +316,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     if given.show is not None:
-        print(table(given.show))
+        print(f"{table(given.show)}\nFigure: {draw(given.show)}")
     elif given.out is None:
         print(
             "benchmarks/hybrid.py trains language models for minutes of a GPU: give a file for its rows, --out FILE.csv."
