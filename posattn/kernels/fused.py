@@ -31,9 +31,9 @@ class _Tuning(NamedTuple):
 
 
 _HALF = {
-    "positional forward": _Tuning(3, 1),
-    "positional state": _Tuning(3, 1),
-    "positional weights": _Tuning(2, 2),
+    "positional forward": _Tuning(3, 3),
+    "positional state": _Tuning(2, 2),
+    "positional weights": _Tuning(2, 3),
     "bilinear forward": _Tuning(2, 1),
     "bilinear state": _Tuning(2, 2),
     "bilinear weights": _Tuning(2, 1),
@@ -74,18 +74,13 @@ def _by_rows(x: Tensor) -> Tensor:
 def _summed(parts: Tensors, n: int) -> Tensors:
     """The gradient of every folded tensor from its parts, one per program, after the member axis.
 
-    Sums of few members have many parts, so the whole card adds them up. For ``A`` there is ``K`` (L, M, parts, H, R, R), whose
-    diagonal blocks are summed as well: the kernels apply a block-diagonal matrix with A in every block. ``B`` has one row, or
-    one per row of a tile.
+    Sums of few members have many parts, so the whole card adds them up. Of ``A`` every program has a part for each list of a
+    tile. ``B`` has one row, or one per row of a tile.
     """
     by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")  # the others have an axis of layers in front
     gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items()}
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
-    if "K" in gradients:
-        k, count = gradients.pop("K"), ROWS // n
-        blocks = k.as_strided((*k.shape[:3], count, n, n), (*k.stride()[:3], n * (ROWS + 1), ROWS, 1))
-        gradients["A"] = blocks.sum(dim=3)
     if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
         lists = gradients["B"][:, :, : ROWS // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
@@ -116,7 +111,7 @@ class _Step:
         self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
         if self.positional:
             self.attention, self.slots, self.names = "positional", 1, ("", "")
-            self.state, self.weights = layers.positional_state, layers.positional_weights
+            self.state, self.weights = layers.positional_state, layers.positional_values
         elif not self.apart:
             self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
             self.state, self.weights = layers.attention_state, layers.attention_weights
@@ -199,9 +194,9 @@ class _Step:
 
     def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        state_grid, _, state_sizes = self._launch("state")
+        state_grid, state_parts, state_sizes = self._launch("state")
         weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
-        gradients = self._parts(parts)
+        gradients = self._parts(parts, state_parts)
 
         def part(name: str) -> Tensor:
             return self._of_layer(name, index, gradients)
@@ -211,40 +206,48 @@ class _Step:
             reads_lists, last = self._ends(index)
             given: dict[str, Any] = {"s_pointer": s, "dz_pointer": dz, "h_pointer": states[-1], "error_pointer": error}
             given |= {"loss_pointer": self.loss, "w_pointer": self.w, "lists": self.lists, "LAST": last}
-            inputs: dict[str, Any] = {"x_pointer": self.x, "encoding_pointer": self.encoding}
-            inputs |= {"x_stride": self.x.stride(0), "FIRST": reads_lists, "BIAS": self.bias} | self._width_in(index)
+            given |= {"x_pointer": self.x, "x_stride": self.x.stride(0), "encoding_pointer": self.encoding}
+            given |= {"FIRST": reads_lists} | self._width_in(index)
             summed = {"du_pointer": part("U"), "dc_pointer": part("c")}
             before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
             if self.positional:
-                summed |= {"dk_pointer": part("K")}
-                self.weights[weights_grid](**summed, **given, **inputs, **matrices, **weights_sizes)
-                if not first:
-                    self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+                a = {"a_pointer": matrices["a_pointer"]}
+                self.weights[weights_grid](**summed, **given, **a, BIAS=self.bias, **weights_sizes)
+                given |= {"out_pointer": before, "da_pointer": part("A")} | matrices
+                for ways in self._ways(first):
+                    self.state[state_grid](**given, **ways, **state_sizes)
             else:
-                slopes = torch.empty_like(pairs[index])
-                tables = {"pairs_pointer": pairs[index], "slopes_pointer": slopes}
-                self.state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
+                given |= {"pairs_pointer": pairs[index], "slopes_pointer": torch.empty_like(pairs[index]), "BIAS": self.bias}
+                self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
                 summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
-                inputs |= self._logits(index) if self.apart else {}
-                self.weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
+                summed |= self._logits(index) if self.apart else {}
+                self.weights[weights_grid](**summed, **given, **weights_sizes)
             dz = before
         return gradients
 
-    def _parts(self, parts: int) -> Tensors:
+    def _ways(self, first: bool) -> list[dict[str, bool]]:
+        """What a kernel for states computes: all at once, or where numbers are long, and no room is left on chip, in turn."""
+        if first:
+            return [{"STATE": False, "PAIRS": True}]
+        if self.precision == "fp16":
+            return [{"STATE": True, "PAIRS": True}]
+        return [{"STATE": True, "PAIRS": False}, {"STATE": False, "PAIRS": True}]
+
+    def _parts(self, parts: int, state_parts: int) -> Tensors:
         """Room for the parts of every gradient but the readout's."""
         count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
         if self.positional:
-            shapes["K"] = (*every, 2, rows, rows)
+            shapes["A"] = (count, self.members, state_parts * (rows // self.n), 2, self.n, self.n)
         elif self.apart:
             both, table = (4, 2, self.form["K"]), rows if self.form["TABLE"] > 1 else 1
             shapes |= {"QK.first": (*first, d_in, *both), "QK": (*inner, width, *both), "B": (*every, table, *both)}
         else:
             shapes |= {"M.first": (*first, d_in, 2, d_in), "M": (*inner, width, 2, width)}
             shapes |= {"m.first": (*first, 2, d_in), "m": (*inner, 2, width)}
-        return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded or name == "K"}
+        return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded}
 
 
 Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every member's loss

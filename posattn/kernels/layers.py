@@ -27,13 +27,16 @@ from posattn.kernels.tiles import (
     encoder_input,
     first_state,
     gradient_dot,
+    gradient_mixed,
     gradient_of,
+    mixed,
     pairs_of,
     rounded,
     rounded_gradient,
     rows_at,
     short_dot,
     slopes_of,
+    store_tile,
     store_values,
     tile_of,
     unit_of,
@@ -116,6 +119,8 @@ def layer_forward(
         same = (row // N)[:, None] == (row // N)[None, :]
         if CAUSAL:
             same = same & (row[:, None] >= row[None, :])
+    if BIAS:
+        c = tl.load(c_pointer + member * W + wide)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
     if LAST:
@@ -125,17 +130,18 @@ def layer_forward(
         dw = tl.zeros((W,), tl.float32)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
+            s = tile_of(s_pointer, begin, row, valid, D)
         z = dot(s, u_0, zeros(R, W), PRECISION)
         if BIAS:
-            z += tl.load(c_pointer + member * W + wide)[None, :]
+            z += c[None, :]
         if POSITIONAL:
-            z = dot(k_1, tl.trans(short_dot(tl.trans(u_1), tl.trans(s), PRECISION)), z, PRECISION)
-            z = dot(k_2, tl.trans(short_dot(tl.trans(u_2), tl.trans(s), PRECISION)), z, PRECISION)
+            z = mixed(z, k_1, s, u_1, PRECISION)
+            z = mixed(z, k_2, s, u_2, PRECISION)
         else:
             place, kept = pairs_of(first, lists, N, 1, N, R)
             pairs = pairs_pointer + (member * lists + first) * 2 * N * N
@@ -152,7 +158,7 @@ def layer_forward(
                 z = _attend(z, s, m_1, r_1, u_1, pairs, place, kept, same, BIAS, PRECISION)
                 z = _attend(z, s, m_2, r_2, u_2, pairs + N * N, place, kept, same, BIAS, PRECISION)
         h = tl.maximum(z, 0.0)
-        tl.store(h_pointer + (start + at)[:, None] * W + wide[None, :], rounded(h, PRECISION), mask=valid[:, None])
+        store_tile(h_pointer, rounded(h, PRECISION), begin, row, valid, W)
         if LAST:
             answer = tl.sum(h * w[None, :], axis=1)
             if BIAS:
@@ -175,78 +181,101 @@ def layer_forward(
 
 @triton.jit
 def positional_state(
-    s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer, out_pointer,
-    u_stride, lists,
-    TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, R: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
+    out_pointer, da_pointer, x_stride, u_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dz of the layer before: ds = dz U_0^T + Σ_h A_h^T dz U_h^T where its ReLU is on."""
+    """STATE: dz of the layer before, ds = dz U_0^T + Σ_h A_h^T dz U_h^T where its ReLU is on.
+
+    PAIRS: the diagonal blocks of (dz U_h^T) s^T, which add up to dA_h.
+    """
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, W, W, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, W, W, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, W, W, W, PRECISION)
-    k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
-    k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
-    wide = tl.arange(0, W)
-    w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
+    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
+    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    if STATE:
+        u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
+        k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
+        k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+    row = tl.arange(0, R)
+    w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), unit_of(loss_pointer, member)
+    if FIRST:
+        slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
+    dk_1, dk_2 = zeros(R, R), zeros(R, R)
     for tile in range(TILES):
-        at, valid = rows_at((part * TILES + tile) * (R // N), lists, N, R)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        on = tile_of(s_pointer, start, at, valid, W) > 0
-        ds = dot(dz, tl.trans(u_0), zeros(R, W), PRECISION)
-        ds = dot(tl.trans(k_1), tl.trans(gradient_dot(u_1, tl.trans(dz), PRECISION)), ds, PRECISION)
-        ds = dot(tl.trans(k_2), tl.trans(gradient_dot(u_2, tl.trans(dz), PRECISION)), ds, PRECISION)
-        ds = rounded_gradient(tl.where(on, ds, 0.0), PRECISION)
-        tl.store(out_pointer + (start + at)[:, None] * W + wide[None, :], ds, mask=valid[:, None])
+        first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
+        at, valid = rows_at(first, lists, N, R)
+        if FIRST:
+            s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
+        if PAIRS:
+            e_1 = gradient_dot(dz, tl.trans(u_1), PRECISION)
+            dk_1 = dot(e_1, tl.trans(s), dk_1, PRECISION)
+            e_2 = gradient_dot(dz, tl.trans(u_2), PRECISION)
+            dk_2 = dot(e_2, tl.trans(s), dk_2, PRECISION)
+        if STATE:
+            ds = dot(dz, tl.trans(u_0), zeros(R, D), PRECISION)
+            if PAIRS:
+                ds = dot(tl.trans(k_1), e_1, ds, PRECISION)
+                ds = dot(tl.trans(k_2), e_2, ds, PRECISION)
+            else:
+                ds = gradient_mixed(ds, tl.trans(k_1), dz, tl.trans(u_1), PRECISION)
+                ds = gradient_mixed(ds, tl.trans(k_2), dz, tl.trans(u_2), PRECISION)
+            on = tl.where(s > 0, tl.full((R, D), 1, s.dtype), tl.full((R, D), 0, s.dtype))
+            store_tile(out_pointer, rounded_gradient(ds, PRECISION) * on, begin, row, valid, D)
+    if PAIRS:
+        unit *= 2.0 / (lists * (N - 1))
+        place, kept = pairs_of(0, R // N, N, 1, N, R)
+        da_pointer += (member * tl.num_programs(0) + part) * (R // N) * 2 * N * N + place
+        tl.store(da_pointer, dk_1 * unit, mask=kept)
+        tl.store(da_pointer + N * N, dk_2 * unit, mask=kept)
 
 
 @triton.jit
-def positional_weights(
-    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
-    du_pointer, dc_pointer, dk_pointer, x_stride, u_stride, lists,
+def positional_values(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
+    du_pointer, dc_pointer, x_stride, lists,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dU_0 = s^T dz, dU_h = (A_h s)^T dz, dc, and (dz U_h^T) s^T, whose diagonal blocks add up to dA_h."""
+    """dU_0^T = dz^T s, dU_h^T = dz^T A_h s, and dc."""
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
-    u_1 = values_of(u_pointer + member * u_stride, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer + member * u_stride, 2, D_IN, D, W, PRECISION)
     k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
     k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
     row, wide = tl.arange(0, R), tl.arange(0, W)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
-    du_0, du_1, du_2 = zeros(D, W), zeros(D, W), zeros(D, W)
-    dk_1, dk_2 = zeros(R, R), zeros(R, R)
-    dc = tl.zeros((W,), tl.float32)
+    du_0, du_1, du_2 = zeros(W, D), zeros(W, D), zeros(W, D)
+    dc = zeros(16, W)
     for tile in range(TILES):
-        at, valid = rows_at((part * TILES + tile) * (R // N), lists, N, R)
+        first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
+        at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        du_0 = dot(tl.trans(s), dz, du_0, PRECISION)
-        if BIAS:
-            dc += tl.sum(dz.to(tl.float32), axis=0)
-        du_1 = dot(short_dot(tl.trans(s), tl.trans(k_1), PRECISION), dz, du_1, PRECISION)
-        du_2 = dot(short_dot(tl.trans(s), tl.trans(k_2), PRECISION), dz, du_2, PRECISION)
-        dk_1 = dot(gradient_dot(dz, tl.trans(u_1), PRECISION), tl.trans(s), dk_1, PRECISION)
-        dk_2 = dot(gradient_dot(dz, tl.trans(u_2), PRECISION), tl.trans(s), dk_2, PRECISION)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
+        du_0 = dot(tl.trans(dz), s, du_0, PRECISION)
+        du_1 = dot(gradient_dot(tl.trans(dz), k_1, PRECISION), s, du_1, PRECISION)
+        du_2 = dot(gradient_dot(tl.trans(dz), k_2, PRECISION), s, du_2, PRECISION)
+        if BIAS:  # sums over rows that a thread holds; the others wait till the end
+            dc += tl.sum(tl.reshape(dz, (R // 16, 16, W)).to(tl.float32), axis=0)
     out = member * tl.num_programs(0) + part
     unit *= 2.0 / (lists * (N - 1))
     du_pointer += out * 3 * D_IN * W
-    store_values(du_pointer, 0, du_0 * unit, D_IN, D, W)
-    store_values(du_pointer, 1, du_1 * unit, D_IN, D, W)
-    store_values(du_pointer, 2, du_2 * unit, D_IN, D, W)
-    dk_pointer += out * 2 * R * R + row[:, None] * R + row[None, :]
-    tl.store(dk_pointer, dk_1 * unit)
-    tl.store(dk_pointer + R * R, dk_2 * unit)
+    store_values(du_pointer, 0, tl.trans(du_0) * unit, D_IN, D, W)
+    store_values(du_pointer, 1, tl.trans(du_1) * unit, D_IN, D, W)
+    store_values(du_pointer, 2, tl.trans(du_2) * unit, D_IN, D, W)
     if BIAS:
-        tl.store(dc_pointer + out * W + wide, dc * unit)
+        tl.store(dc_pointer + out * W + wide, tl.sum(dc, axis=0) * unit)
 
 
 @triton.jit
@@ -292,18 +321,19 @@ def attention_state(
         if BIAS:
             r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
             r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
-    deep = tl.arange(0, D)
+    row = tl.arange(0, R)
     w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), unit_of(loss_pointer, member)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
         place, kept = pairs_of(first, lists, N, 1, N, R)
         here = (member * lists + first) * 2 * N * N
         pairs, slopes = pairs_pointer + here, slopes_pointer + here
@@ -326,7 +356,7 @@ def attention_state(
             ds = _back_through_attention(ds, s, dz, m_2, r_2, u_2, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
         if not FIRST:
             ds = rounded_gradient(tl.where(s > 0, ds, 0.0), PRECISION)
-            tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
+            store_tile(out_pointer, ds, begin, row, valid, D)
 
 
 @triton.jit
@@ -339,7 +369,7 @@ def attention_weights(
     """dU_h = (A_h s)^T dz, dM_h = s^T (dl_h s) and dm_h of one head, the grid's third axis; dU_0 and dc go with the first."""
     member, part, head = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.program_id(2)
     start = member * lists * N
-    wide, deep = tl.arange(0, W), tl.arange(0, D)
+    row, wide, deep = tl.arange(0, R), tl.arange(0, W), tl.arange(0, D)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
@@ -349,12 +379,13 @@ def attention_weights(
     dr = tl.zeros((D,), tl.float32)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
         place, kept = pairs_of(first, lists, N, 1, N, R)
         here = ((member * lists + first) * 2 + head) * N * N
         a = tl.load(pairs_pointer + here + place, mask=kept, other=0.0)

@@ -61,6 +61,24 @@ def gradient_dot(a, b, precision: tl.constexpr):
 
 
 @triton.jit
+def mixed(total, a, s, u, P: tl.constexpr):
+    """total + a s u. In half precision a s stays in registers; TensorFloat-32 wants right operands with long columns."""
+    if P == "fp16":
+        return dot(short_dot(a, s, P), u, total, P)
+    else:
+        return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), total, P)
+
+
+@triton.jit
+def gradient_mixed(total, a, dz, u, P: tl.constexpr):
+    """The same if dz is a gradient."""
+    if P == "fp16":
+        return dot(gradient_dot(a, dz, P), u, total, P)
+    else:
+        return dot(a, tl.trans(gradient_dot(tl.trans(u), tl.trans(dz), P)), total, P)
+
+
+@triton.jit
 def zeros(rows: tl.constexpr, columns: tl.constexpr):
     return tl.zeros((rows, columns), tl.float32)
 
@@ -95,9 +113,16 @@ def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 def tile_of(pointer, start, at, valid, columns: tl.constexpr):
-    """Rows ``at`` of the member that begins at row ``start``."""
-    place = (start + at)[:, None] * columns + tl.arange(0, columns)[None, :]
-    return tl.load(pointer + place, mask=valid[:, None], other=0.0)
+    """Rows ``at`` of what begins at row ``start``."""
+    place = at[:, None] * columns + tl.arange(0, columns)[None, :]
+    return tl.load(pointer + start * columns + place, mask=valid[:, None], other=0.0)
+
+
+@triton.jit
+def store_tile(pointer, value, start, at, valid, columns: tl.constexpr):
+    """The value into those rows."""
+    place = at[:, None] * columns + tl.arange(0, columns)[None, :]
+    tl.store(pointer + start * columns + place, value, mask=valid[:, None])
 
 
 @triton.jit
