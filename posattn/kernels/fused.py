@@ -24,14 +24,15 @@ _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely 
 
 
 class _Tuning(NamedTuple):
-    """Programs that fit one multiprocessor, and how deep loads are pipelined."""
+    """Programs that fit one multiprocessor, how deep loads are pipelined, and a limit to the registers of a thread."""
 
     programs: int
     stages: int
+    registers: int | None = None
 
 
 _HALF = {
-    "positional forward": _Tuning(3, 3),
+    "positional forward": _Tuning(3, 3, 168),
     "positional state": _Tuning(2, 2),
     "positional weights": _Tuning(2, 3),
     "bilinear forward": _Tuning(2, 1),
@@ -133,7 +134,9 @@ class _Step:
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
-        return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
+        options = {"num_warps": _WARPS, "num_stages": tuning.stages}
+        options |= {} if tuning.registers is None else {"maxnreg": tuning.registers}
+        return (parts, self.members, slots), parts, sizes | options
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
@@ -218,7 +221,8 @@ class _Step:
                 for ways in self._ways(first):
                     self.state[state_grid](**given, **ways, **state_sizes)
             else:
-                given |= {"pairs_pointer": pairs[index], "slopes_pointer": torch.empty_like(pairs[index]), "BIAS": self.bias}
+                slopes = torch.empty_like(pairs[index])
+                given |= {"pairs_pointer": pairs[index], "slopes_pointer": slopes, "BIAS": self.bias}
                 self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
                 summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
                 summed |= self._logits(index) if self.apart else {}

@@ -119,7 +119,7 @@ def layer_forward(
         same = (row // N)[:, None] == (row // N)[None, :]
         if CAUSAL:
             same = same & (row[:, None] >= row[None, :])
-    if BIAS:
+    if BIAS and POSITIONAL:
         c = tl.load(c_pointer + member * W + wide)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
@@ -127,7 +127,9 @@ def layer_forward(
         w = tl.load(w_pointer + member * W + wide)
         loss = tl.zeros((R,), tl.float32)
         db = tl.zeros((R,), tl.float32)
-        dw = tl.zeros((W,), tl.float32)
+        dw = tl.zeros((R // 16, 8, W), tl.float32)
+        if BIAS:
+            b = tl.load(b_pointer + member)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
         begin = start + first * N
@@ -136,8 +138,13 @@ def layer_forward(
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
             s = tile_of(s_pointer, begin, row, valid, D)
+        if LAST:
+            scored = valid & (at % N < N - 1)
+            y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0.0)
         z = dot(s, u_0, zeros(R, W), PRECISION)
         if BIAS:
+            if not POSITIONAL:  # there it would take registers that self-attention needs
+                c = tl.load(c_pointer + member * W + wide)
             z += c[None, :]
         if POSITIONAL:
             z = mixed(z, k_1, s, u_1, PRECISION)
@@ -162,19 +169,18 @@ def layer_forward(
         if LAST:
             answer = tl.sum(h * w[None, :], axis=1)
             if BIAS:
-                answer += tl.load(b_pointer + member)
-            scored = valid & (at % N < N - 1)
-            y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0.0)
+                answer += b
             error = tl.where(scored, answer - y, 0.0)
             tl.store(error_pointer + start + at, error, mask=valid)
             loss += error * error
             db += error
-            dw += tl.sum(error[:, None] * h, axis=0)
+            # A thread holds rows that are 8 apart; the rest of the sum waits till the end.
+            dw += tl.sum(tl.reshape(error[:, None] * h, (R // 16, 2, 8, W)), axis=1)
     if LAST:
         out = member * tl.num_programs(0) + part
         entries = lists * (N - 1)
         tl.store(loss_pointer + out, tl.sum(loss, axis=0) / entries)
-        tl.store(dw_pointer + out * W + wide, dw * (2.0 / entries))
+        tl.store(dw_pointer + out * W + wide, tl.sum(tl.sum(dw, axis=0), axis=0) * (2.0 / entries))
         if BIAS:
             tl.store(db_pointer + out, tl.sum(db, axis=0) * (2.0 / entries))
 
@@ -264,10 +270,10 @@ def positional_values(
             s = tile_of(s_pointer, begin, row, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
         du_0 = dot(tl.trans(dz), s, du_0, PRECISION)
+        if BIAS:  # over rows that a thread holds, 16 apart; the rest of the sum waits till the end
+            dc += tl.sum(tl.reshape(dz, (R // 16, 16, W)).to(tl.float32), axis=0)
         du_1 = dot(gradient_dot(tl.trans(dz), k_1, PRECISION), s, du_1, PRECISION)
         du_2 = dot(gradient_dot(tl.trans(dz), k_2, PRECISION), s, du_2, PRECISION)
-        if BIAS:  # sums over rows that a thread holds; the others wait till the end
-            dc += tl.sum(tl.reshape(dz, (R // 16, 16, W)).to(tl.float32), axis=0)
     out = member * tl.num_programs(0) + part
     unit *= 2.0 / (lists * (N - 1))
     du_pointer += out * 3 * D_IN * W
