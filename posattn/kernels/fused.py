@@ -33,8 +33,7 @@ class _Tuning(NamedTuple):
 
 _HALF = {
     "positional forward": _Tuning(3, 3, 168),
-    "positional state": _Tuning(2, 2),
-    "positional weights": _Tuning(2, 3),
+    "positional back": _Tuning(2, 2),
     "bilinear forward": _Tuning(2, 1),
     "bilinear state": _Tuning(2, 2),
     "bilinear weights": _Tuning(2, 1),
@@ -111,8 +110,7 @@ class _Step:
         self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
         self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
         if self.positional:
-            self.attention, self.slots, self.names = "positional", 1, ("", "")
-            self.state, self.weights = layers.positional_state, layers.positional_values
+            self.attention, self.names = "positional", ("", "")
         elif not self.apart:
             self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
             self.state, self.weights = layers.attention_state, layers.attention_weights
@@ -197,9 +195,12 @@ class _Step:
 
     def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        state_grid, state_parts, state_sizes = self._launch("state")
-        weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
-        gradients = self._parts(parts, state_parts)
+        if self.positional:
+            _, parts, sizes = self._launch("back")
+        else:
+            state_grid, _, state_sizes = self._launch("state")
+            weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
+        gradients = self._parts(parts)
 
         def part(name: str) -> Tensor:
             return self._of_layer(name, index, gradients)
@@ -215,11 +216,10 @@ class _Step:
             before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
             if self.positional:
-                a = {"a_pointer": matrices["a_pointer"]}
-                self.weights[weights_grid](**summed, **given, **a, BIAS=self.bias, **weights_sizes)
-                given |= {"out_pointer": before, "da_pointer": part("A")} | matrices
+                given |= {"out_pointer": before, "da_pointer": part("A"), "BIAS": self.bias} | summed | matrices
                 for ways in self._ways(first):
-                    self.state[state_grid](**given, **ways, **state_sizes)
+                    roles = 2 if ways["VALUES"] and ways["PAIRS"] else 1
+                    layers.positional_back[(parts * roles, self.members)](**given, **ways, **sizes)
             else:
                 slopes = torch.empty_like(pairs[index])
                 given |= {"pairs_pointer": pairs[index], "slopes_pointer": slopes, "BIAS": self.bias}
@@ -231,20 +231,19 @@ class _Step:
         return gradients
 
     def _ways(self, first: bool) -> list[dict[str, bool]]:
-        """What a kernel for states computes: all at once, or where numbers are long, and no room is left on chip, in turn."""
-        if first:
-            return [{"STATE": False, "PAIRS": True}]
+        """What ``positional_back`` computes: all at once, or where numbers are long, and leave no room on chip, in turn."""
+        wanted = {"STATE": not first, "PAIRS": True, "VALUES": True}
         if self.precision == "fp16":
-            return [{"STATE": True, "PAIRS": True}]
-        return [{"STATE": True, "PAIRS": False}, {"STATE": False, "PAIRS": True}]
+            return [wanted]
+        return [{name: name == one for name in wanted} for one, there in wanted.items() if there]
 
-    def _parts(self, parts: int, state_parts: int) -> Tensors:
+    def _parts(self, parts: int) -> Tensors:
         """Room for the parts of every gradient but the readout's."""
         count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
         if self.positional:
-            shapes["A"] = (count, self.members, state_parts * (rows // self.n), 2, self.n, self.n)
+            shapes["A"] = (count, self.members, parts * (rows // self.n), 2, self.n, self.n)
         elif self.apart:
             both, table = (4, 2, self.form["K"]), rows if self.form["TABLE"] > 1 else 1
             shapes |= {"QK.first": (*first, d_in, *both), "QK": (*inner, width, *both), "B": (*every, table, *both)}

@@ -186,9 +186,9 @@ def layer_forward(
 
 
 @triton.jit
-def positional_state(
+def _state_and_pairs(
     x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
-    out_pointer, da_pointer, x_stride, u_stride, lists,
+    out_pointer, da_pointer, x_stride, u_stride, lists, part, parts,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -196,7 +196,7 @@ def positional_state(
 
     PAIRS: the diagonal blocks of (dz U_h^T) s^T, which add up to dA_h.
     """
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    member = tl.program_id(1).to(tl.int64)
     start = member * lists * N
     u_pointer += member * u_stride
     u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
@@ -237,20 +237,20 @@ def positional_state(
     if PAIRS:
         unit *= 2.0 / (lists * (N - 1))
         place, kept = pairs_of(0, R // N, N, 1, N, R)
-        da_pointer += (member * tl.num_programs(0) + part) * (R // N) * 2 * N * N + place
+        da_pointer += (member * parts + part) * (R // N) * 2 * N * N + place
         tl.store(da_pointer, dk_1 * unit, mask=kept)
         tl.store(da_pointer + N * N, dk_2 * unit, mask=kept)
 
 
 @triton.jit
-def positional_values(
+def _values(
     x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
-    du_pointer, dc_pointer, x_stride, lists,
+    du_pointer, dc_pointer, x_stride, lists, part, parts,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dU_0^T = dz^T s, dU_h^T = dz^T A_h s, and dc."""
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    member = tl.program_id(1).to(tl.int64)
     start = member * lists * N
     k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
     k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
@@ -274,7 +274,7 @@ def positional_values(
             dc += tl.sum(tl.reshape(dz, (R // 16, 16, W)).to(tl.float32), axis=0)
         du_1 = dot(gradient_dot(tl.trans(dz), k_1, PRECISION), s, du_1, PRECISION)
         du_2 = dot(gradient_dot(tl.trans(dz), k_2, PRECISION), s, du_2, PRECISION)
-    out = member * tl.num_programs(0) + part
+    out = member * parts + part
     unit *= 2.0 / (lists * (N - 1))
     du_pointer += out * 3 * D_IN * W
     store_values(du_pointer, 0, tl.trans(du_0) * unit, D_IN, D, W)
@@ -282,6 +282,36 @@ def positional_values(
     store_values(du_pointer, 2, tl.trans(du_2) * unit, D_IN, D, W)
     if BIAS:
         tl.store(dc_pointer + out * W + wide, tl.sum(dc, axis=0) * unit)
+
+
+@triton.jit
+def positional_back(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
+    out_pointer, da_pointer, du_pointer, dc_pointer, x_stride, u_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, VALUES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """STATE and PAIRS, or VALUES; for both, two programs that follow one another share their tiles.
+
+    Their sums together do not fit a program's registers, and what one reads, the other then finds in the cache.
+    """
+    part, parts, values = tl.program_id(0), tl.num_programs(0), VALUES
+    if VALUES and (STATE or PAIRS):
+        values = part % 2 == 1
+        part, parts = part // 2, parts // 2
+    if values:
+        _values(
+            x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
+            du_pointer, dc_pointer, x_stride, lists, part, parts,
+            TILES, N, D_IN, D, W, R, BIAS, FIRST, LAST, PRECISION,
+        )  # fmt: skip
+    else:
+        _state_and_pairs(
+            x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer,
+            a_pointer, out_pointer, da_pointer, x_stride, u_stride, lists, part, parts,
+            TILES, N, D_IN, D, W, R, FIRST, LAST, STATE, PAIRS, PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit
