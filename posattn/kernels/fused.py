@@ -33,7 +33,7 @@ class _Tuning(NamedTuple):
 
 _HALF = {
     "positional forward": _Tuning(3, 3, 168),
-    "positional back": _Tuning(2, 2),
+    "positional back": _Tuning(2, 3),
     "bilinear forward": _Tuning(2, 1),
     "bilinear state": _Tuning(2, 2),
     "bilinear weights": _Tuning(2, 1),

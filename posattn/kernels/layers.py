@@ -29,6 +29,7 @@ from posattn.kernels.tiles import (
     gradient_dot,
     gradient_mixed,
     gradient_of,
+    in_registers,
     mixed,
     pairs_of,
     rounded,
@@ -219,6 +220,7 @@ def _state_and_pairs(
         else:
             s = tile_of(s_pointer, begin, row, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
+        dz = in_registers(dz, PRECISION)
         if PAIRS:
             e_1 = gradient_dot(dz, tl.trans(u_1), PRECISION)
             dk_1 = dot(e_1, tl.trans(s), dk_1, PRECISION)
@@ -269,6 +271,7 @@ def _values(
         else:
             s = tile_of(s_pointer, begin, row, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
+        dz = in_registers(dz, PRECISION)
         du_0 = dot(tl.trans(dz), s, du_0, PRECISION)
         if BIAS:  # over rows that a thread holds, 16 apart; the rest of the sum waits till the end
             dc += tl.sum(tl.reshape(dz, (R // 16, 16, W)).to(tl.float32), axis=0)

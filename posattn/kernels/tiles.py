@@ -61,6 +61,12 @@ def gradient_dot(a, b, precision: tl.constexpr):
 
 
 @triton.jit
+def in_registers(x, precision: tl.constexpr):
+    """x for several products as their left operand. What is loaded they would read from shared memory, each anew."""
+    return x + 0.0 if precision == "fp16" else x
+
+
+@triton.jit
 def mixed(total, a, s, u, P: tl.constexpr):
     """total + a s u. In half precision a s stays in registers; TensorFloat-32 wants right operands with long columns."""
     if P == "fp16":
