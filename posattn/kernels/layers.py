@@ -72,6 +72,13 @@ def _block_diagonal(a, N: tl.constexpr, R: tl.constexpr, P: tl.constexpr):
 
 
 @triton.jit
+def _held(a, R: tl.constexpr, P: tl.constexpr):
+    """a as a product, which a program keeps in registers. What is loaded it reads from shared memory for every tile anew."""
+    row = tl.arange(0, R)
+    return short_dot(a, rounded(tl.where(row[:, None] == row[None, :], 1.0, 0.0), P), P)
+
+
+@triton.jit
 def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr, P: tl.constexpr):
     """z plus one head of self-attention; stores its weights for the backward pass."""
     if BIAS:
@@ -105,6 +112,8 @@ def layer_forward(
     if POSITIONAL:
         k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
         k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+        if PRECISION == "fp16" and not LAST:
+            k_1, k_2 = _held(k_1, R, PRECISION), _held(k_2, R, PRECISION)
     elif K:
         matrices = m_pointer + member * m_stride
         table = r_pointer + member * r_stride
