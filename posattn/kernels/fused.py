@@ -181,7 +181,7 @@ class _Step:
                 s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
                 w_pointer=self.w, b_pointer=self.folded.get("b", self.none), y_pointer=self.y,
                 y_stride=self.y.stride(0), error_pointer=error, loss_pointer=loss, dw_pointer=dw, db_pointer=db,
-                BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
+                turned=index % 2, BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
                 **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
                 **self._width_in(index), **sizes,
             )  # fmt: skip
@@ -217,6 +217,7 @@ class _Step:
             matrices = self._matrices(index)
             if self.positional:
                 given |= {"out_pointer": before, "da_pointer": part("A"), "BIAS": self.bias} | summed | matrices
+                given["turned"] = (index + 1) % 2
                 for ways in self._ways(first):
                     roles = 2 if ways["VALUES"] and ways["PAIRS"] else 1
                     layers.positional_back[(parts * roles, self.members)](**given, **ways, **sizes)

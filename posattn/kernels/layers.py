@@ -40,6 +40,7 @@ from posattn.kernels.tiles import (
     store_tile,
     store_values,
     tile_of,
+    turned_about,
     unit_of,
     values_of,
     weighed,
@@ -89,11 +90,11 @@ def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr,
     return weighed(z, s, logits, u, pairs_pointer, place, kept, same, P)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["turned"])
 def layer_forward(
     x_pointer, encoding_pointer, s_pointer, u_pointer, c_pointer, a_pointer, m_pointer, r_pointer, pairs_pointer, h_pointer,
     turn_pointer, w_pointer, b_pointer, y_pointer, error_pointer, loss_pointer, dw_pointer, db_pointer,
-    x_stride, y_stride, u_stride, m_stride, r_stride, lists,
+    x_stride, y_stride, u_stride, m_stride, r_stride, lists, turned,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     K: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ROTARY: tl.constexpr, POSITIONAL: tl.constexpr,
     CAUSAL: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
@@ -102,7 +103,8 @@ def layer_forward(
 
     Errors count at all positions but the scratchpad. Each program sums its part of the loss and of the gradients of w and b.
     """
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    member = turned_about(tl.program_id(1), tl.num_programs(1), turned).to(tl.int64)
+    part = tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
     u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
@@ -141,7 +143,7 @@ def layer_forward(
         if BIAS:
             b = tl.load(b_pointer + member)
     for tile in range(TILES):
-        first = (part * TILES + tile) * (R // N)
+        first = (part * TILES + turned_about(tile, TILES, turned)) * (R // N)
         begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
@@ -198,7 +200,7 @@ def layer_forward(
 @triton.jit
 def _state_and_pairs(
     x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
-    out_pointer, da_pointer, x_stride, u_stride, lists, part, parts,
+    out_pointer, da_pointer, x_stride, u_stride, lists, turned, part, parts,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -206,7 +208,7 @@ def _state_and_pairs(
 
     PAIRS: the diagonal blocks of (dz U_h^T) s^T, which add up to dA_h.
     """
-    member = tl.program_id(1).to(tl.int64)
+    member = turned_about(tl.program_id(1), tl.num_programs(1), turned).to(tl.int64)
     start = member * lists * N
     u_pointer += member * u_stride
     u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
@@ -221,7 +223,7 @@ def _state_and_pairs(
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
     dk_1, dk_2 = zeros(R, R), zeros(R, R)
     for tile in range(TILES):
-        first = (part * TILES + tile) * (R // N)
+        first = (part * TILES + turned_about(tile, TILES, turned)) * (R // N)
         begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
@@ -256,12 +258,12 @@ def _state_and_pairs(
 @triton.jit
 def _values(
     x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
-    du_pointer, dc_pointer, x_stride, lists, part, parts,
+    du_pointer, dc_pointer, x_stride, lists, turned, part, parts,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dU_0^T = dz^T s, dU_h^T = dz^T A_h s, and dc."""
-    member = tl.program_id(1).to(tl.int64)
+    member = turned_about(tl.program_id(1), tl.num_programs(1), turned).to(tl.int64)
     start = member * lists * N
     k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
     k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
@@ -272,7 +274,7 @@ def _values(
     du_0, du_1, du_2 = zeros(W, D), zeros(W, D), zeros(W, D)
     dc = zeros(16, W)
     for tile in range(TILES):
-        first = (part * TILES + tile) * (R // N)
+        first = (part * TILES + turned_about(tile, TILES, turned)) * (R // N)
         begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
@@ -296,10 +298,10 @@ def _values(
         tl.store(dc_pointer + out * W + wide, tl.sum(dc, axis=0) * unit)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["turned"])
 def positional_back(
     x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
-    out_pointer, da_pointer, du_pointer, dc_pointer, x_stride, u_stride, lists,
+    out_pointer, da_pointer, du_pointer, dc_pointer, x_stride, u_stride, lists, turned,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, VALUES: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -315,13 +317,13 @@ def positional_back(
     if values:
         _values(
             x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
-            du_pointer, dc_pointer, x_stride, lists, part, parts,
+            du_pointer, dc_pointer, x_stride, lists, turned, part, parts,
             TILES, N, D_IN, D, W, R, BIAS, FIRST, LAST, PRECISION,
         )  # fmt: skip
     else:
         _state_and_pairs(
             x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer,
-            a_pointer, out_pointer, da_pointer, x_stride, u_stride, lists, part, parts,
+            a_pointer, out_pointer, da_pointer, x_stride, u_stride, lists, turned, part, parts,
             TILES, N, D_IN, D, W, R, FIRST, LAST, STATE, PAIRS, PRECISION,
         )  # fmt: skip
 

@@ -110,6 +110,12 @@ def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
 
 
 @triton.jit
+def turned_about(index, count, turned):
+    """The index, or if turned the same from the end: what the kernel before wrote last is still in the cache."""
+    return tl.where(turned != 0, count - 1 - index, index)
+
+
+@triton.jit
 def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
     """A tile's rows among the member's, and which of them exist: those left over after whole lists do not."""
     row = tl.arange(0, R)
