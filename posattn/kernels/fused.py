@@ -17,6 +17,7 @@ from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import layers, queries, words
 from posattn.kernels.shapes import ROWS, narrowed, padded, short, turns, widened
+from posattn.kernels.sums import Parts, Shared
 from posattn.model import ModelConfig
 
 _WARPS = 4
@@ -61,9 +62,8 @@ def loss_and_gradients(
     """
     step = _Step(folded, _by_rows(x), config, precision, programs)
     step.y, step.encoding = _by_rows(y), encoding.contiguous()
-    states, pairs, errors, parts = step.forward()
-    parts |= step.backward(states, pairs, errors, states[-1])
-    return step.loss, narrowed(_summed(parts, step.n), config)
+    states, pairs, errors = step.forward()
+    return step.loss, narrowed(step.backward(states, pairs, errors, states[-1]), config)
 
 
 def _by_rows(x: Tensor) -> Tensor:
@@ -71,14 +71,9 @@ def _by_rows(x: Tensor) -> Tensor:
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
-def _summed(parts: Tensors, n: int) -> Tensors:
-    """The gradient of every folded tensor from its parts, one per program, after the member axis.
-
-    Sums of few members have many parts, so the whole card adds them up. Of ``A`` every program has a part for each list of a
-    tile. ``B`` has one row, or one per row of a tile.
-    """
-    by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")  # the others have an axis of layers in front
-    gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items()}
+def _summed(parts: Parts, n: int) -> Tensors:
+    """The gradient of every folded tensor from its parts, one per program. ``B`` has one row, or one per row of a tile."""
+    gradients = parts.summed()
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
     if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
@@ -164,13 +159,14 @@ class _Step:
 
     # --- forward and back --------------------------------------------------------------------------------------------------
 
-    def forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
-        """The states before every layer and after the last, the attention weights, the errors, and the readout's parts."""
+    def forward(self) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """The states before every layer and after the last, the attention weights, and the errors."""
         config, sides = self.config, (self.members, self.lists)
         grid, parts, sizes = self._launch("forward")
         new = self.w.new_empty
         error = new(*sides, self.n)
-        loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
+        loss, self.parts = new(self.members, parts), self._parts(parts)
+        dw, db = (self.parts.tensors.get(name, self.none) for name in ("w", "b"))
         states, pairs = [self.x], []
         for index in range(config.layers):
             first, last = self._ends(index)
@@ -187,7 +183,7 @@ class _Step:
             )  # fmt: skip
             states.append(h)
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
-        return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
+        return states, pairs, error
 
     def _ends(self, index: int) -> tuple[bool, bool]:
         """Whether a layer reads lists of numbers, and whether it goes on to errors."""
@@ -199,8 +195,8 @@ class _Step:
             _, parts, sizes = self._launch("back")
         else:
             state_grid, _, state_sizes = self._launch("state")
-            weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
-        gradients = self._parts(parts)
+            weights_grid, _, weights_sizes = self._launch("weights", self.slots)
+        gradients = self.parts.tensors
 
         def part(name: str) -> Tensor:
             return self._of_layer(name, index, gradients)
@@ -229,7 +225,7 @@ class _Step:
                 summed |= self._logits(index) if self.apart else {}
                 self.weights[weights_grid](**summed, **given, **weights_sizes)
             dz = before
-        return gradients
+        return _summed(self.parts, self.n)
 
     def _ways(self, first: bool) -> list[dict[str, bool]]:
         """What ``positional_back`` computes: all at once, or where numbers are long, and leave no room on chip, in turn."""
@@ -238,8 +234,9 @@ class _Step:
             return [wanted]
         return [{name: name == one for name in wanted} for one, there in wanted.items() if there]
 
-    def _parts(self, parts: int) -> Tensors:
-        """Room for the parts of every gradient but the readout's."""
+    def _parts(self, readout: int) -> Parts:
+        """Room for the parts of every gradient, one per program; of ``A`` there is one for each list of a tile."""
+        _, parts, _ = self._launch("back" if self.positional else "weights")
         count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
@@ -251,7 +248,12 @@ class _Step:
         else:
             shapes |= {"M.first": (*first, d_in, 2, d_in), "M": (*inner, width, 2, width)}
             shapes |= {"m.first": (*first, 2, d_in), "m": (*inner, 2, width)}
-        return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded}
+        if self.lists_of_numbers:
+            shapes |= {"w": (self.members, readout, width), "b": (self.members, readout, 1)}
+        # The others have an axis of layers in front.
+        by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")
+        axes = {name: 1 if name in by_member else 2 for name in shapes.keys() & self.folded.keys()}
+        return Parts(self.w, {name: Shared(shape, axes[name]) for name, shape in shapes.items() if name in axes})
 
 
 Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every member's loss
@@ -278,9 +280,9 @@ class _TokenStep(_Step):
 
     def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:
         """``read`` goes from the last state to the loss, dz of the last layer, and the gradients of w and b."""
-        states, pairs, errors, _ = self.forward()
+        states, pairs, errors = self.forward()
         loss, dz, found = read(states[-1])
-        gradients = _summed(self.backward(states, pairs, errors, dz), self.n) | found
+        gradients = self.backward(states, pairs, errors, dz) | found
         return loss, narrowed(gradients, self.narrow)
 
     def answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
