@@ -80,11 +80,11 @@ def _add(parts_pointer, plan_pointer, sums_pointer, BLOCK: tl.constexpr, AT_ONCE
     source, target, count = tl.load(plan_pointer), tl.load(plan_pointer + 1), tl.load(plan_pointer + 2).to(tl.int32)
     parts, size = tl.load(plan_pointer + 3).to(tl.int32), tl.load(plan_pointer + 4).to(tl.int32)
     at = tl.load(plan_pointer + 5).to(tl.int32) + tl.arange(0, BLOCK)
-    inside, which = at < count, tl.arange(0, AT_ONCE)
-    place = source + (at // size).to(tl.int64) * parts * size + at % size
+    inside, place = at < count, source + (at // size).to(tl.int64) * parts * size + at % size
     total, first = tl.zeros((BLOCK,), tl.float32), 0
     while first < parts:
-        some = parts_pointer + place[None, :] + (first + which)[:, None] * size
-        total += tl.sum(tl.load(some, mask=inside[None, :] & (first + which < parts)[:, None], other=0.0), axis=0)
+        for part in tl.static_range(AT_ONCE):
+            there = at < tl.where(parts > first + part, count, 0)
+            total += tl.load(parts_pointer + place + (first + part) * size, mask=there, other=0.0)
         first += AT_ONCE
     tl.store(sums_pointer + target + at, total, mask=inside)
