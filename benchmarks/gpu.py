@@ -231,8 +231,8 @@ def traffic(arch: str, precision: str) -> float:
 
 GROUPS = {
     "forward": ("layer_forward",),
-    "backward, states": ("positional_state", "attention_state"),
-    "backward, weights": ("positional_weights", "attention_weights", "queries_weights"),
+    "backward, states": ("positional_back", "attention_state"),
+    "backward, weights": ("attention_weights", "queries_weights"),
     "optimiser": ("_adam",),
 }
 

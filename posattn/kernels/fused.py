@@ -17,6 +17,7 @@ from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import layers, queries, words
 from posattn.kernels.shapes import ROWS, narrowed, padded, short, turns, widened
+from posattn.kernels.sums import Parts, Shared
 from posattn.model import ModelConfig
 
 _WARPS = 4
@@ -24,16 +25,16 @@ _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely 
 
 
 class _Tuning(NamedTuple):
-    """Programs that fit one multiprocessor, and how deep loads are pipelined."""
+    """Programs that fit one multiprocessor, how deep loads are pipelined, and a limit to the registers of a thread."""
 
     programs: int
     stages: int
+    registers: int | None = None
 
 
 _HALF = {
-    "positional forward": _Tuning(3, 1),
-    "positional state": _Tuning(3, 1),
-    "positional weights": _Tuning(2, 2),
+    "positional forward": _Tuning(3, 3, 168),
+    "positional back": _Tuning(2, 3),
     "bilinear forward": _Tuning(2, 1),
     "bilinear state": _Tuning(2, 2),
     "bilinear weights": _Tuning(2, 1),
@@ -61,9 +62,8 @@ def loss_and_gradients(
     """
     step = _Step(folded, _by_rows(x), config, precision, programs)
     step.y, step.encoding = _by_rows(y), encoding.contiguous()
-    states, pairs, errors, parts = step.forward()
-    parts |= step.backward(states, pairs, errors, states[-1])
-    return step.loss, narrowed(_summed(parts, step.n), config)
+    states, pairs, errors = step.forward()
+    return step.loss, narrowed(step.backward(states, pairs, errors, states[-1]), config)
 
 
 def _by_rows(x: Tensor) -> Tensor:
@@ -71,21 +71,11 @@ def _by_rows(x: Tensor) -> Tensor:
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
-def _summed(parts: Tensors, n: int) -> Tensors:
-    """The gradient of every folded tensor from its parts, one per program, after the member axis.
-
-    Sums of few members have many parts, so the whole card adds them up. For ``A`` there is ``K`` (L, M, parts, H, R, R), whose
-    diagonal blocks are summed as well: the kernels apply a block-diagonal matrix with A in every block. ``B`` has one row, or
-    one per row of a tile.
-    """
-    by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")  # the others have an axis of layers in front
-    gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items()}
+def _summed(parts: Parts, n: int) -> Tensors:
+    """The gradient of every folded tensor from its parts, one per program. ``B`` has one row, or one per row of a tile."""
+    gradients = parts.summed()
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
-    if "K" in gradients:
-        k, count = gradients.pop("K"), ROWS // n
-        blocks = k.as_strided((*k.shape[:3], count, n, n), (*k.stride()[:3], n * (ROWS + 1), ROWS, 1))
-        gradients["A"] = blocks.sum(dim=3)
     if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
         lists = gradients["B"][:, :, : ROWS // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
@@ -115,8 +105,7 @@ class _Step:
         self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
         self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
         if self.positional:
-            self.attention, self.slots, self.names = "positional", 1, ("", "")
-            self.state, self.weights = layers.positional_state, layers.positional_weights
+            self.attention, self.names = "positional", ("", "")
         elif not self.apart:
             self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
             self.state, self.weights = layers.attention_state, layers.attention_weights
@@ -138,7 +127,9 @@ class _Step:
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
-        return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
+        options = {"num_warps": _WARPS, "num_stages": tuning.stages}
+        options |= {} if tuning.registers is None else {"maxnreg": tuning.registers}
+        return (parts, self.members, slots), parts, sizes | options
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
@@ -168,13 +159,14 @@ class _Step:
 
     # --- forward and back --------------------------------------------------------------------------------------------------
 
-    def forward(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensors]:
-        """The states before every layer and after the last, the attention weights, the errors, and the readout's parts."""
+    def forward(self) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """The states before every layer and after the last, the attention weights, and the errors."""
         config, sides = self.config, (self.members, self.lists)
         grid, parts, sizes = self._launch("forward")
         new = self.w.new_empty
         error = new(*sides, self.n)
-        loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
+        loss, self.parts = new(self.members, parts), self._parts(parts)
+        dw, db = (self.parts.tensors.get(name, self.none) for name in ("w", "b"))
         states, pairs = [self.x], []
         for index in range(config.layers):
             first, last = self._ends(index)
@@ -185,13 +177,13 @@ class _Step:
                 s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
                 w_pointer=self.w, b_pointer=self.folded.get("b", self.none), y_pointer=self.y,
                 y_stride=self.y.stride(0), error_pointer=error, loss_pointer=loss, dw_pointer=dw, db_pointer=db,
-                BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
+                turned=index % 2, BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
                 **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
                 **self._width_in(index), **sizes,
             )  # fmt: skip
             states.append(h)
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
-        return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
+        return states, pairs, error
 
     def _ends(self, index: int) -> tuple[bool, bool]:
         """Whether a layer reads lists of numbers, and whether it goes on to errors."""
@@ -199,9 +191,12 @@ class _Step:
 
     def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        state_grid, _, state_sizes = self._launch("state")
-        weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
-        gradients = self._parts(parts)
+        if self.positional:
+            _, parts, sizes = self._launch("back")
+        else:
+            state_grid, _, state_sizes = self._launch("state")
+            weights_grid, _, weights_sizes = self._launch("weights", self.slots)
+        gradients = self.parts.tensors
 
         def part(name: str) -> Tensor:
             return self._of_layer(name, index, gradients)
@@ -211,40 +206,54 @@ class _Step:
             reads_lists, last = self._ends(index)
             given: dict[str, Any] = {"s_pointer": s, "dz_pointer": dz, "h_pointer": states[-1], "error_pointer": error}
             given |= {"loss_pointer": self.loss, "w_pointer": self.w, "lists": self.lists, "LAST": last}
-            inputs: dict[str, Any] = {"x_pointer": self.x, "encoding_pointer": self.encoding}
-            inputs |= {"x_stride": self.x.stride(0), "FIRST": reads_lists, "BIAS": self.bias} | self._width_in(index)
+            given |= {"x_pointer": self.x, "x_stride": self.x.stride(0), "encoding_pointer": self.encoding}
+            given |= {"FIRST": reads_lists} | self._width_in(index)
             summed = {"du_pointer": part("U"), "dc_pointer": part("c")}
             before = dz if reads_lists else torch.empty_like(s)
             matrices = self._matrices(index)
             if self.positional:
-                summed |= {"dk_pointer": part("K")}
-                self.weights[weights_grid](**summed, **given, **inputs, **matrices, **weights_sizes)
-                if not first:
-                    self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+                given |= {"out_pointer": before, "da_pointer": part("A"), "BIAS": self.bias} | summed | matrices
+                given["turned"] = (index + 1) % 2
+                for ways in self._ways(first):
+                    roles = 2 if ways["VALUES"] and ways["PAIRS"] else 1
+                    layers.positional_back[(parts * roles, self.members)](**given, **ways, **sizes)
             else:
                 slopes = torch.empty_like(pairs[index])
-                tables = {"pairs_pointer": pairs[index], "slopes_pointer": slopes}
-                self.state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
+                given |= {"pairs_pointer": pairs[index], "slopes_pointer": slopes, "BIAS": self.bias}
+                self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
                 summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
-                inputs |= self._logits(index) if self.apart else {}
-                self.weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
+                summed |= self._logits(index) if self.apart else {}
+                self.weights[weights_grid](**summed, **given, **weights_sizes)
             dz = before
-        return gradients
+        return _summed(self.parts, self.n)
 
-    def _parts(self, parts: int) -> Tensors:
-        """Room for the parts of every gradient but the readout's."""
+    def _ways(self, first: bool) -> list[dict[str, bool]]:
+        """What ``positional_back`` computes: all at once, or where numbers are long, and leave no room on chip, in turn."""
+        wanted = {"STATE": not first, "PAIRS": True, "VALUES": True}
+        if self.precision == "fp16":
+            return [wanted]
+        return [{name: name == one for name in wanted} for one, there in wanted.items() if there]
+
+    def _parts(self, readout: int) -> Parts:
+        """Room for the parts of every gradient, one per program; of ``A`` there is one for each list of a tile."""
+        _, parts, _ = self._launch("back" if self.positional else "weights")
         count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
         if self.positional:
-            shapes["K"] = (*every, 2, rows, rows)
+            shapes["A"] = (count, self.members, parts * (rows // self.n), 2, self.n, self.n)
         elif self.apart:
             both, table = (4, 2, self.form["K"]), rows if self.form["TABLE"] > 1 else 1
             shapes |= {"QK.first": (*first, d_in, *both), "QK": (*inner, width, *both), "B": (*every, table, *both)}
         else:
             shapes |= {"M.first": (*first, d_in, 2, d_in), "M": (*inner, width, 2, width)}
             shapes |= {"m.first": (*first, 2, d_in), "m": (*inner, 2, width)}
-        return {name: self.w.new_empty(*shape) for name, shape in shapes.items() if name in self.folded or name == "K"}
+        if self.lists_of_numbers:
+            shapes |= {"w": (self.members, readout, width), "b": (self.members, readout, 1)}
+        # The others have an axis of layers in front.
+        by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")
+        axes = {name: 1 if name in by_member else 2 for name in shapes.keys() & self.folded.keys()}
+        return Parts(self.w, {name: Shared(shape, axes[name]) for name, shape in shapes.items() if name in axes})
 
 
 Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every member's loss
@@ -271,9 +280,9 @@ class _TokenStep(_Step):
 
     def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:
         """``read`` goes from the last state to the loss, dz of the last layer, and the gradients of w and b."""
-        states, pairs, errors, _ = self.forward()
+        states, pairs, errors = self.forward()
         loss, dz, found = read(states[-1])
-        gradients = _summed(self.backward(states, pairs, errors, dz), self.n) | found
+        gradients = self.backward(states, pairs, errors, dz) | found
         return loss, narrowed(gradients, self.narrow)
 
     def answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:

@@ -27,15 +27,20 @@ from posattn.kernels.tiles import (
     encoder_input,
     first_state,
     gradient_dot,
+    gradient_mixed,
     gradient_of,
+    in_registers,
+    mixed,
     pairs_of,
     rounded,
     rounded_gradient,
     rows_at,
     short_dot,
     slopes_of,
+    store_tile,
     store_values,
     tile_of,
+    turned_about,
     unit_of,
     values_of,
     weighed,
@@ -68,6 +73,13 @@ def _block_diagonal(a, N: tl.constexpr, R: tl.constexpr, P: tl.constexpr):
 
 
 @triton.jit
+def _held(a, R: tl.constexpr, P: tl.constexpr):
+    """a as a product, which a program keeps in registers. What is loaded it reads from shared memory for every tile anew."""
+    row = tl.arange(0, R)
+    return short_dot(a, rounded(tl.where(row[:, None] == row[None, :], 1.0, 0.0), P), P)
+
+
+@triton.jit
 def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr, P: tl.constexpr):
     """z plus one head of self-attention; stores its weights for the backward pass."""
     if BIAS:
@@ -78,11 +90,11 @@ def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr,
     return weighed(z, s, logits, u, pairs_pointer, place, kept, same, P)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["turned"])
 def layer_forward(
     x_pointer, encoding_pointer, s_pointer, u_pointer, c_pointer, a_pointer, m_pointer, r_pointer, pairs_pointer, h_pointer,
     turn_pointer, w_pointer, b_pointer, y_pointer, error_pointer, loss_pointer, dw_pointer, db_pointer,
-    x_stride, y_stride, u_stride, m_stride, r_stride, lists,
+    x_stride, y_stride, u_stride, m_stride, r_stride, lists, turned,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     K: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ROTARY: tl.constexpr, POSITIONAL: tl.constexpr,
     CAUSAL: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
@@ -91,7 +103,8 @@ def layer_forward(
 
     Errors count at all positions but the scratchpad. Each program sums its part of the loss and of the gradients of w and b.
     """
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    member = turned_about(tl.program_id(1), tl.num_programs(1), turned).to(tl.int64)
+    part = tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
     u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
@@ -101,6 +114,8 @@ def layer_forward(
     if POSITIONAL:
         k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
         k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+        if PRECISION == "fp16" and not LAST:
+            k_1, k_2 = _held(k_1, R, PRECISION), _held(k_2, R, PRECISION)
     elif K:
         matrices = m_pointer + member * m_stride
         table = r_pointer + member * r_stride
@@ -116,26 +131,36 @@ def layer_forward(
         same = (row // N)[:, None] == (row // N)[None, :]
         if CAUSAL:
             same = same & (row[:, None] >= row[None, :])
+    if BIAS and POSITIONAL:
+        c = tl.load(c_pointer + member * W + wide)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
     if LAST:
         w = tl.load(w_pointer + member * W + wide)
         loss = tl.zeros((R,), tl.float32)
         db = tl.zeros((R,), tl.float32)
-        dw = tl.zeros((W,), tl.float32)
+        dw = tl.zeros((R // 16, 8, W), tl.float32)
+        if BIAS:
+            b = tl.load(b_pointer + member)
     for tile in range(TILES):
-        first = (part * TILES + tile) * (R // N)
+        first = (part * TILES + turned_about(tile, TILES, turned)) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        if LAST:
+            scored = valid & (at % N < N - 1)
+            y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0.0)
         z = dot(s, u_0, zeros(R, W), PRECISION)
         if BIAS:
-            z += tl.load(c_pointer + member * W + wide)[None, :]
+            if not POSITIONAL:  # there it would take registers that self-attention needs
+                c = tl.load(c_pointer + member * W + wide)
+            z += c[None, :]
         if POSITIONAL:
-            z = dot(k_1, tl.trans(short_dot(tl.trans(u_1), tl.trans(s), PRECISION)), z, PRECISION)
-            z = dot(k_2, tl.trans(short_dot(tl.trans(u_2), tl.trans(s), PRECISION)), z, PRECISION)
+            z = mixed(z, k_1, s, u_1, PRECISION)
+            z = mixed(z, k_2, s, u_2, PRECISION)
         else:
             place, kept = pairs_of(first, lists, N, 1, N, R)
             pairs = pairs_pointer + (member * lists + first) * 2 * N * N
@@ -152,101 +177,155 @@ def layer_forward(
                 z = _attend(z, s, m_1, r_1, u_1, pairs, place, kept, same, BIAS, PRECISION)
                 z = _attend(z, s, m_2, r_2, u_2, pairs + N * N, place, kept, same, BIAS, PRECISION)
         h = tl.maximum(z, 0.0)
-        tl.store(h_pointer + (start + at)[:, None] * W + wide[None, :], rounded(h, PRECISION), mask=valid[:, None])
+        store_tile(h_pointer, rounded(h, PRECISION), begin, row, valid, W)
         if LAST:
             answer = tl.sum(h * w[None, :], axis=1)
             if BIAS:
-                answer += tl.load(b_pointer + member)
-            scored = valid & (at % N < N - 1)
-            y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0.0)
+                answer += b
             error = tl.where(scored, answer - y, 0.0)
             tl.store(error_pointer + start + at, error, mask=valid)
             loss += error * error
             db += error
-            dw += tl.sum(error[:, None] * h, axis=0)
+            # A thread holds rows that are 8 apart; the rest of the sum waits till the end.
+            dw += tl.sum(tl.reshape(error[:, None] * h, (R // 16, 2, 8, W)), axis=1)
     if LAST:
         out = member * tl.num_programs(0) + part
         entries = lists * (N - 1)
         tl.store(loss_pointer + out, tl.sum(loss, axis=0) / entries)
-        tl.store(dw_pointer + out * W + wide, dw * (2.0 / entries))
+        tl.store(dw_pointer + out * W + wide, tl.sum(tl.sum(dw, axis=0), axis=0) * (2.0 / entries))
         if BIAS:
             tl.store(db_pointer + out, tl.sum(db, axis=0) * (2.0 / entries))
 
 
 @triton.jit
-def positional_state(
-    s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer, out_pointer,
-    u_stride, lists,
-    TILES: tl.constexpr, N: tl.constexpr, W: tl.constexpr, R: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+def _state_and_pairs(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
+    out_pointer, da_pointer, x_stride, u_stride, lists, turned, part, parts,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dz of the layer before: ds = dz U_0^T + Σ_h A_h^T dz U_h^T where its ReLU is on."""
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    """STATE: dz of the layer before, ds = dz U_0^T + Σ_h A_h^T dz U_h^T where its ReLU is on.
+
+    PAIRS: the diagonal blocks of (dz U_h^T) s^T, which add up to dA_h.
+    """
+    member = turned_about(tl.program_id(1), tl.num_programs(1), turned).to(tl.int64)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, W, W, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, W, W, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, W, W, W, PRECISION)
-    k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
-    k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
-    wide = tl.arange(0, W)
-    w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
+    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
+    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    if STATE:
+        u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
+        k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
+        k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
+    row = tl.arange(0, R)
+    w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), unit_of(loss_pointer, member)
+    if FIRST:
+        slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
+    dk_1, dk_2 = zeros(R, R), zeros(R, R)
     for tile in range(TILES):
-        at, valid = rows_at((part * TILES + tile) * (R // N), lists, N, R)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        on = tile_of(s_pointer, start, at, valid, W) > 0
-        ds = dot(dz, tl.trans(u_0), zeros(R, W), PRECISION)
-        ds = dot(tl.trans(k_1), tl.trans(gradient_dot(u_1, tl.trans(dz), PRECISION)), ds, PRECISION)
-        ds = dot(tl.trans(k_2), tl.trans(gradient_dot(u_2, tl.trans(dz), PRECISION)), ds, PRECISION)
-        ds = rounded_gradient(tl.where(on, ds, 0.0), PRECISION)
-        tl.store(out_pointer + (start + at)[:, None] * W + wide[None, :], ds, mask=valid[:, None])
+        first = (part * TILES + turned_about(tile, TILES, turned)) * (R // N)
+        begin = start + first * N
+        at, valid = rows_at(first, lists, N, R)
+        if FIRST:
+            s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
+        dz = in_registers(dz, PRECISION)
+        if PAIRS:
+            e_1 = gradient_dot(dz, tl.trans(u_1), PRECISION)
+            dk_1 = dot(e_1, tl.trans(s), dk_1, PRECISION)
+            e_2 = gradient_dot(dz, tl.trans(u_2), PRECISION)
+            dk_2 = dot(e_2, tl.trans(s), dk_2, PRECISION)
+        if STATE:
+            ds = dot(dz, tl.trans(u_0), zeros(R, D), PRECISION)
+            if PAIRS:
+                ds = dot(tl.trans(k_1), e_1, ds, PRECISION)
+                ds = dot(tl.trans(k_2), e_2, ds, PRECISION)
+            else:
+                ds = gradient_mixed(ds, tl.trans(k_1), dz, tl.trans(u_1), PRECISION)
+                ds = gradient_mixed(ds, tl.trans(k_2), dz, tl.trans(u_2), PRECISION)
+            on = tl.where(s > 0, tl.full((R, D), 1, s.dtype), tl.full((R, D), 0, s.dtype))
+            store_tile(out_pointer, rounded_gradient(ds, PRECISION) * on, begin, row, valid, D)
+    if PAIRS:
+        unit *= 2.0 / (lists * (N - 1))
+        place, kept = pairs_of(0, R // N, N, 1, N, R)
+        da_pointer += (member * parts + part) * (R // N) * 2 * N * N + place
+        tl.store(da_pointer, dk_1 * unit, mask=kept)
+        tl.store(da_pointer + N * N, dk_2 * unit, mask=kept)
 
 
 @triton.jit
-def positional_weights(
-    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
-    du_pointer, dc_pointer, dk_pointer, x_stride, u_stride, lists,
+def _values(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
+    du_pointer, dc_pointer, x_stride, lists, turned, part, parts,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dU_0 = s^T dz, dU_h = (A_h s)^T dz, dc, and (dz U_h^T) s^T, whose diagonal blocks add up to dA_h."""
-    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    """dU_0^T = dz^T s, dU_h^T = dz^T A_h s, and dc."""
+    member = turned_about(tl.program_id(1), tl.num_programs(1), turned).to(tl.int64)
     start = member * lists * N
-    u_1 = values_of(u_pointer + member * u_stride, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer + member * u_stride, 2, D_IN, D, W, PRECISION)
     k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
     k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
     row, wide = tl.arange(0, R), tl.arange(0, W)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
-    du_0, du_1, du_2 = zeros(D, W), zeros(D, W), zeros(D, W)
-    dk_1, dk_2 = zeros(R, R), zeros(R, R)
-    dc = tl.zeros((W,), tl.float32)
+    du_0, du_1, du_2 = zeros(W, D), zeros(W, D), zeros(W, D)
+    dc = zeros(16, W)
     for tile in range(TILES):
-        at, valid = rows_at((part * TILES + tile) * (R // N), lists, N, R)
+        first = (part * TILES + turned_about(tile, TILES, turned)) * (R // N)
+        begin = start + first * N
+        at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        du_0 = dot(tl.trans(s), dz, du_0, PRECISION)
-        if BIAS:
-            dc += tl.sum(dz.to(tl.float32), axis=0)
-        du_1 = dot(short_dot(tl.trans(s), tl.trans(k_1), PRECISION), dz, du_1, PRECISION)
-        du_2 = dot(short_dot(tl.trans(s), tl.trans(k_2), PRECISION), dz, du_2, PRECISION)
-        dk_1 = dot(gradient_dot(dz, tl.trans(u_1), PRECISION), tl.trans(s), dk_1, PRECISION)
-        dk_2 = dot(gradient_dot(dz, tl.trans(u_2), PRECISION), tl.trans(s), dk_2, PRECISION)
-    out = member * tl.num_programs(0) + part
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
+        dz = in_registers(dz, PRECISION)
+        du_0 = dot(tl.trans(dz), s, du_0, PRECISION)
+        if BIAS:  # over rows that a thread holds, 16 apart; the rest of the sum waits till the end
+            dc += tl.sum(tl.reshape(dz, (R // 16, 16, W)).to(tl.float32), axis=0)
+        du_1 = dot(gradient_dot(tl.trans(dz), k_1, PRECISION), s, du_1, PRECISION)
+        du_2 = dot(gradient_dot(tl.trans(dz), k_2, PRECISION), s, du_2, PRECISION)
+    out = member * parts + part
     unit *= 2.0 / (lists * (N - 1))
     du_pointer += out * 3 * D_IN * W
-    store_values(du_pointer, 0, du_0 * unit, D_IN, D, W)
-    store_values(du_pointer, 1, du_1 * unit, D_IN, D, W)
-    store_values(du_pointer, 2, du_2 * unit, D_IN, D, W)
-    dk_pointer += out * 2 * R * R + row[:, None] * R + row[None, :]
-    tl.store(dk_pointer, dk_1 * unit)
-    tl.store(dk_pointer + R * R, dk_2 * unit)
+    store_values(du_pointer, 0, tl.trans(du_0) * unit, D_IN, D, W)
+    store_values(du_pointer, 1, tl.trans(du_1) * unit, D_IN, D, W)
+    store_values(du_pointer, 2, tl.trans(du_2) * unit, D_IN, D, W)
     if BIAS:
-        tl.store(dc_pointer + out * W + wide, dc * unit)
+        tl.store(dc_pointer + out * W + wide, tl.sum(dc, axis=0) * unit)
+
+
+@triton.jit(do_not_specialize=["turned"])
+def positional_back(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer, a_pointer,
+    out_pointer, da_pointer, du_pointer, dc_pointer, x_stride, u_stride, lists, turned,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr, PAIRS: tl.constexpr, VALUES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """STATE and PAIRS, or VALUES; for both, two programs that follow one another share their tiles.
+
+    Their sums together do not fit a program's registers, and what one reads, the other then finds in the cache.
+    """
+    part, parts, values = tl.program_id(0), tl.num_programs(0), VALUES
+    if VALUES and (STATE or PAIRS):
+        values = part % 2 == 1
+        part, parts = part // 2, parts // 2
+    if values:
+        _values(
+            x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, a_pointer,
+            du_pointer, dc_pointer, x_stride, lists, turned, part, parts,
+            TILES, N, D_IN, D, W, R, BIAS, FIRST, LAST, PRECISION,
+        )  # fmt: skip
+    else:
+        _state_and_pairs(
+            x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer,
+            a_pointer, out_pointer, da_pointer, x_stride, u_stride, lists, turned, part, parts,
+            TILES, N, D_IN, D, W, R, FIRST, LAST, STATE, PAIRS, PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -292,18 +371,19 @@ def attention_state(
         if BIAS:
             r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
             r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
-    deep = tl.arange(0, D)
+    row = tl.arange(0, R)
     w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), unit_of(loss_pointer, member)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
         place, kept = pairs_of(first, lists, N, 1, N, R)
         here = (member * lists + first) * 2 * N * N
         pairs, slopes = pairs_pointer + here, slopes_pointer + here
@@ -326,7 +406,7 @@ def attention_state(
             ds = _back_through_attention(ds, s, dz, m_2, r_2, u_2, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
         if not FIRST:
             ds = rounded_gradient(tl.where(s > 0, ds, 0.0), PRECISION)
-            tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
+            store_tile(out_pointer, ds, begin, row, valid, D)
 
 
 @triton.jit
@@ -339,7 +419,7 @@ def attention_weights(
     """dU_h = (A_h s)^T dz, dM_h = s^T (dl_h s) and dm_h of one head, the grid's third axis; dU_0 and dc go with the first."""
     member, part, head = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.program_id(2)
     start = member * lists * N
-    wide, deep = tl.arange(0, W), tl.arange(0, D)
+    row, wide, deep = tl.arange(0, R), tl.arange(0, W), tl.arange(0, D)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
@@ -349,12 +429,13 @@ def attention_weights(
     dr = tl.zeros((D,), tl.float32)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
         place, kept = pairs_of(first, lists, N, 1, N, R)
         here = ((member * lists + first) * 2 + head) * N * N
         a = tl.load(pairs_pointer + here + place, mask=kept, other=0.0)

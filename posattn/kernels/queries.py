@@ -160,12 +160,13 @@ def queries_weights(
     dc = tl.zeros((W,), tl.float32)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
+        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+            s = tile_of(s_pointer, begin, row, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
         place, kept = pairs_of(first, lists, down, across, N, R)
         here = ((member * lists + first) * 2 + slot % 2) * N * N
         if slot < 2:

@@ -61,6 +61,30 @@ def gradient_dot(a, b, precision: tl.constexpr):
 
 
 @triton.jit
+def in_registers(x, precision: tl.constexpr):
+    """x for several products as their left operand. What is loaded they would read from shared memory, each anew."""
+    return x + 0.0 if precision == "fp16" else x
+
+
+@triton.jit
+def mixed(total, a, s, u, P: tl.constexpr):
+    """total + a s u. In half precision a s stays in registers; TensorFloat-32 wants right operands with long columns."""
+    if P == "fp16":
+        return dot(short_dot(a, s, P), u, total, P)
+    else:
+        return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), total, P)
+
+
+@triton.jit
+def gradient_mixed(total, a, dz, u, P: tl.constexpr):
+    """The same if dz is a gradient."""
+    if P == "fp16":
+        return dot(gradient_dot(a, dz, P), u, total, P)
+    else:
+        return dot(a, tl.trans(gradient_dot(tl.trans(u), tl.trans(dz), P)), total, P)
+
+
+@triton.jit
 def zeros(rows: tl.constexpr, columns: tl.constexpr):
     return tl.zeros((rows, columns), tl.float32)
 
@@ -86,6 +110,12 @@ def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
 
 
 @triton.jit
+def turned_about(index, count, turned):
+    """The index, or if turned the same from the end: what the kernel before wrote last is still in the cache."""
+    return tl.where(turned != 0, count - 1 - index, index)
+
+
+@triton.jit
 def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
     """A tile's rows among the member's, and which of them exist: those left over after whole lists do not."""
     row = tl.arange(0, R)
@@ -95,9 +125,16 @@ def rows_at(first, lists, N: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 def tile_of(pointer, start, at, valid, columns: tl.constexpr):
-    """Rows ``at`` of the member that begins at row ``start``."""
-    place = (start + at)[:, None] * columns + tl.arange(0, columns)[None, :]
-    return tl.load(pointer + place, mask=valid[:, None], other=0.0)
+    """Rows ``at`` of what begins at row ``start``."""
+    place = at[:, None] * columns + tl.arange(0, columns)[None, :]
+    return tl.load(pointer + start * columns + place, mask=valid[:, None], other=0.0)
+
+
+@triton.jit
+def store_tile(pointer, value, start, at, valid, columns: tl.constexpr):
+    """The value into those rows."""
+    place = at[:, None] * columns + tl.arange(0, columns)[None, :]
+    tl.store(pointer + start * columns + place, value, mask=valid[:, None])
 
 
 @triton.jit

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.kernels.shapes import padded, short
-from posattn.kernels.tiles import product, rounded_gradient, tile_of, unit_of
+from posattn.kernels.tiles import product, rounded_gradient, store_tile, tile_of, unit_of
 from posattn.tokens.token_model import TokenConfig
 from posattn.tokens.vocabulary import word_code, word_index
 
@@ -87,10 +87,11 @@ def read_letters(
     loss, squares, db = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32), tl.zeros((C,), tl.float32)
     dw = tl.zeros((W, C), tl.float32)
     for tile in range(TILES):
-        at = (part * TILES + tile) * R + row
+        begin = (part * TILES + tile) * R
+        at = begin + row
         valid = at < rows
         scored = valid & (at % N < N - 1)
-        h = tile_of(h_pointer, start, at, valid, W).to(tl.float32)
+        h = tile_of(h_pointer, start + begin, row, valid, W).to(tl.float32)
         y = tl.load(y_pointer + member * y_stride + (at // N) * (N - 1) + at % N, mask=scored, other=0)
         logits = tl.where(there, product(h, w, "fp32") + b[None, :], float("-inf"))
         top = tl.max(logits, axis=1)
@@ -107,7 +108,7 @@ def read_letters(
             db += tl.sum(slope, axis=0)
         else:
             dz = rounded_gradient(dz / unit_of(squares_pointer, member), PRECISION)
-            tl.store(dz_pointer + (start + at)[:, None] * W + wide[None, :], dz, mask=valid[:, None])
+            store_tile(dz_pointer, dz, start + begin, row, valid, W)
     if MEASURE:
         out = member * tl.num_programs(0) + part
         tl.store(loss_pointer + out, tl.sum(loss, axis=0))
