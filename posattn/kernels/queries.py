@@ -22,6 +22,7 @@ from posattn.kernels.tiles import (
     rows_at,
     short_dot,
     slopes_of,
+    softmax,
     store_values,
     tile_of,
     unit_of,
@@ -91,7 +92,10 @@ def attend_by_queries(
     k_l, k_r = _vectors(s, left, right, table, turn_pointer, head + 2, N, R, K, TABLE, ROTARY, P)
     logits = dot(q_l, tl.trans(k_l), zeros(R, R), P)
     logits = dot(q_r, tl.trans(k_r), logits, P)
-    return weighed(z, s, logits, u, pairs_pointer, place, kept, same, P)
+    weights, _ = softmax(logits, same)
+    a = rounded(weights, P)
+    tl.store(pairs_pointer + place, a, mask=kept)
+    return weighed(z, s, a, u, P)
 
 
 @triton.jit

@@ -6,6 +6,8 @@ A tile holds as many whole lists of N positions as fit; rows left over are zero.
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
 def rounded(x, precision: tl.constexpr):
@@ -117,18 +119,29 @@ def first_state(x_pointer, at, valid, slope, base, N: tl.constexpr, P: tl.conste
 
 
 @triton.jit
-def softmax(logits, same):
-    logits = tl.where(same, logits, float("-inf"))
-    weight = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-    return weight / tl.sum(weight, axis=1)[:, None]
+def attended(N: tl.constexpr, R: tl.constexpr, CAUSAL: tl.constexpr):
+    """Which rows of a tile a row attends to: those of its own list, under a causal mask up to itself."""
+    row = tl.arange(0, R)
+    same = (row // N)[:, None] == (row // N)[None, :]
+    if CAUSAL:
+        same = same & (row[:, None] >= row[None, :])
+    return same
 
 
 @triton.jit
-def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
-    """z plus what a head with these logits attends to; stores its weights for the backward pass."""
-    a = rounded(softmax(logits, same), P)
-    tl.store(pairs_pointer + place, a, mask=kept)
-    return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), z, P)
+def softmax(logits, same):
+    """The weights, and the logarithm to base 2 by which 2^(logits log2(e) - norm) gives them again."""
+    logits = tl.where(same, logits, float("-inf"))
+    peak = tl.max(logits, axis=1) * LOG2_E
+    weight = tl.exp2(logits * LOG2_E - peak[:, None])
+    total = tl.sum(weight, axis=1)
+    return weight * (1.0 / total)[:, None], peak + tl.log2(total)
+
+
+@triton.jit
+def weighed(z, s, a, u, P: tl.constexpr):
+    """z plus what a head with weights a attends to."""
+    return dot(short_dot(a, s, P), u, z, P)
 
 
 @triton.jit
