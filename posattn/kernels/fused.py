@@ -24,19 +24,19 @@ _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely 
 
 
 class _Tuning(NamedTuple):
-    """Programs that fit one multiprocessor, and how deep loads are pipelined."""
+    """Programs that fit one multiprocessor, how deep loads are pipelined, and to how many registers a thread is held."""
 
     programs: int
     stages: int
+    registers: int | None = None
 
 
 _HALF = {
     "positional forward": _Tuning(3, 1),
     "positional state": _Tuning(3, 1),
     "positional weights": _Tuning(2, 2),
-    "bilinear forward": _Tuning(2, 1),
-    "bilinear state": _Tuning(2, 2),
-    "bilinear weights": _Tuning(2, 1),
+    "bilinear forward": _Tuning(4, 1, 128),
+    "bilinear backward": _Tuning(2, 1),
     "queries forward": _Tuning(2, 1),
     "queries state": _Tuning(2, 1),
     "queries weights": _Tuning(1, 1),  # for each slot
@@ -113,20 +113,20 @@ class _Step:
         """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
         config, self.bias = self.config, self.config.bias
         self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
-        self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
+        self.form: dict[str, Any] = {"K": 0, "TABLE": 0, "ROTARY": False, "turn_pointer": self.none}  # of queries and keys
         if self.positional:
             self.attention, self.slots, self.names = "positional", 1, ("", "")
             self.state, self.weights = layers.positional_state, layers.positional_weights
         elif not self.apart:
-            self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
-            self.state, self.weights = layers.attention_state, layers.attention_weights
+            self.attention, self.slots, self.names = "bilinear", 1, ("M", "m")
+            self.weights = layers.attention_backward
         else:
             self.attention, self.slots, self.names = "queries", 4, ("QK", "B")
-            self.state, self.weights = layers.attention_state, queries.queries_weights
+            self.state, self.weights = queries.queries_state, queries.queries_weights
             half, rotary = self.folded["QK.first"].shape[-1], config.design.rotary
             rows = self.folded["B"].shape[2] if "B" in self.folded else 0
-            self.form = {"K": half, "TABLE": rows, "ROTARY": rotary}
-            self.turns = turns(self.n, config, self.none.device, self.precision) if rotary else self.none
+            rotations = turns(self.n, config, self.none.device, self.precision) if rotary else self.none
+            self.form = {"K": half, "TABLE": rows, "ROTARY": rotary, "turn_pointer": rotations}
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
@@ -138,7 +138,8 @@ class _Step:
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
-        return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
+        sizes |= {"num_warps": _WARPS, "num_stages": tuning.stages, "maxnreg": tuning.registers}
+        return (parts, self.members, slots), parts, sizes
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
@@ -161,10 +162,9 @@ class _Step:
         return own | self._logits(index)
 
     def _logits(self, index: int) -> dict[str, Any]:
-        """What a layer's logits need: M and m, or matrices, table and turns of queries and keys."""
+        """What a layer's logits need: M and m, or matrices and table of queries and keys."""
         m, r = (self._of_layer(name, index) for name in self.names)
-        strides = {"m_stride": m.stride(0), "r_stride": r.stride(0)}
-        return {"m_pointer": m, "r_pointer": r, "turn_pointer": self.turns} | strides | self.form
+        return {"m_pointer": m, "r_pointer": r, "m_stride": m.stride(0), "r_stride": r.stride(0)}
 
     # --- forward and back --------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class _Step:
         for index in range(config.layers):
             first, last = self._ends(index)
             h = new(*sides, self.n, config.width, dtype=self.kind)
-            pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
+            pairs.append(self._room_for_weights(h))
             layers.layer_forward[grid](
                 x_pointer=self.x, x_stride=self.x.stride(0), encoding_pointer=self.encoding, lists=self.lists,
                 s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
@@ -187,11 +187,19 @@ class _Step:
                 y_stride=self.y.stride(0), error_pointer=error, loss_pointer=loss, dw_pointer=dw, db_pointer=db,
                 BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
                 **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
-                **self._width_in(index), **sizes,
+                **self.form, **self._width_in(index), **sizes,
             )  # fmt: skip
             states.append(h)
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error, {"w": dw, "b": db} if self.bias else {"w": dw}
+
+    def _room_for_weights(self, h: Tensor) -> Tensor:
+        """For what the backward pass finds attention weights by: the weights themselves, or numbers of their rows."""
+        if self.positional:
+            return h
+        if self.apart:
+            return h.new_empty(self.members, self.lists, 2, self.n, self.n)
+        return self.w.new_empty(self.members, 2, self.lists, self.n)
 
     def _ends(self, index: int) -> tuple[bool, bool]:
         """Whether a layer reads lists of numbers, and whether it goes on to errors."""
@@ -199,8 +207,11 @@ class _Step:
 
     def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        state_grid, _, state_sizes = self._launch("state")
-        weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
+        if self.attention == "bilinear":  # one kernel for both
+            weights_grid, parts, weights_sizes = self._launch("backward")
+        else:
+            state_grid, _, state_sizes = self._launch("state")
+            weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
         gradients = self._parts(parts)
 
         def part(name: str) -> Tensor:
@@ -222,12 +233,15 @@ class _Step:
                 if not first:
                     self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
             else:
-                slopes = torch.empty_like(pairs[index])
-                tables = {"pairs_pointer": pairs[index], "slopes_pointer": slopes}
-                self.state[state_grid](out_pointer=before, **tables, **given, **inputs, **matrices, **state_sizes)
                 summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
-                inputs |= self._logits(index) if self.apart else {}
-                self.weights[weights_grid](**tables, **summed, **given, **inputs, **weights_sizes)
+                inputs |= {"pairs_pointer": pairs[index]}
+                if self.apart:
+                    inputs |= {"slopes_pointer": torch.empty_like(pairs[index])} | self.form
+                    self.state[state_grid](out_pointer=before, **given, **inputs, **matrices, **state_sizes)
+                    self.weights[weights_grid](**summed, **given, **inputs, **self._logits(index), **weights_sizes)
+                else:
+                    own = {"out_pointer": before, "CAUSAL": self.config.causal, "BELOW": not first}
+                    self.weights[weights_grid](**own, **summed, **given, **inputs, **matrices, **weights_sizes)
             dz = before
         return gradients
 

@@ -30,6 +30,7 @@ from posattn.kernels.tiles import (
     first_state,
     gradient_dot,
     gradient_of,
+    logits_gradient,
     pairs_of,
     product,
     rounded,
@@ -79,20 +80,26 @@ def _block_diagonal(a, N: tl.constexpr, R: tl.constexpr, P: tl.constexpr):
 
 
 @triton.jit
-def _queries(s, m, r, BIAS: tl.constexpr, P: tl.constexpr):
-    """s M + m, whose products with s are a head's logits."""
+def _queries(
+    s, m, r_pointer, head: tl.constexpr,
+    D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """s M + m, whose products with s are a head's logits. The row m is read anew for every tile, to save registers."""
+    q = zeros(R, D)
     if BIAS:
-        q = rounded(dot(s, m, tl.zeros_like(s).to(tl.float32) + r[None, :], P), P)
-    else:
-        q = short_dot(s, m, P)
-    return q
+        q += _row_of(r_pointer, head, D_IN, D)[None, :]
+    return rounded(dot(s, m, q, P), P)
 
 
 @triton.jit
-def _attend(z, s, m, r, u, norm_pointer, valid, same, BIAS: tl.constexpr, P: tl.constexpr):
+def _attend(
+    z, s, m, r_pointer, u, norm_pointer, valid, edge, head: tl.constexpr,
+    N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
+    P: tl.constexpr,
+):  # fmt: skip
     """z plus one head of self-attention; stores its rows' norms, by which the backward pass finds the weights again."""
-    logits = product(_queries(s, m, r, BIAS, P), tl.trans(s), P)
-    a, norm = softmax(logits, same)
+    logits = product(_queries(s, m, r_pointer, head, D_IN, D, R, BIAS, P), tl.trans(s), P)
+    a, norm = softmax(logits, attended(edge + head, N, R, CAUSAL))
     tl.store(norm_pointer, norm, mask=valid)
     return weighed(z, s, rounded(a, P), u, P)
 
@@ -126,13 +133,7 @@ def layer_forward(
     else:
         m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
         m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
-        r_1 = tl.zeros((D,), tl.float32)
-        r_2 = tl.zeros((D,), tl.float32)
-        if BIAS:
-            r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-            r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
-    if not POSITIONAL:
-        same = attended(N, R, CAUSAL)
+        r_pointer += member * r_stride
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
     if LAST:
@@ -155,6 +156,7 @@ def layer_forward(
             z = dot(k_2, tl.trans(short_dot(tl.trans(u_2), tl.trans(s), PRECISION)), z, PRECISION)
         else:
             if K:
+                same = attended(first * N, N, R, CAUSAL)
                 place, kept = pairs_of(first, lists, N, 1, N, R)
                 pairs = pairs_pointer + (member * lists + first) * 2 * N * N
                 z = attend_by_queries(
@@ -167,8 +169,13 @@ def layer_forward(
                 )  # fmt: skip
             else:
                 norms = pairs_pointer + start * 2 + at
-                z = _attend(z, s, m_1, r_1, u_1, norms, valid, same, BIAS, PRECISION)
-                z = _attend(z, s, m_2, r_2, u_2, norms + lists * N, valid, same, BIAS, PRECISION)
+                z = _attend(
+                    z, s, m_1, r_pointer, u_1, norms, valid, first * N, 0, N, D_IN, D, R, BIAS, CAUSAL, PRECISION
+                )
+                z = _attend(
+                    z, s, m_2, r_pointer, u_2, norms + lists * N, valid, first * N, 1,
+                    N, D_IN, D, R, BIAS, CAUSAL, PRECISION,
+                )  # fmt: skip
         h = tl.maximum(z, 0.0)
         tl.store(h_pointer + (start + at)[:, None] * W + wide[None, :], rounded(h, PRECISION), mask=valid[:, None])
         if LAST:
@@ -247,7 +254,7 @@ def positional_weights(
         else:
             s = tile_of(s_pointer, start, at, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        du_0 = dot(tl.trans(s), dz, du_0, PRECISION)
+        du_0 = tl.fma(product(tl.trans(s), dz, PRECISION), 1.0, du_0)
         if BIAS:
             dc += tl.sum(dz.to(tl.float32), axis=0)
         du_1 = dot(short_dot(tl.trans(s), tl.trans(k_1), PRECISION), dz, du_1, PRECISION)
@@ -269,20 +276,20 @@ def positional_weights(
 
 @triton.jit
 def _back_through_attention(
-    ds, du, dm, dr, s, dz, m, r, u, norm_pointer, valid, same, ones,
-    BIAS: tl.constexpr, BELOW: tl.constexpr, P: tl.constexpr,
+    ds, du, dm, dr, s, dz, m, r_pointer, u, norm_pointer, valid, edge, ones, head: tl.constexpr,
+    N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
+    BELOW: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """One head's parts of ds, dU, dM and dm. With l = (s M + m) s^T, ds has dl s M^T and dl^T (s M + m)."""
-    q = _queries(s, m, r, BIAS, P)
+    q = _queries(s, m, r_pointer, head, D_IN, D, R, BIAS, P)
     norm = tl.load(norm_pointer, mask=valid, other=0.0)
-    weight = tl.exp2(product(q, tl.trans(s), P) * LOG2_E - norm[:, None])
-    a = rounded(tl.where(same, weight, 0.0), P)
-    weighted = a.to(tl.float32) * product(gradient_dot(dz, tl.trans(u), P), tl.trans(s), P)
-    dl = rounded_gradient(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
+    logits = product(q, tl.trans(s), P) * LOG2_E - norm[:, None]
+    a = rounded(tl.exp2(tl.where(attended(edge + head, N, R, CAUSAL), logits, float("-inf"))), P)
+    dl = logits_gradient(a, product(gradient_dot(dz, tl.trans(u), P), tl.trans(s), P), P)
     dv = gradient_dot(tl.trans(a), dz, P)
-    du = dot(tl.trans(s), dv, du, P)
+    du = tl.fma(product(tl.trans(s), dv, P), 1.0, du)
     dq = gradient_dot(dl, s, P)
-    dm = dot(tl.trans(s), dq, dm, P)
+    dm = tl.fma(product(tl.trans(s), dq, P), 1.0, dm)
     if BIAS:
         dr = dot(ones, dq, dr, P)
     if BELOW:
@@ -310,14 +317,9 @@ def attention_backward(
     u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
     m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
     m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
-    r_1 = tl.zeros((D,), tl.float32)
-    r_2 = tl.zeros((D,), tl.float32)
-    if BIAS:
-        r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-        r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
-    wide, deep = tl.arange(0, W), tl.arange(0, D)
+    r_pointer += member * r_stride
+    row, wide, deep = tl.arange(0, R), tl.arange(0, W), tl.arange(0, D)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
-    same = attended(N, R, CAUSAL)
     ones = rounded(zeros(16, R) + 1, PRECISION)  # columns are summed by the matrix units, which take 16 rows at least
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
@@ -327,27 +329,33 @@ def attention_backward(
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
         at, valid = rows_at(first, lists, N, R)
+        begin = start + first * N  # rows are counted from here, so that their places do not change
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
-            s = tile_of(s_pointer, start, at, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+            s = tile_of(s_pointer + begin * D, 0, row, valid, D)
+        dz = gradient_of(
+            dz_pointer + begin * W, h_pointer + begin * W, error_pointer + begin, w, unit, 0, row, valid, W, LAST, PRECISION
+        )
         norms = pairs_pointer + start * 2 + at
         ds = zeros(R, D)
         if BELOW:
             ds = dot(dz, tl.trans(u_0), ds, PRECISION)
-        du_0 = dot(tl.trans(s), dz, du_0, PRECISION)
+        du_0 = tl.fma(product(tl.trans(s), dz, PRECISION), 1.0, du_0)
         if BIAS:
             dc = dot(ones, dz, dc, PRECISION)
         ds, du_1, dm_1, dr_1 = _back_through_attention(
-            ds, du_1, dm_1, dr_1, s, dz, m_1, r_1, u_1, norms, valid, same, ones, BIAS, BELOW, PRECISION
-        )
+            ds, du_1, dm_1, dr_1, s, dz, m_1, r_pointer, u_1, norms, valid, first * N, ones, 0,
+            N, D_IN, D, R, BIAS, CAUSAL, BELOW, PRECISION,
+        )  # fmt: skip
         ds, du_2, dm_2, dr_2 = _back_through_attention(
-            ds, du_2, dm_2, dr_2, s, dz, m_2, r_2, u_2, norms + lists * N, valid, same, ones, BIAS, BELOW, PRECISION
-        )
+            ds, du_2, dm_2, dr_2, s, dz, m_2, r_pointer, u_2, norms + lists * N, valid, first * N, ones, 1,
+            N, D_IN, D, R, BIAS, CAUSAL, BELOW, PRECISION,
+        )  # fmt: skip
         if BELOW:
-            ds = tl.where(s > 0, rounded_gradient(ds, PRECISION), 0.0)
-            tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
+            ds = rounded_gradient(ds, PRECISION)
+            ds *= (s > 0).to(ds.dtype)
+            tl.store(out_pointer + begin * D + row[:, None] * D + deep[None, :], ds, mask=valid[:, None])
     out = member * tl.num_programs(0) + part
     unit *= 2.0 / (lists * (N - 1))
     du_pointer += out * 3 * D_IN * W

@@ -119,13 +119,17 @@ def first_state(x_pointer, at, valid, slope, base, N: tl.constexpr, P: tl.conste
 
 
 @triton.jit
-def attended(N: tl.constexpr, R: tl.constexpr, CAUSAL: tl.constexpr):
-    """Which rows of a tile a row attends to: those of its own list, under a causal mask up to itself."""
+def attended(edge, N: tl.constexpr, R: tl.constexpr, CAUSAL: tl.constexpr):
+    """Which rows of a tile a row attends to: those of its own list, under a causal mask up to itself.
+
+    Rows are counted from ``edge``, any number that changes with tile and head: a mask that does not change would be kept in
+    registers, of which there are too few.
+    """
     row = tl.arange(0, R)
-    same = (row // N)[:, None] == (row // N)[None, :]
-    if CAUSAL:
-        same = same & (row[:, None] >= row[None, :])
-    return same
+    begin = row // N * N
+    end = row + 1 if CAUSAL else begin + N
+    column = (edge + row)[None, :]
+    return (column >= (edge + begin)[:, None]) & (column < (edge + end)[:, None])
 
 
 @triton.jit
@@ -145,15 +149,11 @@ def weighed(z, s, a, u, P: tl.constexpr):
 
 
 @triton.jit
-def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.constexpr):
-    """A head's weights a, e = dz U^T, and the gradient of its logits, which it also stores."""
-    a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
-    e = gradient_dot(dz, tl.trans(u), P)
-    da = dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
-    weighted = a.to(tl.float32) * da
-    dl = rounded_gradient(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
-    tl.store(slopes_pointer + place, dl, mask=kept)
-    return a, e, dl
+def logits_gradient(a, da, P: tl.constexpr):
+    """dl, from a head's weights and their gradient."""
+    weight = a.to(tl.float32)
+    weighted = weight * da
+    return rounded_gradient(weighted - weight * tl.sum(weighted, axis=1)[:, None], P)
 
 
 @triton.jit
