@@ -123,7 +123,7 @@ def layer_forward(
     u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
     u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
     u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
-    row, wide = tl.arange(0, R), tl.arange(0, W)
+    wide = tl.arange(0, W)
     if POSITIONAL:
         k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
         k_2 = _block_diagonal(a_pointer + member * 2 * N * N + N * N, N, R, PRECISION)
