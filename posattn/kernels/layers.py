@@ -5,14 +5,17 @@ so attention within a list is a block-diagonal 64 x 64 matrix and every operatio
 matrices are read once per program, and their gradients are summed on chip over its tiles; sums over programs are left to the
 caller, in a fixed order, so results do not depend on timing.
 
-Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r_1, r_2
-the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times
+Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r the
+bilinear form M and its rows m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times
 the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range; larger numbers
 are clamped to the range. Sums leave in true units.
 
+Of self-attention, no number for a pair of rows passes through memory: the forward kernel stores one for each row and head,
+the norm, by which the backward kernel finds the weights a again from s. dl is the gradient of the logits l = (s M + m) s^T.
+
 Where queries and keys do not multiply out, K is their half width, and 0 elsewhere; m_pointer and r_pointer are then their
-matrices and table, and ``queries`` computes with them. Matrices of queries and keys are read anew for every tile, since
-all of them together leave no room on chip.
+matrices and table, ``queries`` computes with them, and the weights themselves are stored. Matrices of queries and keys are
+read anew for every tile, since all of them together leave no room on chip.
 
 PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``fp32``, where a product is
 three of TensorFloat-32, of the rounded numbers and their remainders. Products are always summed in float32.
@@ -24,6 +27,7 @@ import triton.language as tl
 from posattn.kernels.queries import attend_by_queries
 from posattn.kernels.tiles import (
     LOG2_E,
+    added,
     attended,
     dot,
     encoder_input,
@@ -254,7 +258,7 @@ def positional_weights(
         else:
             s = tile_of(s_pointer, start, at, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
-        du_0 = tl.fma(product(tl.trans(s), dz, PRECISION), 1.0, du_0)
+        du_0 = dot(tl.trans(s), dz, du_0, PRECISION)
         if BIAS:
             dc += tl.sum(dz.to(tl.float32), axis=0)
         du_1 = dot(short_dot(tl.trans(s), tl.trans(k_1), PRECISION), dz, du_1, PRECISION)
@@ -280,16 +284,16 @@ def _back_through_attention(
     N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
     BELOW: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """One head's parts of ds, dU, dM and dm. With l = (s M + m) s^T, ds has dl s M^T and dl^T (s M + m)."""
+    """One head's parts of ds, dU, dM and dm. Through the logits, ds has dl s M^T and dl^T (s M + m)."""
     q = _queries(s, m, r_pointer, head, D_IN, D, R, BIAS, P)
     norm = tl.load(norm_pointer, mask=valid, other=0.0)
     logits = product(q, tl.trans(s), P) * LOG2_E - norm[:, None]
     a = rounded(tl.exp2(tl.where(attended(edge + head, N, R, CAUSAL), logits, float("-inf"))), P)
     dl = logits_gradient(a, product(gradient_dot(dz, tl.trans(u), P), tl.trans(s), P), P)
     dv = gradient_dot(tl.trans(a), dz, P)
-    du = tl.fma(product(tl.trans(s), dv, P), 1.0, du)
+    du = added(du, tl.trans(s), dv, P)
     dq = gradient_dot(dl, s, P)
-    dm = tl.fma(product(tl.trans(s), dq, P), 1.0, dm)
+    dm = added(dm, tl.trans(s), dq, P)
     if BIAS:
         dr = dot(ones, dq, dr, P)
     if BELOW:
@@ -341,7 +345,7 @@ def attention_backward(
         ds = zeros(R, D)
         if BELOW:
             ds = dot(dz, tl.trans(u_0), ds, PRECISION)
-        du_0 = tl.fma(product(tl.trans(s), dz, PRECISION), 1.0, du_0)
+        du_0 = added(du_0, tl.trans(s), dz, PRECISION)
         if BIAS:
             dc = dot(ones, dz, dc, PRECISION)
         ds, du_1, dm_1, dr_1 = _back_through_attention(
@@ -354,7 +358,7 @@ def attention_backward(
         )  # fmt: skip
         if BELOW:
             ds = rounded_gradient(ds, PRECISION)
-            ds *= (s > 0).to(ds.dtype)
+            ds *= tl.where(s > 0, 1.0, 0.0).to(ds.dtype)  # a condition would change its layout entry by entry
             tl.store(out_pointer + begin * D + row[:, None] * D + deep[None, :], ds, mask=valid[:, None])
     out = member * tl.num_programs(0) + part
     unit *= 2.0 / (lists * (N - 1))

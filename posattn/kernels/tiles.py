@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # on a CPU, where there is no PTX
 
 
 @triton.jit
@@ -28,7 +29,11 @@ def rounded(x, precision: tl.constexpr):
 def rounded_gradient(x, precision: tl.constexpr):
     """The same for gradients, which may exceed half precision's range: one infinite entry would end a member's training."""
     if precision == "fp16":
-        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+        if INTERPRETED:
+            x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)
+        else:  # one instruction for two entries
+            x = tl.inline_asm_elementwise("cvt.rn.satfinite.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, True, 2)
+        return x
     return rounded(x, precision)
 
 
@@ -48,6 +53,12 @@ def product(a, b, precision: tl.constexpr):
         return tl.dot(a, b, input_precision="tf32x3")
     else:
         return tl.dot(a, b, input_precision="tf32")
+
+
+@triton.jit
+def added(total, a, b, precision: tl.constexpr):
+    """total + a b for a total with no room in registers: the product is made first, for spills within it hold it up."""
+    return tl.fma(product(a, b, precision), 1.0, total)
 
 
 @triton.jit
