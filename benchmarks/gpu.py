@@ -221,18 +221,20 @@ def arithmetic(arch: str) -> float:
 
 
 def traffic(arch: str, precision: str) -> float:
-    """Bytes of states and attention weights that one member's step reads and writes between kernels."""
-    size = 2 if precision == "fp16" else 4
-    state, pairs = BATCH * N * W * size, BATCH * 2 * N * N * size
-    forward, weights, gradient = 2 * LAYERS - 1, 2 * LAYERS - 1, 3 * (LAYERS - 1)
-    own = 0 if arch == "positional" else LAYERS * 6 * pairs  # written, read twice, and so are their gradients
-    return (forward + weights + gradient) * state + own
+    """Bytes of states that one member's step reads and writes between kernels, and of numbers for rows of attention."""
+    state = BATCH * N * W * (2 if precision == "fp16" else 4)
+    forward, weights = 2 * LAYERS - 1, 2 * LAYERS - 1
+    if arch == "positional":
+        return (forward + weights + 3 * (LAYERS - 1)) * state
+    norms = BATCH * N * 2 * 4
+    return (forward + weights + LAYERS - 1) * state + 2 * LAYERS * norms  # one kernel reads for both backward passes
 
 
 GROUPS = {
     "forward": ("layer_forward",),
-    "backward, states": ("positional_back", "attention_state"),
-    "backward, weights": ("attention_weights", "queries_weights"),
+    "backward": ("positional_back", "attention_backward"),
+    "backward, states": ("queries_state",),
+    "backward, weights": ("queries_weights",),
     "optimiser": ("_adam",),
 }
 

@@ -35,14 +35,14 @@ class _Tuning(NamedTuple):
 _HALF = {
     "positional forward": _Tuning(3, 3, 168),
     "positional back": _Tuning(2, 3),
-    "bilinear forward": _Tuning(2, 1),
-    "bilinear state": _Tuning(2, 2),
-    "bilinear weights": _Tuning(2, 1),
+    "bilinear forward": _Tuning(4, 1, 128),
+    "bilinear back": _Tuning(2, 1),
     "queries forward": _Tuning(2, 1),
     "queries state": _Tuning(2, 1),
-    "queries weights": _Tuning(1, 1),  # for each slot
+    "queries back": _Tuning(1, 1),  # for each slot
 }
 _SINGLE = _Tuning(2, 1)
+_SLOTS = 4  # programs that share a tile where queries and keys stay apart
 _READERS = 4  # programs per multiprocessor that read letters
 
 
@@ -100,26 +100,29 @@ class _Step:
         self._set_attention()
 
     def _set_attention(self) -> None:
-        """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
+        """Which kernels carry gradients back, and what logits are made of."""
         config, self.bias = self.config, self.config.bias
         self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
-        self.form, self.turns = {"K": 0, "TABLE": 0, "ROTARY": False}, self.none  # of queries and keys
+        self.form: dict[str, Any] = {
+            "K": 0,
+            "TABLE": 0,
+            "ROTARY": False,
+            "turn_pointer": self.none,
+        }  # of queries and keys
         if self.positional:
             self.attention, self.names = "positional", ("", "")
         elif not self.apart:
-            self.attention, self.slots, self.names = "bilinear", 2, ("M", "m")
-            self.state, self.weights = layers.attention_state, layers.attention_weights
+            self.attention, self.names = "bilinear", ("M", "m")
         else:
-            self.attention, self.slots, self.names = "queries", 4, ("QK", "B")
-            self.state, self.weights = layers.attention_state, queries.queries_weights
+            self.attention, self.names = "queries", ("QK", "B")
             half, rotary = self.folded["QK.first"].shape[-1], config.design.rotary
             rows = self.folded["B"].shape[2] if "B" in self.folded else 0
-            self.form = {"K": half, "TABLE": rows, "ROTARY": rotary}
-            self.turns = turns(self.n, config, self.none.device, self.precision) if rotary else self.none
+            rotations = turns(self.n, config, self.none.device, self.precision) if rotary else self.none
+            self.form = {"K": half, "TABLE": rows, "ROTARY": rotary, "turn_pointer": rotations}
 
     # --- what the kernels are given ----------------------------------------------------------------------------------------
 
-    def _launch(self, way: str, slots: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
+    def _launch(self, way: str) -> tuple[tuple[int, int], int, dict[str, Any]]:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
         tuning = _HALF[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
         programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
@@ -129,7 +132,7 @@ class _Step:
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
         options = {"num_warps": _WARPS, "num_stages": tuning.stages}
         options |= {} if tuning.registers is None else {"maxnreg": tuning.registers}
-        return (parts, self.members, slots), parts, sizes | options
+        return (parts, self.members), parts, sizes | options
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
@@ -152,10 +155,9 @@ class _Step:
         return own | self._logits(index)
 
     def _logits(self, index: int) -> dict[str, Any]:
-        """What a layer's logits need: M and m, or matrices, table and turns of queries and keys."""
+        """What a layer's logits need: M and m, or matrices and table of queries and keys."""
         m, r = (self._of_layer(name, index) for name in self.names)
-        strides = {"m_stride": m.stride(0), "r_stride": r.stride(0)}
-        return {"m_pointer": m, "r_pointer": r, "turn_pointer": self.turns} | strides | self.form
+        return {"m_pointer": m, "r_pointer": r, "m_stride": m.stride(0), "r_stride": r.stride(0)}
 
     # --- forward and back --------------------------------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class _Step:
         for index in range(config.layers):
             first, last = self._ends(index)
             h = new(*sides, self.n, config.width, dtype=self.kind)
-            pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
+            pairs.append(self._room_for_weights(h))
             layers.layer_forward[grid](
                 x_pointer=self.x, x_stride=self.x.stride(0), encoding_pointer=self.encoding, lists=self.lists,
                 s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
@@ -179,11 +181,19 @@ class _Step:
                 y_stride=self.y.stride(0), error_pointer=error, loss_pointer=loss, dw_pointer=dw, db_pointer=db,
                 turned=index % 2, BIAS=self.bias, POSITIONAL=self.positional, CAUSAL=config.causal, FIRST=first, LAST=last,
                 **{"a_pointer": self.none} | self._logits(index) | self._matrices(index),
-                **self._width_in(index), **sizes,
+                **self.form, **self._width_in(index), **sizes,
             )  # fmt: skip
             states.append(h)
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error
+
+    def _room_for_weights(self, h: Tensor) -> Tensor:
+        """For what the backward pass finds attention weights by: the weights themselves, or numbers of their rows."""
+        if self.positional:
+            return h
+        if self.apart:
+            return h.new_empty(self.members, self.lists, 2, self.n, self.n)
+        return self.w.new_empty(self.members, 2, self.lists, self.n)
 
     def _ends(self, index: int) -> tuple[bool, bool]:
         """Whether a layer reads lists of numbers, and whether it goes on to errors."""
@@ -191,11 +201,10 @@ class _Step:
 
     def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
-        if self.positional:
-            _, parts, sizes = self._launch("back")
-        else:
+        grid, parts, sizes = self._launch("back")
+        if self.apart:
             state_grid, _, state_sizes = self._launch("state")
-            weights_grid, _, weights_sizes = self._launch("weights", self.slots)
+            weights_grid = (*grid, _SLOTS)
         gradients = self.parts.tensors
 
         def part(name: str) -> Tensor:
@@ -218,17 +227,24 @@ class _Step:
                     roles = 2 if ways["VALUES"] and ways["PAIRS"] else 1
                     layers.positional_back[(parts * roles, self.members)](**given, **ways, **sizes)
             else:
-                slopes = torch.empty_like(pairs[index])
-                given |= {"pairs_pointer": pairs[index], "slopes_pointer": slopes, "BIAS": self.bias}
-                self.state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
                 summed |= {"dm_pointer": part(self.names[0]), "dr_pointer": part(self.names[1])}
-                summed |= self._logits(index) if self.apart else {}
-                self.weights[weights_grid](**summed, **given, **weights_sizes)
+                given |= {"pairs_pointer": pairs[index], "BIAS": self.bias}
+                if self.apart:
+                    given |= {"slopes_pointer": torch.empty_like(pairs[index])} | self.form
+                    queries.queries_state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+                    queries.queries_weights[weights_grid](**summed, **given, **self._logits(index), **sizes)
+                else:
+                    given |= {"out_pointer": before, "CAUSAL": self.config.causal} | summed | matrices
+                    for ways in self._ways(first):
+                        layers.attention_backward[grid](**given, **ways, **sizes)
             dz = before
         return _summed(self.parts, self.n)
 
     def _ways(self, first: bool) -> list[dict[str, bool]]:
-        """What ``positional_back`` computes: all at once, or where numbers are long, and leave no room on chip, in turn."""
+        """What each launch of a layer's backward kernel computes: together only what there is room for on chip."""
+        if not self.positional:
+            values = {"STATE": not first, "VALUES": True, "LOGITS": False}
+            return [values, {"STATE": False, "VALUES": False, "LOGITS": True}]
         wanted = {"STATE": not first, "PAIRS": True, "VALUES": True}
         if self.precision == "fp16":
             return [wanted]
@@ -236,7 +252,7 @@ class _Step:
 
     def _parts(self, readout: int) -> Parts:
         """Room for the parts of every gradient, one per program; of ``A`` there is one for each list of a tile."""
-        _, parts, _ = self._launch("back" if self.positional else "weights")
+        _, parts, _ = self._launch("back")
         count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}

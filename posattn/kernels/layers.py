@@ -5,14 +5,17 @@ so attention within a list is a block-diagonal 64 x 64 matrix and every operatio
 matrices are read once per program, and their gradients are summed on chip over its tiles; sums over programs are left to the
 caller, in a fixed order, so results do not depend on timing.
 
-Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r_1, r_2
-the bilinear form M and its row m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times
+Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r the
+bilinear form M and its rows m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times
 the member's root mean squared error times 2 / entries. That keeps it in the middle of half precision's range; larger numbers
 are clamped to the range. Sums leave in true units.
 
+Of self-attention, no number for a pair of rows passes through memory: the forward kernel stores one for each row and head,
+the norm, by which the backward kernel finds the weights a again from s. dl is the gradient of the logits l = (s M + m) s^T.
+
 Where queries and keys do not multiply out, K is their half width, and 0 elsewhere; m_pointer and r_pointer are then their
-matrices and table, and ``queries`` computes with them. Matrices of queries and keys are read anew for every tile, since
-all of them together leave no room on chip.
+matrices and table, ``queries`` computes with them, and the weights themselves are stored. Matrices of queries and keys are
+read anew for every tile, since all of them together leave no room on chip.
 
 PRECISION is what matrix products read: ``fp16`` (the state is then kept so, too), ``tf32``, or ``fp32``, where a product is
 three of TensorFloat-32, of the rounded numbers and their remainders. Products are always summed in float32.
@@ -21,8 +24,11 @@ three of TensorFloat-32, of the rounded numbers and their remainders. Products a
 import triton
 import triton.language as tl
 
-from posattn.kernels.queries import attend_by_queries, back_through_queries
+from posattn.kernels.queries import attend_by_queries
 from posattn.kernels.tiles import (
+    LOG2_E,
+    added,
+    attended,
     dot,
     encoder_input,
     first_state,
@@ -30,13 +36,15 @@ from posattn.kernels.tiles import (
     gradient_mixed,
     gradient_of,
     in_registers,
+    logits_gradient,
     mixed,
     pairs_of,
+    product,
     rounded,
     rounded_gradient,
     rows_at,
     short_dot,
-    slopes_of,
+    softmax,
     store_tile,
     store_values,
     tile_of,
@@ -54,6 +62,14 @@ def _bilinear_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexp
     row = tl.arange(0, D)
     place = row[:, None] * 2 * D_IN + head * D_IN + row[None, :]
     return rounded(tl.load(pointer + place, mask=(row < D_IN)[:, None] & (row < D_IN)[None, :], other=0.0), P)
+
+
+@triton.jit
+def _store_bilinear(pointer, head: tl.constexpr, value, D_IN: tl.constexpr, D: tl.constexpr):
+    """A program's dM_head into (D_IN, 2, D_IN)."""
+    row = tl.arange(0, D)
+    place = row[:, None] * 2 * D_IN + head * D_IN + row[None, :]
+    tl.store(pointer + place, value, mask=(row < D_IN)[:, None] & (row < D_IN)[None, :])
 
 
 @triton.jit
@@ -80,14 +96,28 @@ def _held(a, R: tl.constexpr, P: tl.constexpr):
 
 
 @triton.jit
-def _attend(z, s, m, r, u, pairs_pointer, place, kept, same, BIAS: tl.constexpr, P: tl.constexpr):
-    """z plus one head of self-attention; stores its weights for the backward pass."""
+def _queries(
+    s, m, r_pointer, head: tl.constexpr,
+    D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """s M + m, whose products with s are a head's logits. The row m is read anew for every tile, to save registers."""
+    q = zeros(R, D)
     if BIAS:
-        q = rounded(dot(s, m, tl.zeros_like(s).to(tl.float32) + r[None, :], P), P)
-    else:
-        q = short_dot(s, m, P)
-    logits = dot(q, tl.trans(s), tl.zeros(same.shape, tl.float32), P)
-    return weighed(z, s, logits, u, pairs_pointer, place, kept, same, P)
+        q += _row_of(r_pointer, head, D_IN, D)[None, :]
+    return rounded(dot(s, m, q, P), P)
+
+
+@triton.jit
+def _attend(
+    z, s, m, r_pointer, u, norm_pointer, valid, edge, head: tl.constexpr,
+    N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
+    P: tl.constexpr,
+):  # fmt: skip
+    """z plus one head of self-attention; stores its rows' norms, by which the backward pass finds the weights again."""
+    logits = product(_queries(s, m, r_pointer, head, D_IN, D, R, BIAS, P), tl.trans(s), P)
+    a, norm = softmax(logits, attended(edge + head, N, R, CAUSAL))
+    tl.store(norm_pointer, norm, mask=valid)
+    return weighed(z, s, rounded(a, P), u, P)
 
 
 @triton.jit(do_not_specialize=["turned"])
@@ -122,15 +152,7 @@ def layer_forward(
     else:
         m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
         m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
-        r_1 = tl.zeros((D,), tl.float32)
-        r_2 = tl.zeros((D,), tl.float32)
-        if BIAS:
-            r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-            r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
-    if not POSITIONAL:
-        same = (row // N)[:, None] == (row // N)[None, :]
-        if CAUSAL:
-            same = same & (row[:, None] >= row[None, :])
+        r_pointer += member * r_stride
     if BIAS and POSITIONAL:
         c = tl.load(c_pointer + member * W + wide)
     if FIRST:
@@ -162,9 +184,10 @@ def layer_forward(
             z = mixed(z, k_1, s, u_1, PRECISION)
             z = mixed(z, k_2, s, u_2, PRECISION)
         else:
-            place, kept = pairs_of(first, lists, N, 1, N, R)
-            pairs = pairs_pointer + (member * lists + first) * 2 * N * N
             if K:
+                same = attended(first * N, N, R, CAUSAL)
+                place, kept = pairs_of(first, lists, N, 1, N, R)
+                pairs = pairs_pointer + (member * lists + first) * 2 * N * N
                 z = attend_by_queries(
                     z, s, u_1, matrices, table, turn_pointer, 0, pairs, place, kept, same,
                     N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
@@ -174,8 +197,14 @@ def layer_forward(
                     N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
                 )  # fmt: skip
             else:
-                z = _attend(z, s, m_1, r_1, u_1, pairs, place, kept, same, BIAS, PRECISION)
-                z = _attend(z, s, m_2, r_2, u_2, pairs + N * N, place, kept, same, BIAS, PRECISION)
+                norms = pairs_pointer + start * 2 + at
+                z = _attend(
+                    z, s, m_1, r_pointer, u_1, norms, valid, first * N, 0, N, D_IN, D, R, BIAS, CAUSAL, PRECISION
+                )
+                z = _attend(
+                    z, s, m_2, r_pointer, u_2, norms + lists * N, valid, first * N, 1,
+                    N, D_IN, D, R, BIAS, CAUSAL, PRECISION,
+                )  # fmt: skip
         h = tl.maximum(z, 0.0)
         store_tile(h_pointer, rounded(h, PRECISION), begin, row, valid, W)
         if LAST:
@@ -330,134 +359,103 @@ def positional_back(
 
 @triton.jit
 def _back_through_attention(
-    ds, s, dz, m, r, u, pairs_pointer, slopes_pointer, place, kept,
-    FIRST: tl.constexpr, BIAS: tl.constexpr, P: tl.constexpr,
+    ds, du, dm, dr, s, dz, m, r_pointer, u, norm_pointer, valid, edge, ones, head: tl.constexpr,
+    N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, CAUSAL: tl.constexpr,
+    STATE: tl.constexpr, VALUES: tl.constexpr, LOGITS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Stores one head's gradient dl of the logits, and adds its part to ds: through the values and through dl."""
-    a, e, dl = slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P)
-    if not FIRST:
-        ds = dot(tl.trans(a), e, ds, P)
-        ds = dot(gradient_dot(dl, s, P), tl.trans(m), ds, P)
-        ds = dot(gradient_dot(tl.trans(dl), s, P), m, ds, P)
+    """One head's parts of ds, dU, dM and dm. Through the logits, ds has dl s M^T and dl^T (s M + m)."""
+    q = _queries(s, m, r_pointer, head, D_IN, D, R, BIAS, P)
+    norm = tl.load(norm_pointer, mask=valid, other=0.0)
+    logits = product(q, tl.trans(s), P) * LOG2_E - norm[:, None]
+    a = rounded(tl.exp2(tl.where(attended(edge + head, N, R, CAUSAL), logits, float("-inf"))), P)
+    dl = logits_gradient(a, product(gradient_dot(dz, tl.trans(u), P), tl.trans(s), P), P)
+    if VALUES or STATE:
+        dv = gradient_dot(tl.trans(a), dz, P)
+    if VALUES:
+        du = added(du, tl.trans(s), dv, P)
+    if LOGITS or STATE:
+        dq = gradient_dot(dl, s, P)
+    if LOGITS:
+        dm = dot(tl.trans(s), dq, dm, P)
         if BIAS:
-            ds += tl.sum(dl.to(tl.float32), axis=0)[:, None] * r[None, :]
-    return ds
+            dr = dot(ones, dq, dr, P)
+    if STATE:
+        ds = dot(dv, tl.trans(u), ds, P)
+        ds = dot(dq, tl.trans(m), ds, P)
+        ds = dot(tl.trans(dl), q, ds, P)
+    return ds, du, dm, dr
 
 
 @triton.jit
-def attention_state(
+def attention_backward(
     x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer,
-    m_pointer, r_pointer, turn_pointer, pairs_pointer, slopes_pointer, out_pointer,
+    m_pointer, r_pointer, pairs_pointer, out_pointer, du_pointer, dc_pointer, dm_pointer, dr_pointer,
     x_stride, u_stride, m_stride, r_stride, lists,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    K: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ROTARY: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STATE: tl.constexpr,
+    VALUES: tl.constexpr, LOGITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the logits, and dz of the layer before. With l = (s M + m) s^T, ds has dl s M^T and dl^T (s M + m)."""
+    """VALUES: dU_0 = s^T dz, dU_h = s^T (A_h^T dz), dc. LOGITS: dM_h = s^T (dl_h s), dm_h. STATE: dz of the layer below."""
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
     u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
     u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
     u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
-    if K:
-        matrices = m_pointer + member * m_stride
-        table = r_pointer + member * r_stride
-    else:
-        m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
-        m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
-        r_1 = tl.zeros((D,), tl.float32)
-        r_2 = tl.zeros((D,), tl.float32)
-        if BIAS:
-            r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-            r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
-    row = tl.arange(0, R)
-    w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), unit_of(loss_pointer, member)
-    if FIRST:
-        slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
-    for tile in range(TILES):
-        first = (part * TILES + tile) * (R // N)
-        begin = start + first * N
-        at, valid = rows_at(first, lists, N, R)
-        if FIRST:
-            s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
-        else:
-            s = tile_of(s_pointer, begin, row, valid, D)
-        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
-        place, kept = pairs_of(first, lists, N, 1, N, R)
-        here = (member * lists + first) * 2 * N * N
-        pairs, slopes = pairs_pointer + here, slopes_pointer + here
-        ds = zeros(R, D)
-        if not FIRST:
-            ds = dot(dz, tl.trans(u_0), ds, PRECISION)
-        if K:
-            ds = back_through_queries(
-                ds, s, dz, u_1, matrices, table, turn_pointer, 0, pairs, slopes, place, kept,
-                FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
-            )  # fmt: skip
-            pairs, slopes = pairs + N * N, slopes + N * N
-            ds = back_through_queries(
-                ds, s, dz, u_2, matrices, table, turn_pointer, 1, pairs, slopes, place, kept,
-                FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
-            )  # fmt: skip
-        else:
-            ds = _back_through_attention(ds, s, dz, m_1, r_1, u_1, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
-            pairs, slopes = pairs + N * N, slopes + N * N
-            ds = _back_through_attention(ds, s, dz, m_2, r_2, u_2, pairs, slopes, place, kept, FIRST, BIAS, PRECISION)
-        if not FIRST:
-            ds = rounded_gradient(tl.where(s > 0, ds, 0.0), PRECISION)
-            store_tile(out_pointer, ds, begin, row, valid, D)
-
-
-@triton.jit
-def attention_weights(
-    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer,
-    pairs_pointer, slopes_pointer, du_pointer, dc_pointer, dm_pointer, dr_pointer, x_stride, lists,
-    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
-    BIAS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """dU_h = (A_h s)^T dz, dM_h = s^T (dl_h s) and dm_h of one head, the grid's third axis; dU_0 and dc go with the first."""
-    member, part, head = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.program_id(2)
-    start = member * lists * N
+    m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
+    m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+    r_pointer += member * r_stride
     row, wide, deep = tl.arange(0, R), tl.arange(0, W), tl.arange(0, D)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
+    ones = rounded(zeros(16, R) + 1, PRECISION)  # columns are summed by the matrix units, which take 16 rows at least
     if FIRST:
         slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
-    du_0, du = zeros(D, W), zeros(D, W)
-    dm = zeros(D, D)
-    dc = tl.zeros((W,), tl.float32)
-    dr = tl.zeros((D,), tl.float32)
+    du_0, du_1, du_2 = zeros(D, W), zeros(D, W), zeros(D, W)
+    dm_1, dm_2 = zeros(D, D), zeros(D, D)
+    dc, dr_1, dr_2 = zeros(16, W), zeros(16, D), zeros(16, D)
     for tile in range(TILES):
         first = (part * TILES + tile) * (R // N)
-        begin = start + first * N
         at, valid = rows_at(first, lists, N, R)
+        begin = start + first * N  # rows are counted from here, so that their places do not change
         if FIRST:
             s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
         else:
             s = tile_of(s_pointer, begin, row, valid, D)
         dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, begin, row, valid, W, LAST, PRECISION)
-        place, kept = pairs_of(first, lists, N, 1, N, R)
-        here = ((member * lists + first) * 2 + head) * N * N
-        a = tl.load(pairs_pointer + here + place, mask=kept, other=0.0)
-        du = dot(short_dot(tl.trans(s), tl.trans(a), PRECISION), dz, du, PRECISION)
-        dl = tl.load(slopes_pointer + here + place, mask=kept, other=0.0)
-        dq = dot(tl.trans(s), tl.trans(dl), zeros(D, R), PRECISION)
-        if BIAS:
-            dr += tl.sum(dq, axis=1)
-        dm = dot(tl.trans(s), tl.trans(rounded_gradient(dq, PRECISION)), dm, PRECISION)
-        if head == 0:
-            du_0 = dot(tl.trans(s), dz, du_0, PRECISION)
+        norms = pairs_pointer + start * 2 + at
+        ds = zeros(R, D)
+        if STATE:
+            ds = dot(dz, tl.trans(u_0), ds, PRECISION)
+        if VALUES:
+            du_0 = added(du_0, tl.trans(s), dz, PRECISION)
             if BIAS:
-                dc += tl.sum(dz.to(tl.float32), axis=0)
+                dc = dot(ones, dz, dc, PRECISION)
+        ds, du_1, dm_1, dr_1 = _back_through_attention(
+            ds, du_1, dm_1, dr_1, s, dz, m_1, r_pointer, u_1, norms, valid, first * N, ones, 0,
+            N, D_IN, D, R, BIAS, CAUSAL, STATE, VALUES, LOGITS, PRECISION,
+        )  # fmt: skip
+        ds, du_2, dm_2, dr_2 = _back_through_attention(
+            ds, du_2, dm_2, dr_2, s, dz, m_2, r_pointer, u_2, norms + lists * N, valid, first * N, ones, 1,
+            N, D_IN, D, R, BIAS, CAUSAL, STATE, VALUES, LOGITS, PRECISION,
+        )  # fmt: skip
+        if STATE:
+            ds = rounded_gradient(ds, PRECISION)
+            ds *= tl.where(s > 0, 1.0, 0.0).to(ds.dtype)  # a condition would change its layout entry by entry
+            store_tile(out_pointer, ds, begin, row, valid, D)
     out = member * tl.num_programs(0) + part
     unit *= 2.0 / (lists * (N - 1))
-    du_pointer += out * 3 * D_IN * W
-    if head == 0:
+    if VALUES:
+        du_pointer += out * 3 * D_IN * W
         store_values(du_pointer, 0, du_0 * unit, D_IN, D, W)
+        store_values(du_pointer, 1, du_1 * unit, D_IN, D, W)
+        store_values(du_pointer, 2, du_2 * unit, D_IN, D, W)
         if BIAS:
-            tl.store(dc_pointer + out * W + wide, dc * unit)
-    store_values(du_pointer, head + 1, du * unit, D_IN, D, W)
-    place = out * 2 * D_IN * D_IN + deep[:, None] * 2 * D_IN + head * D_IN + deep[None, :]
-    tl.store(dm_pointer + place, dm * unit, mask=(deep < D_IN)[:, None] & (deep < D_IN)[None, :])
-    if BIAS:
-        tl.store(dr_pointer + out * 2 * D_IN + head * D_IN + deep, dr * unit, mask=deep < D_IN)
+            tl.store(dc_pointer + out * W + wide, tl.sum(dc, axis=0) * (unit / 16))
+    if LOGITS:
+        dm_pointer += out * 2 * D_IN * D_IN
+        _store_bilinear(dm_pointer, 0, dm_1 * unit, D_IN, D)
+        _store_bilinear(dm_pointer, 1, dm_2 * unit, D_IN, D)
+        if BIAS:
+            dr_pointer += out * 2 * D_IN + deep
+            tl.store(dr_pointer, tl.sum(dr_1, axis=0) * (unit / 16), mask=deep < D_IN)
+            tl.store(dr_pointer + D_IN, tl.sum(dr_2, axis=0) * (unit / 16), mask=deep < D_IN)

@@ -14,17 +14,20 @@ from posattn.kernels.tiles import (
     dot,
     encoder_input,
     first_state,
+    gradient_dot,
     gradient_of,
+    logits_gradient,
     pairs_of,
     product,
     rounded,
     rounded_gradient,
     rows_at,
     short_dot,
-    slopes_of,
+    softmax,
     store_values,
     tile_of,
     unit_of,
+    values_of,
     weighed,
     zeros,
 )
@@ -91,7 +94,10 @@ def attend_by_queries(
     k_l, k_r = _vectors(s, left, right, table, turn_pointer, head + 2, N, R, K, TABLE, ROTARY, P)
     logits = dot(q_l, tl.trans(k_l), zeros(R, R), P)
     logits = dot(q_r, tl.trans(k_r), logits, P)
-    return weighed(z, s, logits, u, pairs_pointer, place, kept, same, P)
+    weights, _ = softmax(logits, same)
+    a = rounded(weights, P)
+    tl.store(pairs_pointer + place, a, mask=kept)
+    return weighed(z, s, a, u, P)
 
 
 @triton.jit
@@ -110,13 +116,16 @@ def _back_through_slot(
 
 
 @triton.jit
-def back_through_queries(
+def _back_through_head(
     ds, s, dz, u, matrices, table, turn_pointer, head, pairs_pointer, slopes_pointer, place, kept,
     FIRST: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
     TABLE: tl.constexpr, ROTARY: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Stores one head's gradient dl of the logits, and adds its part to ds: through values, queries and keys."""
-    a, e, dl = slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P)
+    a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
+    e = gradient_dot(dz, tl.trans(u), P)
+    dl = logits_gradient(a, product(e, tl.trans(s), P), P)
+    tl.store(slopes_pointer + place, dl, mask=kept)
     if not FIRST:
         ds = dot(tl.trans(a), e, ds, P)
         ds = _back_through_slot(
@@ -126,6 +135,56 @@ def back_through_queries(
             ds, s, tl.trans(dl), matrices, table, turn_pointer, head + 2, head, N, D_IN, D, R, K, TABLE, ROTARY, P
         )
     return ds
+
+
+@triton.jit
+def queries_state(
+    x_pointer, encoding_pointer, s_pointer, dz_pointer, h_pointer, error_pointer, loss_pointer, w_pointer, u_pointer,
+    m_pointer, r_pointer, turn_pointer, pairs_pointer, slopes_pointer, out_pointer,
+    x_stride, u_stride, m_stride, r_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
+    K: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ROTARY: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the logits, and dz of the layer before."""
+    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    start = member * lists * N
+    u_pointer += member * u_stride
+    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
+    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
+    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    matrices = m_pointer + member * m_stride
+    table = r_pointer + member * r_stride
+    deep = tl.arange(0, D)
+    w, unit = tl.load(w_pointer + member * W + tl.arange(0, W)), unit_of(loss_pointer, member)
+    if FIRST:
+        slope, base = encoder_input(encoding_pointer, N, D_IN, D, R)
+    for tile in range(TILES):
+        first = (part * TILES + tile) * (R // N)
+        at, valid = rows_at(first, lists, N, R)
+        if FIRST:
+            s = first_state(x_pointer + member * x_stride, at, valid, slope, base, N, PRECISION)
+        else:
+            s = tile_of(s_pointer, start, at, valid, D)
+        dz = gradient_of(dz_pointer, h_pointer, error_pointer, w, unit, start, at, valid, W, LAST, PRECISION)
+        place, kept = pairs_of(first, lists, N, 1, N, R)
+        here = (member * lists + first) * 2 * N * N
+        pairs, slopes = pairs_pointer + here, slopes_pointer + here
+        ds = zeros(R, D)
+        if not FIRST:
+            ds = dot(dz, tl.trans(u_0), ds, PRECISION)
+        ds = _back_through_head(
+            ds, s, dz, u_1, matrices, table, turn_pointer, 0, pairs, slopes, place, kept,
+            FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
+        )  # fmt: skip
+        pairs, slopes = pairs + N * N, slopes + N * N
+        ds = _back_through_head(
+            ds, s, dz, u_2, matrices, table, turn_pointer, 1, pairs, slopes, place, kept,
+            FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
+        )  # fmt: skip
+        if not FIRST:
+            ds = rounded_gradient(tl.where(s > 0, ds, 0.0), PRECISION)
+            tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
 
 
 @triton.jit

@@ -6,6 +6,9 @@ A tile holds as many whole lists of N positions as fit; rows left over are zero.
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # on a CPU, where there is no PTX
+
 
 @triton.jit
 def rounded(x, precision: tl.constexpr):
@@ -26,7 +29,11 @@ def rounded(x, precision: tl.constexpr):
 def rounded_gradient(x, precision: tl.constexpr):
     """The same for gradients, which may exceed half precision's range: one infinite entry would end a member's training."""
     if precision == "fp16":
-        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+        if INTERPRETED:
+            x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)
+        else:  # one instruction for two entries
+            x = tl.inline_asm_elementwise("cvt.rn.satfinite.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, True, 2)
+        return x
     return rounded(x, precision)
 
 
@@ -46,6 +53,12 @@ def product(a, b, precision: tl.constexpr):
         return tl.dot(a, b, input_precision="tf32x3")
     else:
         return tl.dot(a, b, input_precision="tf32")
+
+
+@triton.jit
+def added(total, a, b, precision: tl.constexpr):
+    """total + a b for a total with no room in registers: the product is made first, for spills within it hold it up."""
+    return tl.fma(product(a, b, precision), 1.0, total)
 
 
 @triton.jit
@@ -154,30 +167,41 @@ def first_state(x_pointer, at, valid, slope, base, N: tl.constexpr, P: tl.conste
 
 
 @triton.jit
+def attended(edge, N: tl.constexpr, R: tl.constexpr, CAUSAL: tl.constexpr):
+    """Which rows of a tile a row attends to: those of its own list, under a causal mask up to itself.
+
+    Rows are counted from ``edge``, any number that changes with tile and head: a mask that does not change would be kept in
+    registers, of which there are too few.
+    """
+    row = tl.arange(0, R)
+    begin = row // N * N
+    end = row + 1 if CAUSAL else begin + N
+    column = (edge + row)[None, :]
+    return (column >= (edge + begin)[:, None]) & (column < (edge + end)[:, None])
+
+
+@triton.jit
 def softmax(logits, same):
+    """The weights, and the logarithm to base 2 by which 2^(logits log2(e) - norm) gives them again."""
     logits = tl.where(same, logits, float("-inf"))
-    weight = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-    return weight / tl.sum(weight, axis=1)[:, None]
+    peak = tl.max(logits, axis=1) * LOG2_E
+    weight = tl.exp2(logits * LOG2_E - peak[:, None])
+    total = tl.sum(weight, axis=1)
+    return weight * (1.0 / total)[:, None], peak + tl.log2(total)
 
 
 @triton.jit
-def weighed(z, s, logits, u, pairs_pointer, place, kept, same, P: tl.constexpr):
-    """z plus what a head with these logits attends to; stores its weights for the backward pass."""
-    a = rounded(softmax(logits, same), P)
-    tl.store(pairs_pointer + place, a, mask=kept)
-    return dot(a, tl.trans(short_dot(tl.trans(u), tl.trans(s), P)), z, P)
+def weighed(z, s, a, u, P: tl.constexpr):
+    """z plus what a head with weights a attends to."""
+    return dot(short_dot(a, s, P), u, z, P)
 
 
 @triton.jit
-def slopes_of(s, dz, u, pairs_pointer, slopes_pointer, place, kept, P: tl.constexpr):
-    """A head's weights a, e = dz U^T, and the gradient of its logits, which it also stores."""
-    a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
-    e = gradient_dot(dz, tl.trans(u), P)
-    da = dot(e, tl.trans(s), tl.zeros(kept.shape, tl.float32), P)
-    weighted = a.to(tl.float32) * da
-    dl = rounded_gradient(weighted - a.to(tl.float32) * tl.sum(weighted, axis=1)[:, None], P)
-    tl.store(slopes_pointer + place, dl, mask=kept)
-    return a, e, dl
+def logits_gradient(a, da, P: tl.constexpr):
+    """dl, from a head's weights and their gradient."""
+    weight = a.to(tl.float32)
+    weighted = weight * da
+    return rounded_gradient(weighted - weight * tl.sum(weighted, axis=1)[:, None], P)
 
 
 @triton.jit

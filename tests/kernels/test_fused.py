@@ -76,6 +76,14 @@ def assert_equal_to_autograd(config, *given, programs):
             assert (gradients[name] - value).norm() / value.norm() < 2e-4, name
 
 
+@pytest.mark.parametrize("size", [0, 30])
+def test_attention_that_is_even_or_all_but_one_hot(size):
+    """The backward pass finds the weights again from a number per row, whether logits vanish or reach hundreds."""
+    config, folded, *given = problem("standard", 8, 2, 15)
+    steep = {name: value * size if name[0] in "Mm" else value for name, value in folded.items()}
+    assert_equal_to_autograd(config, steep, *given, programs=2)
+
+
 @pytest.mark.parametrize("precision", ["tf32", "fp16"])
 @pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_short_products_round_and_do_not_cut_off(arch, precision):
