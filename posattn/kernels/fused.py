@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
-from posattn.kernels import layers, queries, words
-from posattn.kernels.shapes import ROWS, narrowed, padded, short, turns, widened
+from posattn.kernels import answers, layers, long, queries, words
+from posattn.kernels.shapes import ROWS, narrowed, padded, rows_of, short, turns, widened
 from posattn.model import ModelConfig
 
 _WARPS = 4
@@ -24,10 +25,11 @@ _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely 
 
 
 class _Tuning(NamedTuple):
-    """Programs that fit one multiprocessor, and how deep loads are pipelined."""
+    """Programs that fit one multiprocessor, how deep loads are pipelined, and warps of a program."""
 
     programs: int
     stages: int
+    warps: int = _WARPS
 
 
 _HALF = {
@@ -41,8 +43,14 @@ _HALF = {
     "queries state": _Tuning(2, 1),
     "queries weights": _Tuning(1, 1),  # for each slot
 }
+_LONG = {  # for tiles of long lists, in half precision
+    "positional forward": _Tuning(2, 2, 8),
+    "positional back": _Tuning(1, 2, 8),
+    "bilinear forward": _Tuning(1, 2, 8),
+    "bilinear back": _Tuning(1, 2, 8),
+}
 _SINGLE = _Tuning(2, 1)
-_READERS = 4  # programs per multiprocessor that read letters
+_READERS = 4  # programs per multiprocessor that read letters, or the encoder's input
 
 
 def loss_and_gradients(
@@ -78,16 +86,17 @@ def _summed(parts: Tensors, n: int) -> Tensors:
     diagonal blocks are summed as well: the kernels apply a block-diagonal matrix with A in every block. ``B`` has one row, or
     one per row of a tile.
     """
+    rows = rows_of(n)
     by_member = ("U.first", "M.first", "m.first", "QK.first", "w", "b")  # the others have an axis of layers in front
     gradients = {name: value.sum(dim=1 if name in by_member else 2) for name, value in parts.items()}
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
     if "K" in gradients:
-        k, count = gradients.pop("K"), ROWS // n
-        blocks = k.as_strided((*k.shape[:3], count, n, n), (*k.stride()[:3], n * (ROWS + 1), ROWS, 1))
+        k, count = gradients.pop("K"), rows // n
+        blocks = k.as_strided((*k.shape[:3], count, n, n), (*k.stride()[:3], n * (rows + 1), rows, 1))
         gradients["A"] = blocks.sum(dim=3)
     if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
-        lists = gradients["B"][:, :, : ROWS // n * n]
+        lists = gradients["B"][:, :, : rows // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
     return gradients
 
@@ -104,10 +113,18 @@ class _Step:
         self.lists_of_numbers = x.ndim == 3  # in which no scratchpad stands yet
         self.n = x.shape[2] + 1 if self.lists_of_numbers else x.shape[2]
         self.x, self.members, self.lists = x, x.shape[0], x.shape[1]
-        self.d_in, self.kind = config.input_dim, torch.float16 if precision == "fp16" else torch.float32
+        self.rows, self.long = rows_of(self.n), self.n > ROWS
+        self.depth = config.layers  # layers that are computed at all positions
+        self.d_in, self.kind = folded["U.first"].shape[1], torch.float16 if precision == "fp16" else torch.float32
+        self.enters = "T" in folded  # the first layer reads the encoder's output, and has a gradient to send back
         self.w = self.none = self.folded["w"].contiguous()  # ``none`` stands for what the architecture lacks
         self.y = self.encoding = self.none
         self._set_attention()
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The gradients that a layer on long lists sums, by their names in kernels."""
+        return {"u": "U", "c": "c"} | ({"a": "A"} if self.positional else {"m": "M", "r": "m"})
 
     def _set_attention(self) -> None:
         """Which kernels carry gradients back, how many programs share a tile of weights, and what logits are made of."""
@@ -132,13 +149,14 @@ class _Step:
 
     def _launch(self, way: str, slots: int = 1) -> tuple[tuple[int, int, int], int, dict[str, Any]]:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
-        tuning = _HALF[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
+        half = _LONG if self.long else _HALF
+        tuning = half[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
         programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
-        tiles = math.ceil(self.lists / (ROWS // self.n))
+        tiles = math.ceil(self.lists / (self.rows // self.n))
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
-        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
-        return (parts, self.members, slots), parts, sizes | {"num_warps": _WARPS, "num_stages": tuning.stages}
+        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": self.rows, "PRECISION": self.precision}
+        return (parts, self.members, slots), parts, sizes | {"num_warps": tuning.warps, "num_stages": tuning.stages}
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
@@ -176,9 +194,15 @@ class _Step:
         error = new(*sides, self.n)
         loss, dw, db = new(self.members, parts), new(self.members, parts, config.width), new(self.members, parts, 1)
         states, pairs = [self.x], []
-        for index in range(config.layers):
+        for index in range(self.depth):
             first, last = self._ends(index)
             h = new(*sides, self.n, config.width, dtype=self.kind)
+            if self.long and not self.lists_of_numbers:
+                kernel = long.positional_forward if self.positional else long.attention_forward
+                c = {"c_pointer": self._of_layer("c", index), "BIAS": self.bias}
+                kernel[grid](s_pointer=states[-1], h_pointer=h, **c, **self._of_sequences(index), **sizes)
+                states.append(h)
+                continue
             pairs.append(h if self.positional else new(*sides, 2, self.n, self.n, dtype=self.kind))
             layers.layer_forward[grid](
                 x_pointer=self.x, x_stride=self.x.stride(0), encoding_pointer=self.encoding, lists=self.lists,
@@ -199,6 +223,8 @@ class _Step:
 
     def backward(self, states: list[Tensor], pairs: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
         """Gradients from ``dz`` of the last layer; for lists of numbers a placeholder, made from the errors instead."""
+        if self.long:
+            return self._back_in_one(states, error, dz)
         state_grid, _, state_sizes = self._launch("state")
         weights_grid, parts, weights_sizes = self._launch("weights", self.slots)
         gradients = self._parts(parts)
@@ -231,12 +257,40 @@ class _Step:
             dz = before
         return gradients
 
+    def _back_in_one(self, states: list[Tensor], error: Tensor, dz: Tensor) -> Tensors:
+        """The same for long lists, where one kernel has all gradients of a layer."""
+        grid, parts, sizes = self._launch("back")
+        gradients = self._parts(parts)
+        for index in reversed(range(self.depth)):
+            (reads_lists, last), s = self._ends(index), states[index]
+            before = dz if reads_lists else torch.empty_like(s)
+            given = {"s_pointer": s, "dz_pointer": dz, "out_pointer": before, "loss_pointer": self.loss, "BIAS": self.bias}
+            given |= {"STATE": index > 0 or self.enters, "RELU": index > 0}
+            given |= {f"d{name}_pointer": self._of_layer(tensor, index, gradients) for name, tensor in self.sums.items()}
+            if self.positional:
+                given |= {"x_pointer": self.x, "encoding_pointer": self.encoding, "x_stride": self.x.stride(0)}
+                given |= {"h_pointer": states[-1], "error_pointer": error, "w_pointer": self.w}
+                given |= {"FIRST": reads_lists, "LAST": last}
+            kernel = long.positional_backward if self.positional else long.attention_backward
+            kernel[grid](**given, **self._of_sequences(index), **sizes)
+            dz = before
+        self.first_gradient = dz
+        return gradients
+
+    def _of_sequences(self, index: int) -> dict[str, Any]:
+        """What kernels of long lists need besides states."""
+        given = {name: value for name, value in self._matrices(index).items() if name not in ("turn_pointer", *self.form)}
+        given |= {} if self.positional else {"CAUSAL": self.config.causal}
+        return given | self._width_in(index) | {"lists": self.lists}
+
     def _parts(self, parts: int) -> Tensors:
         """Room for the parts of every gradient but the readout's."""
-        count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
+        count, width, rows, d_in = self.config.layers, self.config.width, self.rows, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
-        if self.positional:
+        if self.positional and self.long:
+            shapes["A"] = (*every, 2, self.n, self.n)
+        elif self.positional:
             shapes["K"] = (*every, 2, rows, rows)
         elif self.apart:
             both, table = (4, 2, self.form["K"]), rows if self.form["TABLE"] > 1 else 1
@@ -254,8 +308,18 @@ def loss_and_gradients_of_answers(
     folded: Tensors, states: Float[Tensor, "M b N D"], finish: Finish, config: ModelConfig, precision: str
 ) -> tuple[Float[Tensor, " M"], Tensors]:
     """The loss and gradients of token networks that answer at the last position, from ``words.first_states``, with any loss."""
-    step = _TokenStep(folded, states, config, precision)
-    return step.differentiate(lambda h: step.answers(h[:, :, -1].float(), finish))
+    return _TokenStep(folded, states, config, precision).differentiate_answers(finish)
+
+
+def loss_and_gradients_of_entered(
+    folded: Tensors, x: Float[Tensor, "M b k"], characters: Float[Tensor, "V_1 F"], finish: Finish, config: ModelConfig,
+    precision: str,
+) -> tuple[Float[Tensor, " M"], Tensors]:  # fmt: skip
+    """The same where the encoder is not folded into the first layer, from the sequences and the characters of words."""
+    entrance = words.Entrance(x, characters, folded, precision, _MULTIPROCESSORS * _READERS)
+    step = _TokenStep(folded, entrance.states(), config, precision)
+    loss, gradients = step.differentiate_answers(finish)
+    return loss, gradients | entrance.gradients(step.first_gradient, step.loss)
 
 
 def loss_and_gradients_of_letters(
@@ -276,8 +340,36 @@ class _TokenStep(_Step):
         gradients = _summed(self.backward(states, pairs, errors, dz), self.n) | found
         return loss, narrowed(gradients, self.narrow)
 
+    def differentiate_answers(self, finish: Finish) -> tuple[Tensor, Tensors]:
+        """The loss and gradients of answers at the last position. Of long lists the last layer computes no other."""
+        if not self.long:
+            return self.differentiate(lambda h: self._whole(*self.answers(h[:, :, -1].float(), finish)))
+        self.depth = index = self.config.layers - 1
+        states, pairs, errors, _ = self.forward()
+        s, u, unit = states[-1], self._of_layer("U", index), 2 / (self.lists * (self.n - 1))
+        names = ("a_pointer",) if self.positional else ("m_pointer", "r_pointer", "m_stride", "r_stride")
+        attention = self._matrices(index)
+        look = answers.Look(s, u.shape[1], {name: attention[name] for name in names}, self.bias)
+        seen, u = look.forward(), u.transpose(1, 2)
+        z = torch.bmm(seen.flatten(2), u.flatten(1, 2))
+        loss, dz, found = self.answers((z + self.folded["c"][index] if self.bias else z).relu(), finish)
+        slopes = torch.bmm(dz, u.flatten(1, 2).mT).unflatten(2, u.shape[1:3])
+        before = torch.empty_like(s) if index > 0 or self.enters else None
+        attended = look.backward(slopes, self.loss, before, index > 0, self.precision)
+        gradients = _summed(self.backward(states, pairs, errors, s if before is None else before), self.n)
+        own = {"U": torch.bmm(seen.flatten(2).mT, dz).unflatten(1, u.shape[1:3]).transpose(1, 2)}
+        own |= {"c": dz.sum(dim=1, keepdim=True)} if self.bias else {}
+        if self.positional:
+            own["A"] = F.pad(attended[..., None, :], (0, 0, self.n - 1, 0))
+        else:
+            own["M"] = torch.bmm(seen[:, :, 0].mT, attended.flatten(2)).unflatten(2, attended.shape[2:])
+            own |= {"m": attended.sum(dim=1)} if self.bias else {}
+        for name, value in own.items():
+            torch.mul(value, unit, out=self._of_layer(name, index, gradients))
+        return loss, narrowed(gradients | found, self.narrow)
+
     def answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
-        """From the states at the last position, by autograd."""
+        """From the states at the last position, by autograd: the loss, dz, and the gradients of w and b."""
         leaves = {"h": h, "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
         leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
         out = torch.bmm(leaves["h"], leaves["w"])
@@ -285,9 +377,13 @@ class _TokenStep(_Step):
         found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
         dz = found.pop("h").where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
         self._set_unit(dz.square().sum(dim=(1, 2)))
+        return loss.detach(), dz, found
+
+    def _whole(self, loss: Tensor, dz: Float[Tensor, "M b W"], found: Tensors) -> tuple[Tensor, Tensor, Tensors]:
+        """The same with dz at all positions, as kernels read it."""
         whole = dz.new_zeros(self.members, self.lists, self.n, dz.shape[-1], dtype=self.kind)
         whole[:, :, -1] = short(dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None], self.precision)
-        return loss.detach(), whole, found
+        return loss, whole, found
 
     def letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
         """From the states at all positions, by a kernel."""

@@ -15,32 +15,54 @@ from posattn.encodings import rotate
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig, positions_of
+from posattn.tokens.token_model import TokenConfig
 
-ROWS = 64  # per tile, which holds as many whole lists as fit
+ROWS, LONG_ROWS = 64, 128  # per tile, which holds as many whole lists as fit
+_WIDEST = 64  # features that a layer reads
+_LONG_WIDEST = 32  # the same for long lists, whose matrices leave less room on chip
 _NARROWEST = 16  # rows and columns that tl.dot needs
+
+
+def rows_of(n: int) -> int:
+    """Rows of a tile for lists of n positions."""
+    return ROWS if n <= ROWS else LONG_ROWS
 
 
 def serves(config: ModelConfig, precision: str) -> bool:
     """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
     In full float32 the matrices of self-attention do not fit on chip, so there and for tokens PyTorch computes. Queries and
-    keys that do not multiply out may have up to 64 entries.
+    keys that do not multiply out may have up to 64 entries. Lists of more than 64 positions are served in half precision, with
+    up to 32 input features and a width of up to 32, and self-attention of sequences whose queries and keys multiply out.
     """
     positional = config.attends == "position" and config.reads == "none"
+    long, apart = config.positions > ROWS, keeps_queries_apart(config)
+    reads_long = config.attends == "position" or (config.reads != "none" and not apart)
+    widest = _LONG_WIDEST if long else _WIDEST
     return (
-        (precision in ("fp16", "tf32") or (precision == "fp32" and positional))
+        (precision == "fp16" or (not long and (precision == "tf32" or (precision == "fp32" and positional))))
         and config.heads == 2
-        and config.positions <= ROWS
-        and config.width <= 64
-        and config.input_dim <= 64
-        and (config.d_k <= 64 or not keeps_queries_apart(config))
+        and config.positions <= LONG_ROWS
+        and config.width <= widest
+        and (config.embed if enters(config) else config.input_dim) <= widest
+        and (config.d_k <= 64 or not apart)
+        and (reads_long or not long)
     )
+
+
+def enters(config: ModelConfig) -> bool:
+    """Whether the first layer reads the encoder's output, which has a kernel of its own: on long prompts, where positions among
+    the features make them more than a layer reads."""
+    if not (isinstance(config, TokenConfig) and config.vocabulary.numbers) or keeps_queries_apart(config):
+        return False
+    long, features = config.positions > ROWS, len(config.vocabulary.characters) + 1
+    return long and features <= _WIDEST and config.input_dim > _LONG_WIDEST
 
 
 def folds_rows(config: ModelConfig) -> bool:
     """Whether the kernels of ``folds`` make the products, too."""
     sizes = config.embed in (32, 64) and config.width in (16, 32, 64) and config.d_k <= 64 and config.encoding_dim <= 64
-    return sizes and not config.causal and not keeps_queries_apart(config)
+    return sizes and config.positions <= ROWS and not config.causal and not keeps_queries_apart(config)
 
 
 def padded(width: int) -> int:
