@@ -10,26 +10,27 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
-from posattn.kernels import layers, queries, words
-from posattn.kernels.shapes import ROWS, narrowed, padded, short, turns, widened
+from posattn.kernels import answers, layers, long, queries, words
+from posattn.kernels.shapes import ROWS, narrowed, padded, rows_of, short, turns, widened
 from posattn.kernels.sums import Parts, Shared
 from posattn.model import ModelConfig
 
-_WARPS = 4
 _MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely divided less evenly
 
 
 class _Tuning(NamedTuple):
-    """Programs that fit one multiprocessor, how deep loads are pipelined, and a limit to the registers of a thread."""
+    """Programs that fit one multiprocessor, how deep loads are pipelined, a limit to the registers of a thread, and warps."""
 
     programs: int
     stages: int
     registers: int | None = None
+    warps: int = 4
 
 
 _HALF = {
@@ -41,9 +42,15 @@ _HALF = {
     "queries state": _Tuning(2, 1),
     "queries back": _Tuning(1, 1),  # for each slot
 }
+_LONG = {  # the same for prompts of which one fills a tile
+    "positional forward": _Tuning(2, 2, warps=8),
+    "positional back": _Tuning(1, 2, warps=8),
+    "bilinear forward": _Tuning(1, 2, warps=8),
+    "bilinear back": _Tuning(1, 2, warps=8),
+}
 _SINGLE = _Tuning(2, 1)
 _SLOTS = 4  # programs that share a tile where queries and keys stay apart
-_READERS = 4  # programs per multiprocessor that read letters
+_READERS = 4  # programs per multiprocessor that read letters, or the encoder's input
 
 
 def loss_and_gradients(
@@ -77,7 +84,7 @@ def _summed(parts: Parts, n: int) -> Tensors:
     ends = {"c": -2, "w": -1, "b": -1}
     gradients |= {name: gradients[name].unsqueeze(axis) for name, axis in ends.items() if name in gradients}
     if "B" in gradients and gradients["B"].shape[2] > 1:  # one row per row of a tile, which holds several lists
-        lists = gradients["B"][:, :, : ROWS // n * n]
+        lists = gradients["B"][:, :, : rows_of(n) // n * n]
         gradients["B"] = lists.unflatten(2, (-1, n)).sum(dim=2)
     return gradients
 
@@ -93,8 +100,8 @@ class _Step:
         self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, programs
         self.lists_of_numbers = x.ndim == 3  # in which no scratchpad stands yet
         self.n = x.shape[2] + 1 if self.lists_of_numbers else x.shape[2]
-        self.x, self.members, self.lists = x, x.shape[0], x.shape[1]
-        self.d_in, self.kind = config.input_dim, torch.float16 if precision == "fp16" else torch.float32
+        self.x, self.members, self.lists, self.rows = x, x.shape[0], x.shape[1], rows_of(self.n)
+        self.d_in, self.kind = folded["U.first"].shape[1], torch.float16 if precision == "fp16" else torch.float32
         self.w = self.none = self.folded["w"].contiguous()  # ``none`` stands for what the architecture lacks
         self.y = self.encoding = self.none
         self._set_attention()
@@ -124,13 +131,14 @@ class _Step:
 
     def _launch(self, way: str) -> tuple[tuple[int, int], int, dict[str, Any]]:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
-        tuning = _HALF[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
+        table = _HALF if self.rows == ROWS else _LONG
+        tuning = table[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
         programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
-        tiles = math.ceil(self.lists / (ROWS // self.n))
+        tiles = math.ceil(self.lists / (self.rows // self.n))
         each = math.ceil(tiles / max(1, programs // self.members))
         parts = math.ceil(tiles / each)
-        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": ROWS, "PRECISION": self.precision}
-        options = {"num_warps": _WARPS, "num_stages": tuning.stages}
+        sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": self.rows, "PRECISION": self.precision}
+        options = {"num_warps": tuning.warps, "num_stages": tuning.stages}
         options |= {} if tuning.registers is None else {"maxnreg": tuning.registers}
         return (parts, self.members), parts, sizes | options
 
@@ -253,7 +261,7 @@ class _Step:
     def _parts(self, readout: int) -> Parts:
         """Room for the parts of every gradient, one per program; of ``A`` there is one for each list of a tile."""
         _, parts, _ = self._launch("back")
-        count, width, rows, d_in = self.config.layers, self.config.width, ROWS, self.d_in
+        count, width, rows, d_in = self.config.layers, self.config.width, self.rows, self.d_in
         first, inner, every = (self.members, parts), (count - 1, self.members, parts), (count, self.members, parts)
         shapes = {"U.first": (*first, d_in, 3, width), "U": (*inner, width, 3, width), "c": (*every, width)}
         if self.positional:
@@ -279,8 +287,19 @@ def loss_and_gradients_of_answers(
     folded: Tensors, states: Float[Tensor, "M b N D"], finish: Finish, config: ModelConfig, precision: str
 ) -> tuple[Float[Tensor, " M"], Tensors]:
     """The loss and gradients of token networks that answer at the last position, from ``words.first_states``, with any loss."""
-    step = _TokenStep(folded, states, config, precision)
-    return step.differentiate(lambda h: step.answers(h[:, :, -1].float(), finish))
+    kind = _TokenStep if states.shape[2] <= ROWS else _LongStep
+    return kind(folded, states, config, precision).differentiate_answers(finish)
+
+
+def loss_and_gradients_of_entered(
+    folded: Tensors, x: Float[Tensor, "M b k"], characters: Float[Tensor, "V_1 F"], finish: Finish, config: ModelConfig,
+    precision: str,
+) -> tuple[Float[Tensor, " M"], Tensors]:  # fmt: skip
+    """The same where the encoder is not folded into the first layer, from the prompts and the characters of words."""
+    entrance = words.Entrance(x, characters, folded, precision, _MULTIPROCESSORS * _READERS)
+    step = _LongStep(folded, entrance.states(), config, precision, enters=True)
+    loss, gradients = step.differentiate_answers(finish)
+    return loss, gradients | entrance.gradients(step.first_gradient, step.loss)
 
 
 def loss_and_gradients_of_letters(
@@ -301,8 +320,19 @@ class _TokenStep(_Step):
         gradients = self.backward(states, pairs, errors, dz) | found
         return loss, narrowed(gradients, self.narrow)
 
+    def differentiate_answers(self, finish: Finish) -> tuple[Tensor, Tensors]:
+        """The same of answers at the last position."""
+
+        def read(h: Float[Tensor, "M b N W"]) -> tuple[Tensor, Tensor, Tensors]:
+            loss, dz, found = self.answers(h[:, :, -1].float(), finish)
+            whole = torch.zeros_like(h)
+            whole[:, :, -1] = short(dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None], self.precision)
+            return loss, whole, found
+
+        return self.differentiate(read)
+
     def answers(self, h: Float[Tensor, "M b W"], finish: Finish) -> tuple[Tensor, Tensor, Tensors]:
-        """From the states at the last position, by autograd."""
+        """From the states at the last position, by autograd: the loss, dz in true units, and the gradients of w and b."""
         leaves = {"h": h, "w": self.w} | ({"b": self.folded["b"]} if self.bias else {})
         leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
         out = torch.bmm(leaves["h"], leaves["w"])
@@ -310,9 +340,7 @@ class _TokenStep(_Step):
         found = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
         dz = found.pop("h").where(h > 0, 0) * (self.lists * (self.n - 1) / 2)
         self._set_unit(dz.square().sum(dim=(1, 2)))
-        whole = dz.new_zeros(self.members, self.lists, self.n, dz.shape[-1], dtype=self.kind)
-        whole[:, :, -1] = short(dz / (8 * self.loss.clamp_min(1e-30).sqrt())[:, None, None], self.precision)
-        return loss.detach(), whole, found
+        return loss.detach(), dz, found
 
     def letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
         """From the states at all positions, by a kernel."""
@@ -328,7 +356,7 @@ class _TokenStep(_Step):
                 h, self.w, self.folded["b"].contiguous() if self.bias else self.none, y, y.stride(0),
                 summed[0], summed[1] if measure else self.loss, dw, db, dz,
                 rows, TILES=each, N=self.n, W=width, V=count, C=padded(count), R=ROWS,
-                BIAS=self.bias, MEASURE=measure, PRECISION=self.precision, num_warps=_WARPS,
+                BIAS=self.bias, MEASURE=measure, PRECISION=self.precision,
             )  # fmt: skip
             if measure:
                 loss, squares = summed.sum(dim=2)
@@ -340,3 +368,67 @@ class _TokenStep(_Step):
     def _set_unit(self, squares: Float[Tensor, " M"]) -> None:
         """Sets ``loss``, off which the layers' kernels read their unit: for tokens it is not the true loss."""
         self.loss = squares / (self.lists * (self.n - 1))
+
+
+class _LongStep(_TokenStep):
+    """Prompts that fill a tile each. One kernel has all gradients of a layer; the last layer computes the scratchpad alone."""
+
+    def __init__(self, *given: Any, enters: bool = False):
+        super().__init__(*given)
+        self.enters = enters  # whether the first state has a gradient to send back
+
+    def differentiate_answers(self, finish: Finish) -> tuple[Tensor, Tensors]:
+        index = self.config.layers - 1
+        states = self._forward_to(index)
+        s, u, unit = states[-1], self._of_layer("U", index), 2 / (self.lists * (self.n - 1))
+        names = ("a_pointer",) if self.positional else ("m_pointer", "r_pointer", "m_stride", "r_stride")
+        attention = self._matrices(index)
+        look = answers.Look(s, u.shape[1], {name: attention[name] for name in names}, self.bias)
+        seen, u = look.forward(), u.transpose(1, 2)
+        z = torch.bmm(seen.flatten(2), u.flatten(1, 2))
+        loss, dz, found = self.answers((z + self.folded["c"][index] if self.bias else z).relu(), finish)
+        slopes = torch.bmm(dz, u.flatten(1, 2).mT).unflatten(2, u.shape[1:3])
+        before = torch.empty_like(s) if index > 0 or self.enters else None
+        attended = look.backward(slopes, self.loss, before, index > 0, self.precision)
+        gradients = self._back_from(index, states, s if before is None else before)
+        own = {"U": torch.bmm(seen.flatten(2).mT, dz).unflatten(1, u.shape[1:3]).transpose(1, 2)}
+        own |= {"c": dz.sum(dim=1, keepdim=True)} if self.bias else {}
+        if self.positional:
+            own["A"] = F.pad(attended[..., None, :], (0, 0, self.n - 1, 0))
+        else:
+            own["M"] = torch.bmm(seen[:, :, 0].mT, attended.flatten(2)).unflatten(2, attended.shape[2:])
+            own |= {"m": attended.sum(dim=1)} if self.bias else {}
+        for name, value in own.items():
+            torch.mul(value, unit, out=self._of_layer(name, index, gradients))
+        return loss, narrowed(gradients | found, self.narrow)
+
+    def _forward_to(self, index: int) -> list[Tensor]:
+        """The states before every layer up to one."""
+        grid, _, sizes = self._launch("forward")
+        kernel, states = long.positional_forward if self.positional else long.attention_forward, [self.x]
+        for layer in range(index):
+            h = torch.empty(*self.x.shape[:3], self.config.width, dtype=self.kind, device=self.x.device)
+            kernel[grid](h_pointer=h, c_pointer=self._of_layer("c", layer), **self._given(layer, states[-1]), **sizes)
+            states.append(h)
+        return states
+
+    def _back_from(self, index: int, states: list[Tensor], dz: Tensor) -> Tensors:
+        """The gradients of the layers before one, whose own are still to come, from ``dz`` of the last of them."""
+        grid, _, sizes = self._launch("back")
+        parts = self._parts(0)
+        sums = {"du": "U", "dc": "c"} | ({"da": "A"} if self.positional else {"dm": "M", "dr": "m"})
+        kernel = long.positional_backward if self.positional else long.attention_backward
+        for layer in reversed(range(index)):
+            before = torch.empty_like(states[layer])
+            given: dict[str, Any] = {"dz_pointer": dz, "out_pointer": before, "loss_pointer": self.loss}
+            given |= {"STATE": layer > 0 or self.enters, "RELU": layer > 0}
+            given |= {f"{name}_pointer": self._of_layer(own, layer, parts.tensors) for name, own in sums.items()}
+            kernel[grid](**given, **self._given(layer, states[layer]), **sizes)
+            dz = before
+        self.first_gradient = dz
+        return _summed(parts, self.n)
+
+    def _given(self, layer: int, s: Tensor) -> dict[str, Any]:
+        """What kernels need both ways."""
+        given = self._matrices(layer) | self._width_in(layer) | {"s_pointer": s, "lists": self.lists, "BIAS": self.bias}
+        return given if self.positional else given | {"CAUSAL": self.config.causal}

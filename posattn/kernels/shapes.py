@@ -15,26 +15,51 @@ from posattn.encodings import rotate
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig, positions_of
+from posattn.tokens.token_model import TokenConfig
 
-ROWS = 64  # per tile, which holds as many whole lists as fit
+ROWS, LONG_ROWS = 64, 128  # per tile, which holds as many whole lists as fit
+_WIDEST = 64  # features that a layer reads
+_LONG_WIDEST = 32  # the same for long lists, whose matrices leave less room on chip
 _NARROWEST = 16  # rows and columns that tl.dot needs
+
+
+def rows_of(n: int) -> int:
+    """Rows of a tile for lists of n positions."""
+    return ROWS if n <= ROWS else LONG_ROWS
 
 
 def serves(config: ModelConfig, precision: str) -> bool:
     """Two heads, lists that fit a tile, at most 64 input features and a width of at most 64.
 
     In full float32 the matrices of self-attention do not fit on chip, so there and for tokens PyTorch computes. Queries and
-    keys that do not multiply out may have up to 64 entries.
+    keys that do not multiply out may have up to 64 entries. Prompts of more than 64 positions are served in half precision, up
+    to 32 wide.
     """
-    positional = config.attends == "position" and config.reads == "none"
+    positional, apart = config.attends == "position" and config.reads == "none", keeps_queries_apart(config)
+    if config.positions > ROWS:
+        features = config.embed if enters(config) else config.input_dim
+        fits = config.positions <= LONG_ROWS and max(config.width, features) <= _LONG_WIDEST
+        return fits and precision == "fp16" and config.heads == 2 and _answers(config) and not apart
     return (
         (precision in ("fp16", "tf32") or (precision == "fp32" and positional))
         and config.heads == 2
-        and config.positions <= ROWS
-        and config.width <= 64
-        and config.input_dim <= 64
-        and (config.d_k <= 64 or not keeps_queries_apart(config))
+        and config.width <= _WIDEST
+        and config.input_dim <= _WIDEST
+        and (config.d_k <= 64 or not apart)
     )
+
+
+def _answers(config: ModelConfig) -> bool:
+    """Whether a network reads prompts, which it answers at the scratchpad."""
+    return isinstance(config, TokenConfig) and config.vocabulary.numbers
+
+
+def enters(config: ModelConfig) -> bool:
+    """Whether the first layer reads the encoder's output, which has a kernel of its own: on long prompts, where positions among
+    the features make them more than a layer reads."""
+    if config.positions <= ROWS or not isinstance(config, TokenConfig) or not _answers(config):
+        return False
+    return config.input_dim > _LONG_WIDEST and len(config.vocabulary.characters) + 1 <= _WIDEST
 
 
 def folds_rows(config: ModelConfig) -> bool:

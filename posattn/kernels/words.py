@@ -5,7 +5,12 @@ one kernel, run twice: dz is stored in a unit that its own size determines (see 
 
 Letters as in ``layers``, and V words: logits are h w + b, and the gradient of their cross-entropy is softmax(logits) - y. Its
 products are float32's.
+
+Where the encoder is too wide to be folded into the first layer, it has a kernel of its own. With a word's characters and the
+number as F_IN features, x = features T + t, and T and t have the gradients features^T dx and dx summed over lists.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +19,19 @@ import triton.language as tl
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from posattn.kernels.shapes import padded, short
-from posattn.kernels.tiles import product, rounded_gradient, store_tile, tile_of, unit_of
+from posattn.folding import Tensors
+from posattn.kernels.shapes import padded, rows_of, short
+from posattn.kernels.tiles import (
+    dot,
+    product,
+    rounded,
+    rounded_gradient,
+    rows_at,
+    store_tile,
+    tile_of,
+    unit_of,
+    zeros,
+)
 from posattn.tokens.token_model import TokenConfig
 from posattn.tokens.vocabulary import word_code, word_index
 
@@ -64,6 +80,113 @@ def read_words(
     column = tl.arange(0, D)[None, :]
     states = tl.load(table_pointer + (place * V + word)[:, None] * D + column, mask=there[:, None])
     tl.store(out_pointer + row[:, None] * D + column, states, mask=there[:, None])
+
+
+def characters_of(table: Float[Tensor, "V C"]) -> Float[Tensor, "V_1 F"]:
+    """From a vocabulary's table to what :class:`Entrance` reads: a column for the number, and a row for all but words."""
+    return F.pad(table, (0, padded(table.shape[1] + 1) - table.shape[1], 0, 1))
+
+
+class Entrance:
+    """The first states of sequences from T (M, F_IN, d) and t (M, N, d) of the encoder, and the gradients of T and t."""
+
+    def __init__(
+        self,
+        x: Shaped[Tensor, "M b k"],
+        characters: Float[Tensor, "V_1 F"],
+        folded: Tensors,
+        precision: str,
+        programs: int,
+    ):
+        (members, lists, k), (features, d) = x.shape, folded["T"].shape[1:]
+        self.x, self.table = x if x.stride()[1:] == (k, 1) else x.contiguous(), characters
+        self.T, self.t = folded["T"].contiguous(), folded["t"].contiguous()
+        self.shape, rows = (members, lists, k + 1, padded(d)), rows_of(k + 1)
+        tiles = math.ceil(lists / (rows // (k + 1)))
+        each = math.ceil(tiles / max(1, programs // members))
+        self.grid, self.precision = (math.ceil(tiles / each), members), precision
+        self.sizes = {"TILES": each, "N": k + 1, "V": len(characters) - 1, "C": features - 1, "F_IN": features}
+        self.sizes |= {
+            "F": characters.shape[1],
+            "D_IN": d,
+            "D": padded(d),
+            "R": rows,
+            "PRECISION": precision,
+            "num_warps": 4,
+        }
+
+    def states(self) -> Float[Tensor, "M b N D"]:
+        states = self.T.new_empty(self.shape, dtype=torch.float16 if self.precision == "fp16" else torch.float32)
+        enter[self.grid](self.x, self.table, self.T, self.t, states, self.x.stride(0), self.shape[1], **self.sizes)
+        return states
+
+    def gradients(self, dx: Float[Tensor, "M b N D"], loss: Float[Tensor, " M"]) -> Tensors:
+        """From the gradient of the states, in the unit that ``loss`` gives (see ``layers``)."""
+        (parts, members), (_, lists, n, _), (_, features, d) = self.grid, self.shape, self.T.shape
+        rows = self.sizes["R"]
+        of_features, of_rows = self.T.new_empty(members, parts, features, d), self.T.new_empty(members, parts, rows, d)
+        leave[self.grid](self.x, self.table, dx, loss, of_features, of_rows, self.x.stride(0), lists, **self.sizes)
+        whole = of_rows.sum(dim=1)[:, : rows // n * n].unflatten(1, (-1, n))
+        return {"T": of_features.sum(dim=1), "t": whole.sum(dim=1)}
+
+
+@triton.jit
+def _features_of(
+    x_pointer, table_pointer, at, valid,
+    N: tl.constexpr, V: tl.constexpr, C: tl.constexpr, F: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """A tile's C characters and the number; row V of the table is of zeros."""
+    place, column = at % N, tl.arange(0, F)[None, :]
+    there = valid & (place < N - 1)
+    x = tl.load(x_pointer + at // N * (N - 1) + place, mask=there, other=0)
+    word = tl.where(there & (x < 0), -1 - x, V).to(tl.int32)
+    features = tl.load(table_pointer + word[:, None] * F + column)
+    return rounded(tl.where(column == C, tl.maximum(x, 0)[:, None], features), P)
+
+
+@triton.jit
+def enter(
+    x_pointer, table_pointer, encoder_pointer, places_pointer, out_pointer, x_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, V: tl.constexpr, C: tl.constexpr, F_IN: tl.constexpr, F: tl.constexpr,
+    D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """features T + t."""
+    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    row, feature, deep = tl.arange(0, R), tl.arange(0, F), tl.arange(0, D)
+    there = (deep < D_IN)[None, :]
+    encoder_pointer += member * F_IN * D_IN + feature[:, None] * D_IN + deep[None, :]
+    encoder = rounded(tl.load(encoder_pointer, mask=there & (feature < F_IN)[:, None], other=0.0), PRECISION)
+    places_pointer += member * N * D_IN + (row % N)[:, None] * D_IN + deep[None, :]
+    places = tl.load(places_pointer, mask=there & (row >= 0)[:, None], other=0.0)
+    for tile in range(TILES):
+        at, valid = rows_at((part * TILES + tile) * (R // N), lists, N, R)
+        features = _features_of(x_pointer + member * x_stride, table_pointer, at, valid, N, V, C, F, PRECISION)
+        states = rounded(dot(features, encoder, places, PRECISION), PRECISION)
+        tl.store(out_pointer + (member * lists * N + at)[:, None] * D + deep[None, :], states, mask=valid[:, None])
+
+
+@triton.jit
+def leave(
+    x_pointer, table_pointer, dx_pointer, loss_pointer, encoder_pointer, places_pointer, x_stride, lists,
+    TILES: tl.constexpr, N: tl.constexpr, V: tl.constexpr, C: tl.constexpr, F_IN: tl.constexpr, F: tl.constexpr,
+    D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Parts of the gradients of T, and of t with one row per row of a tile."""
+    member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    row, feature, deep = tl.arange(0, R), tl.arange(0, F), tl.arange(0, D)
+    encoder, places = zeros(F, D), zeros(R, D)
+    for tile in range(TILES):
+        at, valid = rows_at((part * TILES + tile) * (R // N), lists, N, R)
+        features = _features_of(x_pointer + member * x_stride, table_pointer, at, valid, N, V, C, F, PRECISION)
+        dx = tile_of(dx_pointer, member * lists * N, at, valid, D)
+        encoder = dot(tl.trans(features), dx, encoder, PRECISION)
+        places += dx.to(tl.float32)
+    unit = unit_of(loss_pointer, member) * (2.0 / (lists * (N - 1)))
+    out, there = member * tl.num_programs(0) + part, (deep < D_IN)[None, :]
+    place = out * F_IN * D_IN + feature[:, None] * D_IN + deep[None, :]
+    tl.store(encoder_pointer + place, encoder * unit, mask=there & (feature < F_IN)[:, None])
+    place = out * R * D_IN + row[:, None] * D_IN + deep[None, :]
+    tl.store(places_pointer + place, places * unit, mask=there & (row >= 0)[:, None])
 
 
 @triton.jit

@@ -29,7 +29,7 @@ from posattn.errors import UsageError
 from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
 from posattn.folding.fold import member_axis
 from posattn.folding.queries_and_keys import keeps_queries_apart
-from posattn.kernels.shapes import folds_rows, serves
+from posattn.kernels.shapes import enters, folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
@@ -43,6 +43,7 @@ Lists = Shaped[Tensor, "M b k"]
 Targets = Shaped[Tensor, "M b out"]
 Answers = Float[Tensor, "M b *out"]
 Loss = Callable[[Tensor, Tensor], Tensor]  # of answers and targets, one per member
+Folds = tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]  # folded tensors, and the adjoint of folding
 
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
 
@@ -154,7 +155,7 @@ class Folded(Plain):
         tensors, adjoint = self.fold(stacked, length)
         return Prepared(tensors, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
 
-    def fold(self, stacked: Tensors, length: int) -> tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]:
+    def fold(self, stacked: Tensors, length: int) -> Folds:
         """Stacked parameters folded, and the adjoint from a list of gradients to another."""
         with torch.no_grad():
             fold = Fold(stacked, self.config, self.encodings(length))
@@ -164,6 +165,32 @@ class Folded(Plain):
                 return list(fold.adjoint(dict(zip(fold.folded, found, strict=True))).values())
 
         return fold.folded, adjoint
+
+    def fold_from_encoder(self, stacked: Tensors, length: int) -> Folds:
+        """The same from the encoder's output on, tokens T + t with t = P T_P + b.
+
+        With the encoder folded in, the first layer would read a one-hot position: 102 features for prompts of characters, a
+        width that matrix units take badly.
+        """
+        config, p, encoder = self.config, self.encodings(length), stacked["encoder.weight"].mT
+        read = p if config.design.encoded_input else p[:, :0]  # the encodings that the encoder reads
+        tokens = config.input_dim - read.shape[1]
+        own = stacked | {"encoder.weight": torch.eye(config.embed, device=p.device).expand(len(encoder), -1, -1)}
+        entrance = {"T": encoder[:, :tokens], "t": read @ encoder[:, tokens:]}
+        if config.bias:
+            own["encoder.bias"] = torch.zeros_like(stacked["encoder.bias"])
+            entrance["t"] = entrance["t"] + stacked["encoder.bias"][:, None]
+        folded, inner = Folded.fold(self, own, length)
+
+        def adjoint(found: list[Tensor]) -> list[Tensor]:
+            ends = dict(zip(entrance, found[len(folded) :], strict=True))
+            gradients = dict(zip(stacked, inner(found[: len(folded)]), strict=True))
+            gradients["encoder.weight"] = torch.cat([ends["T"], read.mT @ ends["t"]], dim=-2).mT
+            if config.bias:
+                gradients["encoder.bias"] = ends["t"].sum(dim=-2)
+            return list(gradients.values())
+
+        return folded | entrance, adjoint
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         x, mean = self.relative(x)
@@ -187,32 +214,10 @@ class Folded(Plain):
 
 
 class Half(Folded):
-    """A network that folds, in half precision: for lists that the fused kernels do not hold.
+    """A network that folds from the encoder's output on, in half precision: for prompts that the fused kernels do not hold."""
 
-    It folds from the encoder's output on, tokens T + t with t = P T_P + b. With the encoder folded in, the first layer would
-    read a one-hot position: 102 features for prompts of characters, a width that matrix units take badly.
-    """
-
-    def fold(self, stacked: Tensors, length: int) -> tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]:
-        config, p, encoder = self.config, self.encodings(length), stacked["encoder.weight"].mT
-        read = p if config.design.encoded_input else p[:, :0]  # the encodings that the encoder reads
-        tokens = config.input_dim - read.shape[1]
-        own = stacked | {"encoder.weight": torch.eye(config.embed, device=p.device).expand(len(encoder), -1, -1)}
-        entrance = {"T": encoder[:, :tokens], "t": read @ encoder[:, tokens:]}
-        if config.bias:
-            own["encoder.bias"] = torch.zeros_like(stacked["encoder.bias"])
-            entrance["t"] = entrance["t"] + stacked["encoder.bias"][:, None]
-        folded, inner = super().fold(own, length)
-
-        def adjoint(found: list[Tensor]) -> list[Tensor]:
-            ends = dict(zip(entrance, found[len(folded) :], strict=True))
-            gradients = dict(zip(stacked, inner(found[: len(folded)]), strict=True))
-            gradients["encoder.weight"] = torch.cat([ends["T"], read.mT @ ends["t"]], dim=-2).mT
-            if config.bias:
-                gradients["encoder.bias"] = ends["t"].sum(dim=-2)
-            return list(gradients.values())
-
-        return folded | entrance, adjoint
+    def fold(self, stacked: Tensors, length: int) -> Folds:
+        return self.fold_from_encoder(stacked, length)
 
     def features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N F"]:
         """The tokens, without encodings."""
@@ -269,7 +274,8 @@ class Fused(Folded):
         if key not in self._layered:
             self._layered[key] = Layered(parameters, members)
         layered = self._layered[key]
-        folded, adjoint = self.fold(layered.gather(rows), x.shape[-1])
+        fold = self.fold_from_encoder if enters(self.config) else self.fold
+        folded, adjoint = fold(layered.gather(rows), x.shape[-1])
         loss, gradients = self._gradients(folded, x, y)
         found = layered.scatter(adjoint([gradients[name] for name in folded]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
@@ -282,6 +288,16 @@ class Fused(Folded):
         if not isinstance(config, TokenConfig):
             return fused.loss_and_gradients(folded, x, y, self._input(length)[1], config, precision)
         x, mean = self.relative(x)
+
+        def finish(out: Tensor) -> Tensor:
+            return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
+
+        if enters(config):
+            if length not in self._tables:
+                assert isinstance(self.skeleton.table, Tensor)
+                self._tables[length] = words.characters_of(self.skeleton.table)
+            characters = self._tables[length]
+            return fused.loss_and_gradients_of_entered(folded, x, characters, finish, config, precision)
         if length not in self._tables:
             every = self.features(words.every_word(config, length, self.device))
             self._tables[length] = words.table_of(every, precision)
@@ -289,10 +305,6 @@ class Fused(Folded):
         if not config.vocabulary.numbers:
             assert self.loss is cross_entropy
             return fused.loss_and_gradients_of_letters(folded, states, y, config, precision)
-
-        def finish(out: Tensor) -> Tensor:
-            return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
-
         return fused.loss_and_gradients_of_answers(folded, states, finish, config, precision)
 
     def _input(self, length: int) -> tuple[Tensor, Tensor]:
