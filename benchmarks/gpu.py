@@ -50,20 +50,21 @@ def check() -> None:
 
     print(f"{'kernels against float64 autograd':40}{'loss':>12}{'gradients':>12}")
     for arch in (name for name in posattn.ARCHITECTURES if serves(ModelConfig(8, name), "fp16")):
-        torch.manual_seed(0)
-        config, named = ModelConfig(8, arch), {}
-        models = [Transformer(config) for _ in range(3)]
-        for name, first in models[0].named_parameters():
-            values = torch.stack([model.get_parameter(name).detach() for model in models])
-            values = torch.randn_like(values) * 0.3 if first.ndim == 1 else values
-            named[name] = (values * (3 if "W_Q" in name or "W_K" in name else 1)).cuda().double()
-        p = models[0].P.cuda().double()
-        if folds_rows(config):
-            with reported(f"{arch}, fold"):
-                check_fold(config, named, p)
-        for precision in (each for each in ("fp16", "tf32", "fp32") if serves(config, each)):
-            with reported(f"{arch}, {precision}"):
-                check_layers(config, named, p, precision)
+        for width in (64, 32, 16) if arch in ("positional", "standard") else (64,):
+            torch.manual_seed(0)
+            config, named = ModelConfig(8, arch, width=width), {}
+            models = [Transformer(config) for _ in range(3)]
+            for name, first in models[0].named_parameters():
+                values = torch.stack([model.get_parameter(name).detach() for model in models])
+                values = torch.randn_like(values) * 0.3 if first.ndim == 1 else values
+                named[name] = (values * (3 if "W_Q" in name or "W_K" in name else 1)).cuda().double()
+            p = models[0].P.cuda().double()
+            if folds_rows(config):
+                with reported(f"{arch}, fold"):
+                    check_fold(config, named, p)
+            for precision in (each for each in ("fp16", "tf32", "fp32") if serves(config, each)):
+                with reported(f"{arch}, width {width}, {precision}"):
+                    check_layers(config, named, p, precision)
 
 
 def line(what: str, loss: float, gradients: float) -> None:
@@ -89,7 +90,7 @@ def check_fold(config: ModelConfig, named: Tensors, p: Tensor) -> None:
     # The gradient of a key's bias is zero but for rounding.
     wanted = {name: value for name, value in slopes.named().items() if not name.endswith("W_K.bias")}
     errors = [error_of(value, wanted[name]) for name, value in slopes.by_name(found).items() if name in wanted]
-    line(f"{config.arch}, fold", folded, max(*errors, error_of(norm, slopes.flat.norm(dim=1))))
+    line(f"{config.arch}, width {config.width}, fold", folded, max(*errors, error_of(norm, slopes.flat.norm(dim=1))))
 
 
 def check_layers(config: ModelConfig, named: Tensors, p: Tensor, precision: str) -> None:
@@ -106,7 +107,7 @@ def check_layers(config: ModelConfig, named: Tensors, p: Tensor, precision: str)
     encoding = input_encoding(p.float(), positions, config)
     ours, gradients = fused.loss_and_gradients(single, x.float(), y.float(), encoding, config, precision)
     worst = max(error_of(gradients[name], value) for name, value in zip(leaves, truth, strict=True))
-    line(f"{config.arch}, {precision}", float(((ours - loss) / loss).detach().abs().max()), worst)
+    line(f"{config.arch}, width {config.width}, {precision}", float(((ours - loss) / loss).detach().abs().max()), worst)
 
 
 # Task, architecture, layers, members, batch, precision and, for prompts, layout.

@@ -255,13 +255,16 @@ def tune(index: int, warm: tuple[int, int] | None = None) -> dict[str, list[tupl
         jobs["weigh store"] = ("weigh", lambda: one.weigh(a, False))
         jobs["mix stored"] = ("mix", lambda: one.mix(a, v, out))
         jobs["mix stored transposed"] = ("mix", lambda: one.mix(a, v, out, True))
-        jobs["slope stored"] = ("slope", lambda: one.slope(a, 0, True, dy, v, d_sum))
+        jobs["slope stored"] = (
+            "slope" if n > mixing.SMALL else "slope small",
+            lambda: one.slope(a, 0, True, dy, v, d_sum),
+        )
     if n >= 2048:
         jobs["mix made"] = ("mix", lambda: one.mix(None, v, out))
         jobs["mix made transposed"] = ("mix", lambda: one.mix(None, v, out, True))
-        jobs["slope made"] = ("slope", lambda: one.slope(a, first, False, dy, v, d_sum))
+        jobs["slope made"] = ("slope made", lambda: one.slope(a, first, False, dy, v, d_sum))
     found: dict[str, list[tuple[float, str]]] = {job: [] for job in jobs}
-    tries = [(job, kernel, call, tried) for job, (kernel, call) in jobs.items() for tried in TRIED[kernel]]
+    tries = [(job, kernel, call, tried) for job, (kernel, call) in jobs.items() for tried in TRIED[kernel.split()[0]]]
     for job, kernel, call, tried in tries if warm is None else tries[warm[0] :: warm[1]]:
         chosen, mixing.TILINGS[kernel] = mixing.TILINGS[kernel], mixing.Tiling(*tried)
         try:

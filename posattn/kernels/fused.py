@@ -43,10 +43,10 @@ _HALF = {
     "queries back": _Tuning(1, 1),  # for each slot
 }
 _LONG = {  # the same for prompts of which one fills a tile
-    "positional forward": _Tuning(2, 2, warps=8),
-    "positional back": _Tuning(1, 2, warps=8),
-    "bilinear forward": _Tuning(1, 2, warps=8),
-    "bilinear back": _Tuning(1, 2, warps=8),
+    "positional forward": _Tuning(2, 3, warps=8),
+    "positional back": _Tuning(1, 3, warps=8),
+    "bilinear forward": _Tuning(2, 2),
+    "bilinear back": _Tuning(1, 3, warps=8),
 }
 _SINGLE = _Tuning(2, 1)
 _SLOTS = 4  # programs that share a tile where queries and keys stay apart

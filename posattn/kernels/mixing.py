@@ -23,6 +23,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+SMALL = 256  # positions
 FILL = 128  # a multiple of the blocks of rows that ``mix`` reads or writes
 REACH = 2**31  # numbers of a head's part of A, at most, as ``mix`` counts them in 32 bits
 
@@ -38,9 +39,11 @@ class Tiling(NamedTuple):
 
 
 TILINGS = {
-    "weigh": Tiling(64, 64, 0, 4, 2),
+    "weigh": Tiling(64, 128, 0, 4, 2),
     "mix": Tiling(128, 256, 64, 8, 3),
     "slope": Tiling(128, 128, 64, 8, 3),
+    "slope made": Tiling(64, 128, 64, 4, 4),  # where A is not stored
+    "slope small": Tiling(64, 64, 64, 4, 4),  # where larger tiles would be too few
     "narrow": Tiling(64, 64, 64, 4, 4),  # ``mix`` for the d_k columns of dQ and dK
 }
 
@@ -328,7 +331,8 @@ class _Batch(NamedTuple):
         self, a: Float[Tensor, "H R N"], first: int, stored: bool, dy: Tensor, v: Tensor, d: Float[Tensor, "H n"]
     ) -> None:
         """dS of the rows from ``first`` on, into ``a``, which holds their weights if ``stored``."""
-        columns, count, tiling = v.shape[0] * v.shape[3], a.shape[1], TILINGS["slope"]
+        columns, count = v.shape[0] * v.shape[3], a.shape[1]
+        tiling = TILINGS[("slope" if self.n > SMALL else "slope small") if stored else "slope made"]
         rows, wide, step = tiling[:3]
         step = min(step, columns_of(columns))
         square = max(rows, wide, FILL)
