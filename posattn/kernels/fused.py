@@ -17,7 +17,7 @@ from torch import Tensor
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import answers, layers, long, queries, words
-from posattn.kernels.shapes import ROWS, narrowed, padded, rows_of, short, turns, widened
+from posattn.kernels.shapes import ROWS, hidden_columns, input_columns, narrowed, padded, rows_of, short, turns, widened
 from posattn.kernels.sums import Parts, Shared
 from posattn.model import ModelConfig
 
@@ -96,10 +96,10 @@ class _Step:
     """
 
     def __init__(self, folded: Tensors, x: Tensor, config: ModelConfig, precision: str, programs: int | None = None):
-        self.narrow, self.config = config, replace(config, width=padded(config.width))
-        self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, programs
         self.lists_of_numbers = x.ndim == 3  # in which no scratchpad stands yet
         self.n = x.shape[2] + 1 if self.lists_of_numbers else x.shape[2]
+        self.narrow, self.config = config, replace(config, width=hidden_columns(self.n))
+        self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, programs
         self.x, self.members, self.lists, self.rows = x, x.shape[0], x.shape[1], rows_of(self.n)
         self.d_in, self.kind = folded["U.first"].shape[1], torch.float16 if precision == "fp16" else torch.float32
         self.w = self.none = self.folded["w"].contiguous()  # ``none`` stands for what the architecture lacks
@@ -144,8 +144,9 @@ class _Step:
 
     def _width_in(self, index: int) -> dict[str, int]:
         """Features that a layer reads, and the same padded for the matrix units."""
-        wide = self.d_in if index == 0 else self.config.width
-        return {"D_IN": wide, "D": padded(wide)}
+        if index > 0:
+            return {"D_IN": self.config.width, "D": self.config.width}
+        return {"D_IN": self.d_in, "D": input_columns(self.d_in, self.n)}
 
     def _of_layer(self, name: str, index: int, tensors: Tensors | None = None) -> Tensor:
         """A folded tensor of one layer, or one of others like them, or a stand-in."""

@@ -68,6 +68,17 @@ def folds_rows(config: ModelConfig) -> bool:
     return sizes and not config.causal and not keeps_queries_apart(config)
 
 
+def hidden_columns(n: int) -> int:
+    """Columns of a hidden layer of networks of n positions, at most 64. For products of fewer Triton 3.6 and 3.7 make code that
+    is wrong on a Hopper GPU (triton-lang/triton#11366); the kernels of long lists, which are 32 wide, were checked on one."""
+    return _WIDEST if n <= ROWS else _LONG_WIDEST
+
+
+def input_columns(features: int, n: int) -> int:
+    """The same of what the first layer reads, of which 16 were checked, too."""
+    return _NARROWEST if features <= _NARROWEST and n <= ROWS else hidden_columns(n)
+
+
 def padded(width: int) -> int:
     """The number of columns that matrix units take, at least ``width``."""
     return max(_NARROWEST, 2 ** (width - 1).bit_length())
@@ -109,7 +120,7 @@ def narrowed(gradients: Tensors, config: ModelConfig) -> Tensors:
     for name in _HIDDEN.keys() & gradients.keys():
         for axis in _HIDDEN[name]:
             narrow[name] = narrow[name].narrow(axis, 0, config.width)
-    return narrow
+    return {name: value.contiguous() for name, value in narrow.items()}
 
 
 def _halved(value: Float[Tensor, "*lead d_k"], precision: str) -> Float[Tensor, "*lead 2 K"]:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.kernels.shapes import padded, rows_of, short
+from posattn.kernels.shapes import hidden_columns, input_columns, padded, rows_of, short
 from posattn.kernels.tiles import (
     dot,
     product,
@@ -48,7 +48,8 @@ def every_word(config: TokenConfig, length: int, device: torch.device) -> Shaped
 
 def table_of(features: Float[Tensor, "V N d_in"], precision: str) -> Float[Tensor, "N V D"]:
     """From the features of ``every_word`` to rows that the kernels read, padded for the matrix units."""
-    wide = F.pad(features, (0, padded(features.shape[-1]) - features.shape[-1]))
+    _, n, count = features.shape
+    wide = F.pad(features, (0, input_columns(count, n) - count))
     return short(wide, precision).transpose(0, 1).contiguous()
 
 
@@ -101,7 +102,7 @@ class Entrance:
         (members, lists, k), (features, d) = x.shape, folded["T"].shape[1:]
         self.x, self.table = x if x.stride()[1:] == (k, 1) else x.contiguous(), characters
         self.T, self.t = folded["T"].contiguous(), folded["t"].contiguous()
-        self.shape, rows = (members, lists, k + 1, padded(d)), rows_of(k + 1)
+        self.shape, rows = (members, lists, k + 1, hidden_columns(k + 1)), rows_of(k + 1)
         tiles = math.ceil(lists / (rows // (k + 1)))
         each = math.ceil(tiles / max(1, programs // members))
         self.grid, self.precision = (math.ceil(tiles / each), members), precision
@@ -109,7 +110,7 @@ class Entrance:
         self.sizes |= {
             "F": characters.shape[1],
             "D_IN": d,
-            "D": padded(d),
+            "D": hidden_columns(k + 1),
             "R": rows,
             "PRECISION": precision,
             "num_warps": 4,

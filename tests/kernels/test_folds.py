@@ -84,7 +84,9 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
 
 
 def test_what_the_kernels_serve():
-    assert folds_rows(ModelConfig(8)) and folds_rows(ModelConfig(8, "standard")) and folds_rows(ModelConfig(8, embed=32))
+    assert (
+        folds_rows(ModelConfig(8)) and folds_rows(ModelConfig(8, "standard")) and folds_rows(ModelConfig(8, embed=32))
+    )
     assert not folds_rows(ModelConfig(8, embed=16))
     assert not folds_rows(ModelConfig(8, width=48))
     assert not folds_rows(ModelConfig(8, "standard", d_k=65))

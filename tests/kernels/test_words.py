@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform; the
 
 import posattn
 from posattn.kernels import words
-from posattn.kernels.shapes import ROWS, padded, short
+from posattn.kernels.shapes import ROWS, input_columns, padded, short
 from posattn.training.suitability import network_for
 from posattn.training.ways import Folded, cross_entropy
 
@@ -26,7 +26,7 @@ def test_rows_of_the_table_are_what_the_encoder_reads(name, settings):
     expected = program.features(x)
     table = words.table_of(program.features(words.every_word(config, config.n, x.device)), "fp32")
     states = words.first_states(x, table, config, "fp32")
-    assert states.shape[-1] == padded(config.input_dim)
+    assert states.shape[-1] == input_columns(config.input_dim, config.positions)
     assert torch.equal(states[..., : config.input_dim], expected) and not states[..., config.input_dim :].any()
 
 
