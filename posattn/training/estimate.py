@@ -31,12 +31,13 @@ _CORE_STEP = 0.005
 _CORE_UNFOLDED = {"looped": 8e-6, "prompt-table": 9e-6, "tokens": 3e-6, "gcn": 5e-6, "gat": 1.4e-5}
 _CORE_OTHERS = 4e-5
 # Seconds per list and member on an H200 in fp16, by benchmarks/gpu.py at n = 8 with four layers.
-_GPU = {"position": 2.7e-8, "input": 6.1e-8}
+_GPU = {"position": 1.8e-8, "input": 5.0e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_MEMBERS = 15  # fewer take as long as so many
-# Operations per second of networks of tokens: khop, 3 members (5.4e13 standard, 8.2e13 positional); mixed-elements, 12 members.
-_GPU_RATE = {"letters": 6e13, "prompts": 3e13}
+# Operations per second of networks of tokens: khop, 3 members (8.9e13 standard, 1e14 positional), and prompts of characters,
+# 10 members (1.3e14 and 1.2e14). Prompts of elements are not measured.
+_GPU_RATE = {"letters": 9.5e13, "prompts": 1.2e14}
 
 
 def seconds(
