@@ -54,9 +54,11 @@ class LoopedAttention(MixingLayer):
 
     def mix(self, v: Float[Tensor, "*batch n H e"], masks: Masks) -> Float[Tensor, "*batch n H e"]:
         """The values after all loops. Weights are in float32 at least, as near an end of the sequence small ones count."""
-        if masks.seen is not None or masks.causal != self.causal:
-            given = "is_causal is True" if masks.seen is None else "attn_mask is given"
-            raise UsageError(f"{given}; this layer takes no mask, as it was built with causal={self.causal}.")
+        if masks.seen is not None:
+            built = "" if self.causal else " when built with causal=True"
+            raise UsageError(f"attn_mask is given; this layer takes only the causal mask, by is_causal=True{built}.")
+        if masks.causal != self.causal:
+            raise UsageError("is_causal is True; this layer was built with causal=False: build it with causal=True.")
         n, padding = v.shape[-3], masks.padding
         real = v.new_ones(n, 1, dtype=torch.bool) if padding is None else ~padding[..., None]
         logits = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32))  # (H, C)

@@ -42,6 +42,10 @@ class Values(NamedTuple):
     values: Float[Tensor, "*batch N H e"]
     length: int
 
+    def __repr__(self) -> str:
+        """Without the values: memory that no step has written yet is among them."""
+        return f"Values(shape {tuple(self.values.shape)}, length {self.length})"
+
 
 def check_padding(padding: object, n: int) -> None:
     """Raises unless this is a boolean mask of sequences of n positions."""
@@ -139,7 +143,10 @@ class DecodingLayer(MixingLayer):
         return not torch.compiler.is_compiling() and n == self.n_positions
 
     def start(self, *batch: int) -> Values:
-        """The state before the first position: room for the values of all positions, half of what self-attention keeps."""
+        """The state before the first position: room for the values of all positions, half of what self-attention keeps.
+
+        ``batch`` is the leading shape; without it the state is of one sequence.
+        """
         sizes = [whole("batch", size, least=0) for size in batch]
         return Values(self.W_V.weight.new_empty(*sizes, *self._room()), 0)
 

@@ -113,7 +113,8 @@ class GeneralizationBound:
 
     def __repr__(self) -> str:
         """The class and the gap; ``table`` and ``constants`` give the rest."""
-        of = f"{counted(len(self.layers), 'layer')} of {self.attention} attention"
+        kind = "positional attention" if self.attention == "positional" else self.attention
+        of = f"{counted(len(self.layers), 'layer')} of {kind}"
         of += ", layer-normalised" if self.layer_norm else ""
         return (
             f"GeneralizationBound({of}, {self.samples:g} samples, delta {self.delta:g}, cap {self.cap:g}: "

@@ -149,11 +149,23 @@ def test_in_the_place_of_multihead_attention():
     hidden = torch.ones(7, 7, dtype=torch.bool).triu(1)
     y, a = attention(x, x, x, attn_mask=hidden, is_causal=True, average_attn_weights=False)
     assert torch.equal(y, attention.layer(x)) and a.shape == (2, 3, 7, 7)
-    with pytest.raises(UsageError, match="attn_mask is given; this layer takes no mask, as it was built"):
-        attention(x, x, x, attn_mask=hidden)
-    everywhere = lively(6, 3).as_multihead(batch_first=True)
-    with pytest.raises(UsageError, match="is_causal is True; this layer takes no mask, as it was built with causal=F"):
-        everywhere(x, x, x, is_causal=True)
+    assert torch.equal(attention(x, x, x)[0], y), "causal without a mask, too"
+
+
+def test_masks_other_than_the_causal_one_are_refused_with_what_to_do():
+    x, hidden = torch.randn(2, 7, 6, dtype=torch.float64), torch.ones(7, 7, dtype=torch.bool).triu(1)
+    causal, everywhere = (lively(6, 3, causal=causal).as_multihead(batch_first=True) for causal in (True, False))
+    only = "attn_mask is given; this layer takes only the causal mask, by is_causal=True"
+    built = "is_causal is True; this layer was built with causal=False: build it with causal=True."
+    for attention, masks, sentence in (
+        (causal, {"attn_mask": hidden}, f"{only}."),
+        (everywhere, {"attn_mask": hidden}, f"{only} when built with causal=True."),
+        (everywhere, {"is_causal": True}, built),
+        (everywhere, {"attn_mask": hidden, "is_causal": True}, built),
+    ):
+        with pytest.raises(UsageError) as caught:
+            attention(x, x, x, **masks)
+        assert str(caught.value) == sentence
 
 
 @pytest.mark.usefixtures("unchecked")

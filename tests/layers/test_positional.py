@@ -559,6 +559,15 @@ def test_decoding_position_by_position_is_the_whole_sequence_at_once(encoding, b
     torch.testing.assert_close(torch.cat([prompt, last], dim=-2), layer(x), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("batch", [(), (5,)])
+def test_a_state_shows_its_shape_and_length_and_no_values(batch):
+    layer = lively_layer(7, 6, 3, causal=True)
+    state = layer.start(*batch)
+    assert repr(state) == f"Values(shape {(*batch, 7, 3, 2)}, length 0)"
+    _, state = layer.step(torch.zeros(*batch, 4, 6, dtype=torch.float64), state)
+    assert repr(state) == f"Values(shape {(*batch, 7, 3, 2)}, length 4)"
+
+
 def test_decoding_in_half_precision():
     layer = lively_layer(7, 6, 3, causal=True, dtype=torch.bfloat16)
     x = torch.randn(5, 7, 6, dtype=torch.bfloat16)

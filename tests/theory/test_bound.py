@@ -219,6 +219,9 @@ def test_the_model_is_told_what_it_is_and_may_be_asked_for_the_other():
     model = posattn.pretrained("sum", arch="standard")
     assert posattn.generalization_bound(model, samples=1000).attention == "self-attention"
     assert posattn.generalization_bound(model, samples=1000, attention="positional").attention == "positional"
+    for kind, named in (("positional", "positional attention"), ("self-attention", "self-attention")):
+        shown = repr(posattn.generalization_bound(model, samples=1000, attention=kind))
+        assert shown.startswith(f"GeneralizationBound(4 layers of {named}, 1000 samples, ")
 
 
 @pytest.mark.parametrize(
