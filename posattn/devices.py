@@ -7,6 +7,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from posattn.errors import UsageError, counted, shown
 
 CPU = torch.device("cpu")
 _SMALL = 1 << 28  # bytes: smaller needs are not checked
+_TRITON = find_spec("triton") is not None
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:
@@ -33,6 +35,13 @@ def pick_device(name: str | torch.device | None) -> torch.device:
         there = counted(torch.cuda.device_count(), "GPU")
         raise UsageError(f"device is {str(device)!r}; this machine has {there}, counted from 0.")
     return device
+
+
+def runs_kernels(device: torch.device) -> bool:
+    """Whether Triton is there, and a GPU whose matrix units it serves: NVIDIA's, of compute capability 8.0 (Ampere) or more."""
+    if device.type != "cuda" or torch.version.hip is not None or not _TRITON:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def hardware(device: torch.device) -> str:

@@ -33,6 +33,24 @@ def test_a_gpu_that_is_not_there_is_refused():
         pick_device("cuda")
 
 
+@pytest.mark.parametrize(
+    ("capability", "hip", "triton", "runs"),
+    [
+        ((9, 0), None, True, True),
+        ((8, 0), None, True, True),
+        ((7, 5), None, True, False),
+        ((9, 4), "6.4", True, False),
+        ((9, 0), None, False, False),
+    ],
+)
+def test_kernels_are_for_gpus_that_triton_has_matrix_products_for(capability, hip, triton, runs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(devices, "_TRITON", triton)
+    assert devices.runs_kernels(torch.device("cuda", 0)) == runs
+    assert not devices.runs_kernels(torch.device("cpu"))
+
+
 def test_only_a_lack_of_memory_is_called_one():
     for size in (10**15, 2**62):  # more than any machine has, and more than an address holds
         with pytest.raises(RuntimeError) as error:

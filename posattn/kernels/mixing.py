@@ -15,6 +15,7 @@ Letters: B sequences, n positions, H heads, e value width of a head, d_k query a
 """
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 SMALL = 256  # positions
 FILL = 128  # a multiple of the blocks of rows that ``mix`` reads or writes
@@ -38,7 +40,7 @@ class Tiling(NamedTuple):
     stages: int
 
 
-TILINGS = {
+TILINGS = {  # the fastest on an H200
     "weigh": Tiling(64, 128, 0, 4, 2),
     "mix": Tiling(128, 256, 64, 8, 3),
     "slope": Tiling(128, 128, 64, 8, 3),
@@ -46,6 +48,30 @@ TILINGS = {
     "slope small": Tiling(64, 64, 64, 4, 4),  # where larger tiles would be too few
     "narrow": Tiling(64, 64, 64, 4, 4),  # ``mix`` for the d_k columns of dQ and dK
 }
+
+
+def smaller(tiling: Tiling) -> Iterator[Tiling]:
+    """The tiling, then others that need less and less shared memory."""
+    yield tiling
+    if tiling.stages > 2:
+        yield from smaller(tiling._replace(stages=tiling.stages - 1))
+    elif tiling.columns > max(tiling.rows, 64):
+        yield from smaller(tiling._replace(columns=tiling.columns // 2))
+    elif tiling.rows > 64:
+        yield from smaller(tiling._replace(rows=tiling.rows // 2))
+    elif tiling.stages > 1:
+        yield from smaller(tiling._replace(stages=1))
+
+
+def on_chip(launch: Callable[[Tiling], None], tiling: Tiling) -> None:
+    """Launches a kernel with the first tiling, from this one on, for which the GPU has the shared memory."""
+    *others, last = smaller(tiling)
+    for each in others:
+        try:
+            return launch(each)
+        except OutOfResources:
+            continue
+    launch(last)
 
 
 @triton.jit
@@ -305,11 +331,14 @@ class _Batch(NamedTuple):
 
     def weigh(self, a: Tensor | None, measure: bool) -> None:
         """Writes the sums if ``measure``, and A where there is room for it."""
-        tiling = TILINGS["weigh"]
-        weigh[(triton.cdiv(self.n, tiling.rows), len(self.q))](
-            self.q, self.k, self.sums, self.q if a is None else a, **self.sizes,
-            MEASURE=measure, STORE=a is not None, R=tiling.rows, C=tiling.columns, DIAGONAL=FILL, **_compiled(tiling),
-        )  # fmt: skip
+
+        def launch(tiling: Tiling) -> None:
+            weigh[(triton.cdiv(self.n, tiling.rows), len(self.q))](
+                self.q, self.k, self.sums, self.q if a is None else a, **self.sizes,
+                MEASURE=measure, STORE=a is not None, R=tiling.rows, C=tiling.columns, DIAGONAL=FILL, **_compiled(tiling),
+            )  # fmt: skip
+
+        on_chip(launch, TILINGS["weigh"])
 
     def mix(
         self, a: Tensor | None, v: Float[Tensor, "B n H e"], y: Float[Tensor, "B n H e"], transposed: bool = False,
@@ -317,33 +346,39 @@ class _Batch(NamedTuple):
     ) -> None:  # fmt: skip
         """Y = A V, or A^T V if ``transposed``; ``a`` are the rows from ``first`` on, None for all of them unstored."""
         columns, count = v.shape[0] * v.shape[3], self.n if a is None else a.shape[1]
-        tiling = fitted(TILINGS["mix"] if tiling is None else tiling, self.n, columns)
-        rows, wide, step = tiling[:3]
-        even = not (self.n % rows or self.n % step or count % rows or count % step or columns % wide)
-        blocks = triton.cdiv(columns, wide) * triton.cdiv(self.n if transposed else count, rows)
-        mix[(blocks * len(self.q),)](
-            v if a is None else a, self.q, self.k, self.sums, v, y, **self.sizes, columns=columns, first=first, count=count,
-            **_strides("v", v), **_strides("y", y), TRANSPOSED=transposed, STORED=a is not None, ADD=add, EVEN=even,
-            E=v.shape[3], R=rows, C=wide, T=step, **_compiled(tiling),
-        )  # fmt: skip
+
+        def launch(tiling: Tiling) -> None:
+            rows, wide, step = tiling[:3]
+            even = not (self.n % rows or self.n % step or count % rows or count % step or columns % wide)
+            blocks = triton.cdiv(columns, wide) * triton.cdiv(self.n if transposed else count, rows)
+            mix[(blocks * len(self.q),)](
+                v if a is None else a, self.q, self.k, self.sums, v, y, **self.sizes, columns=columns, first=first,
+                count=count, **_strides("v", v), **_strides("y", y), TRANSPOSED=transposed, STORED=a is not None, ADD=add,
+                EVEN=even, E=v.shape[3], R=rows, C=wide, T=step, **_compiled(tiling),
+            )  # fmt: skip
+
+        on_chip(launch, fitted(TILINGS["mix"] if tiling is None else tiling, self.n, columns))
 
     def slope(
         self, a: Float[Tensor, "H R N"], first: int, stored: bool, dy: Tensor, v: Tensor, d: Float[Tensor, "H n"]
     ) -> None:
         """dS of the rows from ``first`` on, into ``a``, which holds their weights if ``stored``."""
         columns, count = v.shape[0] * v.shape[3], a.shape[1]
-        tiling = TILINGS[("slope" if self.n > SMALL else "slope small") if stored else "slope made"]
-        rows, wide, step = tiling[:3]
-        step = min(step, columns_of(columns))
-        square = max(rows, wide, FILL)
-        tall, long = triton.cdiv(count, square), triton.cdiv(self.n, square)
-        squares = -(-tall // 2) * (2 * (first // square) + tall + 1) if self.causal else tall * long
-        slope[(squares * (square // rows) * (square // wide), len(self.q))](
-            a, self.q, self.k, self.sums, d, dy, v, **self.sizes, columns=columns, first=first, count=count,
-            unit=1 / math.sqrt(self.q.shape[-1]), **_strides("dy", dy), **_strides("v", v),
-            STORED=stored, EVEN=not (self.n % square or columns % step), E=v.shape[3],
-            R=rows, C=wide, T=step, SQUARE=square, **_compiled(tiling),
-        )  # fmt: skip
+
+        def launch(tiling: Tiling) -> None:
+            rows, wide, step = tiling[:3]
+            step = min(step, columns_of(columns))
+            square = max(rows, wide, FILL)
+            tall, long = triton.cdiv(count, square), triton.cdiv(self.n, square)
+            squares = -(-tall // 2) * (2 * (first // square) + tall + 1) if self.causal else tall * long
+            slope[(squares * (square // rows) * (square // wide), len(self.q))](
+                a, self.q, self.k, self.sums, d, dy, v, **self.sizes, columns=columns, first=first, count=count,
+                unit=1 / math.sqrt(self.q.shape[-1]), **_strides("dy", dy), **_strides("v", v),
+                STORED=stored, EVEN=not (self.n % square or columns % step), E=v.shape[3],
+                R=rows, C=wide, T=step, SQUARE=square, **_compiled(tiling),
+            )  # fmt: skip
+
+        on_chip(launch, TILINGS[("slope" if self.n > SMALL else "slope small") if stored else "slope made"])
 
 
 def wide_of(n: int) -> int:

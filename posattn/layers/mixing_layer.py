@@ -240,11 +240,12 @@ class Multihead(nn.Module):
         turned = query.ndim == 3 and not self.batch_first
         x = value.transpose(0, 1) if turned else value
         n, seen = x.shape[-2], None
-        if attn_mask is not None and not is_causal:
+        if attn_mask is not None:
             if instance("attn_mask", attn_mask, Tensor, "a tensor").shape != (n, n):
                 shape = f"attn_mask has shape {tuple(attn_mask.shape)}"
                 raise UsageError(f"{shape}; it must be ({n}, {n}), as all sequences and heads share it.")
-            seen = ~as_boolean("attn_mask", attn_mask)
+            if not is_causal:  # else it is the causal mask, and the kernels know that one
+                seen = ~as_boolean("attn_mask", attn_mask)
         padding = None if key_padding_mask is None else as_boolean("key_padding_mask", key_padding_mask)
         masks = Masks(padding, self.layer.causal or is_causal, seen)
         y = self.layer.attend(x, masks)

@@ -5,20 +5,19 @@ A GPU computes it in ``posattn.kernels.mixing`` where that is faster. Letters: H
 
 import math
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posattn.attention import softmax
+from posattn.devices import runs_kernels
 
 Product = Callable[[Tensor], Tensor]  # from V (..., n, H, e) to Y (..., n, H, e)
 Values = Float[Tensor, "*batch n H e"]  # V, and Y
 Queries = Float[Tensor, "H n d_k"]  # and keys
 Padding = Bool[Tensor, "*#batch n"] | None
 _LEAST = 1e4  # times the smallest normal number: the gradient of 1/x is finite from there on
-_TRITON = find_spec("triton") is not None  # found once, because torch.compile can trace a constant and no search
 
 
 def product(a: Float[Tensor, "H k n"], v: Float[Tensor, "*batch n H e"]) -> Float[Tensor, "*batch k H e"]:
@@ -65,9 +64,18 @@ def underflows(v: Values, padding: Padding) -> bool:
 
 
 def served(q: Queries, v: Values) -> bool:
-    """Whether the kernels are there and faster: in half precision on a GPU, with narrow queries and values in whole words."""
-    return _half_on_gpu(v) and q.shape[-1] <= 128 and v.shape[-1] % 8 == 0 and _TRITON
+    """Whether the kernels are there and faster: in half precision on a GPU, with narrow queries and values in whole words.
+
+    They have no rules for the transforms of torch.func, under which a forward-mode derivative would be zero.
+    """
+    narrow = q.shape[-1] <= 128 and v.shape[-1] % 8 == 0
+    return narrow and _half_on_gpu(v) and torch._C._functorch.peek_interpreter_stack() is None
 
 
 def _half_on_gpu(v: Values) -> bool:
-    return v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)
+    return v.is_cuda and v.dtype in (torch.bfloat16, torch.float16) and _kernels_on(v.device.index)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile cannot trace what it asks
+def _kernels_on(index: int) -> bool:
+    return runs_kernels(torch.device("cuda", index))

@@ -18,6 +18,13 @@ from posattn.training.ways import Fused
 from posattn.training.workers import Item, Result
 
 
+def exceeds_chip(error: Exception) -> bool:
+    """Whether a kernel could not be launched because it needs more shared memory than the GPU has."""
+    from triton.runtime.errors import OutOfResources  # Triton is there if kernels are
+
+    return isinstance(error, OutOfResources)
+
+
 class CudaTrainer(Trainer):
     """A :class:`Trainer` whose ``steps()`` yields after every epoch.
 
@@ -90,6 +97,10 @@ class CudaTrainer(Trainer):
             x, y = self.shuffled[index]
             self._step(x[:, start:stop], y[:, start:stop])
 
+    def _kind(self, index: int, start: int, stop: int) -> tuple[int, ...]:
+        """What batches share that take the same kernels: Triton compiles others for data that begin within 16 bytes."""
+        return index, stop - start, *(each[:, start].data_ptr() % 16 for each in self.shuffled[index])
+
     def _graph_of(self, batches: Sequence[tuple[int, int, int]]) -> torch.cuda.CUDAGraph:
         """The steps on some batches, recorded. Nothing that a graph allocates outlasts it, so all share their memory."""
         graph = torch.cuda.CUDAGraph()
@@ -98,21 +109,36 @@ class CudaTrainer(Trainer):
         return graph
 
     def _record_what_fits(self) -> None:
-        """Records the epoch with as many members at once as the memory holds."""
-        members = len(self.members)
+        """Records the epoch with as many members at once as the memory holds, and by kernels for which the chip has room."""
         while True:
             try:
                 self._record()
                 return
             except torch.cuda.OutOfMemoryError:
-                at_once = max(group.stop - group.start for group in self.groups)
-            if at_once == 1:
-                raise UsageError("a single member does not fit in the GPU's memory; take a smaller batch, n or width.")
-            at_once = math.ceil(at_once / 2)
-            self.groups = [slice(k, min(k + at_once, members)) for k in range(0, members, at_once)]
-            torch.cuda.empty_cache()
-            crowded = f"The step of {members} members does not fit in the GPU's memory"
-            print(f"{crowded}; taking {at_once} at a time.", file=sys.stderr)
+                self._take_fewer_at_once()
+            except Exception as error:
+                if not (isinstance(self.way, Fused) and exceeds_chip(error)):
+                    raise
+                self._take_less_on_chip(self.way)
+
+    def _take_fewer_at_once(self) -> None:
+        members, at_once = len(self.members), max(group.stop - group.start for group in self.groups)
+        if at_once == 1:
+            raise UsageError("a single member does not fit in the GPU's memory; take a smaller batch, n or width.")
+        at_once = math.ceil(at_once / 2)
+        self.groups = [slice(k, min(k + at_once, members)) for k in range(0, members, at_once)]
+        torch.cuda.empty_cache()
+        crowded = f"The step of {members} members does not fit in the GPU's memory"
+        print(f"{crowded}; taking {at_once} at a time.", file=sys.stderr)
+
+    def _take_less_on_chip(self, way: Fused) -> None:
+        less = way.with_less_on_chip()
+        if less is None:
+            needed = f"precision is 'fp16', whose kernels for the {self.config.arch} network need more shared memory"
+            raise UsageError(f"{needed} than this GPU has; it must be tf32 or fp32.")
+        self.way = less
+        rest = "folding is PyTorch's" if less is way else "PyTorch computes instead"
+        print(f"This GPU has too little shared memory for the fused kernels; {rest}.", file=sys.stderr)
 
     def _record(self) -> None:
         """Records an epoch's work. A few steps run first, to compile kernels; the state is then put back."""
@@ -123,8 +149,7 @@ class CudaTrainer(Trainer):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                kinds = {(index, stop - start): (index, start, stop) for index, start, stop in batches}
-                self._steps_on(list(kinds.values()))
+                self._steps_on(list({self._kind(*batch): batch for batch in batches}.values()))
             torch.cuda.current_stream().wait_stream(stream)
             self.graphs: list[torch.cuda.CUDAGraph] = []
             for piece in [[batch] for batch in batches] if self.shuffles_batches else [batches]:

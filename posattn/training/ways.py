@@ -14,7 +14,6 @@ Letters: M members, m some of them, P parameters of one, b lists, k numbers per 
 """
 
 import copy
-import importlib.util
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from posattn.devices import runs_kernels
 from posattn.errors import UsageError
 from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
 from posattn.folding.fold import member_axis
@@ -256,6 +256,7 @@ class Fused(Folded):
     ):
         super().__init__(config, device, loss)
         self.precision = precision
+        self.folds_in_kernels = not isinstance(config, TokenConfig) and folds_rows(self.config)
         self._layered: dict[tuple[int, int], Layered] = {}
         self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
         self._tables: dict[int, Tensor] = {}
@@ -265,7 +266,7 @@ class Fused(Folded):
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
         """The mean loss of some members, its gradient and that gradient's norm."""
         rows, key = parameters.flat[members], (members.start, members.stop)
-        if not isinstance(self.config, TokenConfig) and folds_rows(self.config):
+        if self.folds_in_kernels:
             from posattn.kernels.folds import RowsFold  # needs Triton, as all kernels do
 
             by_rows = RowsFold(rows, parameters.starts, self.config, self._input(x.shape[-1])[0])
@@ -279,6 +280,15 @@ class Fused(Folded):
         loss, gradients = self._gradients(folded, x, y)
         found = layered.scatter(adjoint([gradients[name] for name in folded]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
+
+    def with_less_on_chip(self) -> Plain | None:
+        """The next way for a GPU on whose chip these kernels do not fit: folding in PyTorch, then all; None for ``fp16``."""
+        if self.folds_in_kernels:
+            self.folds_in_kernels = False
+            return self
+        if self.precision != "fp16":
+            return Folded(self.config, self.device, self.loss)
+        return Half(self.config, self.device, self.loss) if trains_in_half(self.config) else None
 
     def _gradients(self, folded: Tensors, x: Lists, y: Targets) -> tuple[Float[Tensor, " m"], Tensors]:
         """The mean loss, and its gradient for every folded tensor."""
@@ -331,9 +341,9 @@ def way_for(
 
 
 def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> bool:
-    """Whether the fused kernels serve a network here: there must be a GPU and Triton, and they must have its shape."""
-    there = device.type == "cuda" and importlib.util.find_spec("triton") is not None
-    return there and can(config, "fold") and isinstance(config, ModelConfig) and serves(config, precision)
+    """Whether the fused kernels serve a network here: the device must run kernels, and they must have the network's shape."""
+    there = runs_kernels(device) and can(config, "fold")
+    return there and isinstance(config, ModelConfig) and serves(config, precision)
 
 
 def trains_in_half(config: NetworkConfig) -> bool:

@@ -10,6 +10,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import triton
+from triton.runtime.errors import OutOfResources
 
 import posattn
 from posattn.attention import attention_weights, causal_mask
@@ -127,6 +128,63 @@ def test_compile_and_export_see_the_operator(monkeypatch):
     program = torch.export.export(layer, (x,))
     assert any("posattn.mix" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(x), y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("small")
+def test_transforms_of_functions_take_the_plain_path(monkeypatch):
+    """The kernels have no rules for them: torch.func.jvp would give zero."""
+    layer, x = posattn.PositionalAttention(9, 24, 3, causal=True), torch.randn(2, 7, 24)
+    named = dict(layer.named_parameters())
+
+    def loss(parameters, x):
+        return torch.func.functional_call(layer, parameters, (x,)).square().mean()
+
+    def derivatives():
+        _, tangent = torch.func.jvp(layer, (x,), (torch.ones_like(x),))
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0))(named, x)
+        return [tangent, torch.func.vmap(layer)(x), *each.values()]
+
+    expected, called = derivatives(), []
+    monkeypatch.setattr(products, "_half_on_gpu", lambda v: True)
+    monkeypatch.setattr(mixing, "mixed", lambda *given, own=mixing.mixed: (called.append(given), own(*given))[1])
+    layer(x)
+    assert len(called) == 1
+    torch.testing.assert_close(derivatives(), expected)
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_smaller_gpu_takes_smaller_tiles_to_the_same_result(causal, monkeypatch):
+    """A kernel that needs more shared memory than there is raises before it runs."""
+    leaves = [x.requires_grad_() for x in drawn(2, 70, 5, 3, 7)]
+    y = mixing.mixed(*leaves, causal)[0]
+    expected = [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    class Small:
+        """A kernel on a GPU with room for the smallest tiles alone."""
+
+        def __init__(self, kernel):
+            self.kernel, self.refused = kernel, []
+
+        def __getitem__(self, grid):
+            return lambda *given, **named: self.launch(grid, given, named)
+
+        def launch(self, grid, given, named):
+            if max(named["R"], named["C"]) > 64 or named["num_stages"] > 1:
+                self.refused.append((named["R"], named["C"], named["num_stages"]))
+                raise OutOfResources(2**18, 2**16, "shared memory")
+            self.kernel[grid](*given, **named)
+
+    kernels = {name: Small(getattr(mixing, name)) for name in ("weigh", "mix", "slope")}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(mixing, name, kernel)
+    y = mixing.mixed(*leaves, causal)[0]
+    for one, other in zip([y, *torch.autograd.grad(y.square().sum(), leaves)], expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-4 * other.detach().abs().max().item())
+    assert all((64, 64, 2) in kernel.refused for kernel in kernels.values())
+    monkeypatch.setattr(mixing, "smaller", lambda tiling: [tiling])
+    with pytest.raises(OutOfResources):  # if nothing fits, it is not hidden
+        mixing.mixed(*leaves, causal)
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -93,7 +93,7 @@ def test_a_sequence_of_one_padded_position_attends_to_nothing():
     assert layer(torch.full((2, 1, 6), torch.nan), padding).isfinite().all()
 
 
-def test_compiles_once_for_many_lengths(unchecked):
+def test_compiles_once_for_lengths_of_the_same_loops(unchecked):
     """A graph where other shifts reach into the sequence, not for each length."""
     layer, graphs = LoopedAttention(6, 3, causal=True).double(), []
 

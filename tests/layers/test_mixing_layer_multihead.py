@@ -194,6 +194,8 @@ def test_what_cannot_be_meant_is_refused():
         attention(x, x, x, attn_mask=slope)
     with pytest.raises(UsageError, match="key_padding_mask adds to the logits"):
         attention(x, x, x, key_padding_mask=slope[:5])
+    with pytest.raises(UsageError, match=r"attn_mask has shape \(7, 3\); it must be"):
+        attention(x, x, x, attn_mask=HIDDEN[:, :3], is_causal=True)
     with pytest.raises(UsageError, match=r"attn_mask has shape \(15, 7, 7\); it must be \(7, 7\), as all sequences and"):
         attention(x, x, x, attn_mask=HIDDEN.expand(5 * H, N, N))
     with pytest.raises(UsageError, match="it must have two axes, or three with a batch"):

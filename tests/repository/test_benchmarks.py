@@ -1,6 +1,7 @@
 """What ``make bench`` calls without arguments must not need them; and the language models of ``hybrid.py``."""
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,17 +34,29 @@ def test_the_search_says_what_it_needs(arguments, code, monkeypatch, capsys):
         assert code in str(left.value.code)
 
 
-@pytest.mark.parametrize("name", ["khop_scan", "mixed_query"])
-def test_a_study_without_a_file_says_what_it_needs_and_fails_no_make(name, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "needs"), [("khop_scan", "--out FILE"), ("mixed_query", "--out FILE"), ("cards", "compute capabilities")]
+)
+def test_a_study_says_what_it_needs_and_fails_no_make(name, needs, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"{name}.py"])
     runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
-    assert "A study, not a benchmark: give --out FILE" in capsys.readouterr().out
+    assert f"A study, not a benchmark: give {needs}" in capsys.readouterr().out
 
 
 def test_every_program_of_the_library_is_measured(capsys):
     runpy.run_path(str(BENCHMARKS / "compiler.py"))["every_program"]()
     measured = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
     assert set(PROGRAMS) <= measured
+
+
+def test_the_layer_takes_smaller_tiles_on_a_smaller_gpu():
+    """Compiled for the RTX 30 series, whose shared memory the largest tiles of wide heads exceed."""
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+    script = "import cards; card = cards.Card('8.6'); cards.layer(2048, 2, 512, 4, (True,)); print(card.refused, card.most)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=BENCHMARKS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    refused, most = map(int, done.stdout.split())
+    assert refused > 0 and 64 * 1024 < most <= 99 * 1024
 
 
 @pytest.mark.parametrize("kind", ["self", "positional", "alternating", "halves"])

@@ -161,6 +161,84 @@ def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(arch, schedu
 
 
 @pytest.mark.usefixtures("stubbed")
+def test_all_kernels_are_compiled_before_a_graph_is_recorded(monkeypatch):
+    """Triton has a kernel of its own for data whose place in memory is no multiple of 16 bytes."""
+    forms = []
+
+    def gradient(self, tensors, x, y, lists, plain=Plain.gradient):
+        forms[-1].add((x.shape, x.data_ptr() % 16, y.data_ptr() % 16))
+        return plain(self, tensors, x, y, lists)
+
+    def graph_of(self, batches):
+        forms.append(set())
+        self._steps_on(batches)
+        return Graph(lambda: None)
+
+    monkeypatch.setattr(Plain, "gradient", gradient)
+    monkeypatch.setattr(CudaTrainer, "_graph_of", graph_of)
+    plan = recipe("paper", samples=52, batch=15, epochs=2)  # batches of 15 * 5 numbers, and one of 7
+    with Workers(1) as workers:
+        made = CudaTrainer(posattn.ModelConfig(5, embed=8, width=8), plan, TEAM, CPU, workers)
+        made.groups, made.tile = [slice(0, 2)], 15
+        forms.append(set())
+        made._record_what_fits()
+    compiled, recorded = forms
+    assert recorded <= compiled and len({form[1:] for form in recorded}) > 1
+
+
+@pytest.fixture
+def lacks_shared_memory(monkeypatch):
+    """A GPU that holds none of the kernels: each raises before it runs, as Triton has it."""
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+    from triton.runtime.errors import OutOfResources
+
+    from posattn.kernels import folds, fused
+
+    tried = []
+
+    def without_room(name):
+        def launch(*_, **__):
+            tried.append(name)
+            raise OutOfResources(2**18, 2**16, "shared memory")
+
+        return launch
+
+    monkeypatch.setattr("posattn.training.ways.has_kernels", lambda config, device, precision: True)
+    monkeypatch.setattr(folds, "RowsFold", without_room("folding"))
+    monkeypatch.setattr(fused, "loss_and_gradients", without_room("layers"))
+    return tried
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_shared_memory, capsys):
+    plan, team = recipe("paper", samples=20, batch=10, epochs=2), [Member("sum", seed, 1e-3) for seed in range(2)]
+    config = posattn.ModelConfig(3, embed=32, width=16)
+    with Workers(1) as workers:
+        plain = Trainer(config, plan, team, CPU, workers)
+        ours = CudaTrainer(config, plan, team, CPU, workers, precision=precision)
+        for made in (plain, ours):
+            for _ in made.steps():
+                pass
+    assert lacks_shared_memory == ["folding", "layers"]
+    said = capsys.readouterr().err
+    assert said.count("too little shared memory") == 2 and said.endswith("PyTorch computes instead.\n")
+    torch.testing.assert_close(ours.history, plain.history, rtol=1e-4, atol=0)
+
+
+@pytest.mark.usefixtures("stubbed", "lacks_shared_memory")
+def test_half_precision_without_room_for_its_kernels_is_an_error_in_one_sentence():
+    plan, team = recipe("paper", samples=20, batch=10, epochs=2), [Member("sum", 0, 1e-3)]
+    with Workers(1) as workers:
+        made = CudaTrainer(posattn.ModelConfig(3), plan, team, CPU, workers, precision="fp16")
+        before = state(made)
+        with pytest.raises(posattn.UsageError, match="more shared memory than this GPU has; it must be tf32 or fp32"):
+            next(made.steps())
+    for name, value in state(made).items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.usefixtures("stubbed")
 def test_a_member_that_does_not_fit_alone_is_an_error_in_one_sentence(monkeypatch):
     def crowded(*_):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
