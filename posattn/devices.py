@@ -7,6 +7,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def runs_kernels(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None or not _TRITON:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """While open, a GPU is the current one: Triton launches there, and graphs are recorded there. PyTorch looks for itself."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def hardware(device: torch.device) -> str:

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_kernels_are_for_gpus_that_triton_has_matrix_products_for(capability, hi
     monkeypatch.setattr(devices, "_TRITON", triton)
     assert devices.runs_kernels(torch.device("cuda", 0)) == runs
     assert not devices.runs_kernels(torch.device("cpu"))
+
+
+def test_a_gpu_that_is_computed_on_is_the_current_one(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: (asked.append(device), nullcontext())[1])
+    with devices.current(torch.device("cuda", 1)), devices.current(CPU):
+        assert asked == [torch.device("cuda", 1)]
 
 
 def test_only_a_lack_of_memory_is_called_one():

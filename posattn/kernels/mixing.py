@@ -16,7 +16,8 @@ Letters: B sequences, n positions, H heads, e value width of a head, d_k query a
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -25,6 +26,9 @@ from jaxtyping import Float
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from posattn.devices import current
+
+P, R = ParamSpec("P"), TypeVar("R")
 SMALL = 256  # positions
 FILL = 128  # a multiple of the blocks of rows that ``mix`` reads or writes
 REACH = 2**31  # numbers of a head's part of A, at most, as ``mix`` counts them in 32 bits
@@ -417,7 +421,19 @@ def _rows(v: Float[Tensor, "B n H e"]) -> int:
     return n if _stores(v) else max(most // square, 1) * square
 
 
+def _on_its_gpu(operator: Callable[P, R]) -> Callable[P, R]:
+    """Triton launches on the current GPU, which need not be the one that has the tensors."""
+
+    @wraps(operator)
+    def launched(*given: P.args, **named: P.kwargs) -> R:
+        with current(given[0].device):
+            return operator(*given, **named)
+
+    return launched
+
+
 @torch.library.custom_op("posattn::mix", mutates_args=())
+@_on_its_gpu
 def mixed(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Y (B, n, H, e) from Q and K (H, n, d_k) and V (B, n, H, e); and log2 of the sums of exponentials (H, n)."""
     batch = _Batch(*_alike(q, k), q.new_empty(q.shape[:2], dtype=torch.float32), causal)
@@ -435,6 +451,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("posattn::mix_backward", mutates_args=())
+@_on_its_gpu
 def mixed_backward(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError
 from posattn.training.trainer import Trainer
-from posattn.training.ways import Fused
+from posattn.training.ways import Fused, Precision
 from posattn.training.workers import Item, Result
 
 
@@ -59,11 +59,13 @@ class CudaTrainer(Trainer):
 
     def _step(self, x: Shaped[Tensor, "M b k"], y: Shaped[Tensor, "M b out"]) -> None:
         if not isinstance(self.way, Fused):
-            super()._step(x, y)
+            with Precision(self.precision, self.device):
+                super()._step(x, y)
             return
         self.step += 1
-        for group in self.groups:
-            self._update(group, *self.way.step(self.parameters, group, x[group], y[group]))
+        with Precision("fp32", self.device):  # the kernels apply theirs; PyTorch's products around them are exact
+            for group in self.groups:
+                self._update(group, *self.way.step(self.parameters, group, x[group], y[group]))
 
     def _map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """One after another in this thread: a graph records its stream alone, and groups are for want of memory."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from posattn.devices import current
 from posattn.errors import UsageError, shown, whole
 from posattn.tasks.sampling import factor
 from posattn.training.estimate import require_room_to_train
@@ -11,7 +12,6 @@ from posattn.training.fit import trainer_for
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
 from posattn.training.run import Run, trained
-from posattn.training.ways import Precision
 from posattn.training.workers import Workers
 
 VALUES = "attention.W_V.weight"
@@ -34,7 +34,7 @@ def fine_tune(run: Run, scale: float = 10.0, epochs: int = 20, lr: float | None 
     plan = recipe(spec.recipe, schedule="plateau", epochs=epochs, patience=epochs, sharpen_from=0.0, sharpen_to=0.0)
     members = [replace(member, lr=recipe(spec.recipe, lr=lr).lr) for member in run.best_starts]
     require_room_to_train(spec.model, replace(plan, starts=1), len(members), spec.lengths, before.device)
-    with Workers() as workers, Precision("fp32", before.device):
+    with Workers() as workers, current(before.device):
         trainer = trainer_for(spec, plan, members, before.device, workers, scale=scale, only=only)
         trainer.parameters = Parameters(spec.model, before.clone())
         for _ in trainer.steps():

@@ -12,7 +12,7 @@ import torch
 
 from posattn import metrics
 from posattn.compiler.compiled_model import CompiledTransformer
-from posattn.devices import hardware, out_of_memory, pick_device, require_room
+from posattn.devices import current, hardware, out_of_memory, pick_device, require_room
 from posattn.encodings import encoding_of_own
 from posattn.errors import UsageError, counted, flag, instance, seed_number, several, whole
 from posattn.model import Transformer
@@ -41,7 +41,7 @@ from posattn.training.run import Run, finite, history_table, losses_of_starts, p
 from posattn.training.spec import RunSpec
 from posattn.training.suitability import check_beginning, doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
-from posattn.training.ways import Fused, Precision, has_kernels, trains_in_half
+from posattn.training.ways import has_kernels, trains_in_half
 from posattn.training.workers import Workers
 
 
@@ -208,11 +208,10 @@ def train_spec(
         with ExitStack() as stack:
             team = [start for member in spec.members for start in member.starts(spec.recipe.starts)]
             workers = stack.enter_context(Workers())
+            stack.enter_context(current(device))
             trainer = trainer_for(spec, spec.recipe, team, device, workers, only=spec.recipe.only)
             if begin is not None:
                 trainer.parameters = initial_parameters(trainer, begin, spec.recipe.starts)
-            # The kernels apply the precision themselves; PyTorch's products around them stay exact.
-            stack.enter_context(Precision("fp32" if isinstance(trainer.way, Fused) else spec.precision, device))
             if folder is not None and new and held.enter_context(folder.claim(spec, answers())):
                 return read_run(folder, device)
             stop = stack.enter_context(Stop(active=folder is not None))

@@ -85,6 +85,7 @@ class Trainer:
         count = len(members)
         self.blocks = self._blocks(lengths or (config.n,), scale)
         self.shuffles_batches = recipe.shuffle_lengths and len(self.blocks) > 1
+        self.precision = precision or "fp32"
         self.way = way_for(config, device, loss_of([member.task for member in members]), precision)
         self.parameters = Parameters.initial(config, [member.seed for member in members], device)
         self.trained = None if only is None else self.parameters.mask(only).to(device)

@@ -1,5 +1,6 @@
 """The kernels of positional attention, run by Triton's interpreter on the CPU, against autograd in float64."""
 
+import contextlib
 import os
 
 import numpy
@@ -185,6 +186,35 @@ def test_a_smaller_gpu_takes_smaller_tiles_to_the_same_result(causal, monkeypatc
     monkeypatch.setattr(mixing, "smaller", lambda tiling: [tiling])
     with pytest.raises(OutOfResources):  # if nothing fits, it is not hidden
         mixing.mixed(*leaves, causal)
+
+
+def test_kernels_are_launched_on_the_gpu_that_has_the_tensors(small, monkeypatch):
+    """With several GPUs the current one need not be theirs, and Triton asks for no other."""
+    events = []
+
+    @contextlib.contextmanager
+    def current(device):
+        events.append(device)
+        yield
+        events.append("left")
+
+    class Noted:
+        def __init__(self, name):
+            self.name, self.kernel = name, getattr(mixing, name)
+
+        def __getitem__(self, grid):
+            events.append(self.name)
+            return self.kernel[grid]
+
+    monkeypatch.setattr(mixing, "current", current)
+    for name in ("weigh", "mix", "overlap", "slope"):
+        monkeypatch.setattr(mixing, name, Noted(name))
+    leaves = [x.requires_grad_() for x in drawn(2, 7, 3, 2, 5)]
+    torch.autograd.grad(mixing.mixed(*leaves, True)[0].sum(), leaves)
+    forward, back = events[:4], events[4:]
+    assert forward == [torch.device("cpu"), "weigh", "mix", "left"]
+    assert back[0] == torch.device("cpu") and back[-1] == "left" and {"mix", "overlap", "slope"} <= set(back[1:-1])
+    assert back.count("left") == 1
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -211,9 +211,10 @@ def lacks_shared_memory(monkeypatch):
 
 @pytest.mark.usefixtures("stubbed")
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_shared_memory, capsys):
+def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_shared_memory, monkeypatch, capsys):
     plan, team = recipe("paper", samples=20, batch=10, epochs=2), [Member("sum", seed, 1e-3) for seed in range(2)]
-    config = posattn.ModelConfig(3, embed=32, width=16)
+    config, products = posattn.ModelConfig(3, embed=32, width=16), []
+    monkeypatch.setattr("posattn.training.cuda.Precision", lambda name, _: (products.append(name), contextlib.nullcontext())[1])
     with Workers(1) as workers:
         plain = Trainer(config, plan, team, CPU, workers)
         ours = CudaTrainer(config, plan, team, CPU, workers, precision=precision)
@@ -221,6 +222,7 @@ def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_s
             for _ in made.steps():
                 pass
     assert lacks_shared_memory == ["folding", "layers"]
+    assert products[:2] == ["fp32", "fp32"] and set(products[2:]) == {precision}  # beside kernels, and in their place
     said = capsys.readouterr().err
     assert said.count("too little shared memory") == 2 and said.endswith("PyTorch computes instead.\n")
     torch.testing.assert_close(ours.history, plain.history, rtol=1e-4, atol=0)
