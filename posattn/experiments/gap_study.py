@@ -73,7 +73,7 @@ class GapPanels(Lines):
         figure, panels = plt.subplots(len(tasks), 3, figsize=size, squeeze=False, layout="constrained")
         for (by_lists, by_layers, powers), name in zip(panels, tasks, strict=True):
             own, title = medians[medians["task"] == name], task(name).title
-            most, depths = own["samples"].max(), sorted(set(own["layers"]))
+            most, depths = _most_lists(own), sorted(set(own["layers"]))
             deepest, largest = own[own["layers"] == depths[-1]], own[own["samples"] == most]
             _lines(by_lists, deepest, "samples", archs, measured="gap", bound="bound")
             by_lists.set(xscale="log", yscale="log", xlabel="training lists m")
@@ -94,6 +94,13 @@ class GapPanels(Lines):
         handles, names = panels[0][0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="small")
         return {"": figure}
+
+
+def _most_lists(medians: pd.DataFrame) -> int:
+    """The largest number of lists at which every series has every depth; where there is none, the largest."""
+    points = medians[["samples", "series", "layers"]].drop_duplicates()
+    held, lines = points.groupby("samples").size(), len(points[["series", "layers"]].drop_duplicates())
+    return int(max(held.index[held == lines], default=held.index.max()))
 
 
 def _lines(axes: Axes, medians: pd.DataFrame, x: str, archs: dict[str, str], measured: str, bound: str) -> None:

@@ -43,17 +43,28 @@ def test_bounds_are_the_models_and_their_powers_are_what_the_theory_says(rows):
     assert (wide["self-attention power"] > 4).all() and (wide["self-attention power"] <= 2 * 3 + 1e-9).all()
 
 
-def test_the_figure_shows_gap_and_bounds_against_lists_and_layers_and_the_powers():
-    """Rows of made-up numbers: each line must be the one of its series, metric and axis."""
-    made, metrics = [], ("gap", "positional bound", "self-attention bound", "positional power", "self-attention power")
-    for a, arch in enumerate(("positional", "standard")):
-        for layers, m, (k, metric) in itertools.product((1, 2, 4), (100, 300), enumerate(metrics)):
-            value = 1000.0 * (a + 1) + 100 * k + 10 * layers + m / 100
-            own = {"task": "sum", "series": arch, "arch": arch, "status": "ok", "metric": metric, "value": value}
-            made.append(own | {"layers": layers, "samples": m})
-    shown, rows = EXPERIMENTS["generalization-gap"].figure, pd.DataFrame(made).assign(split="test")
+def _made(networks):
+    """Rows of made-up numbers, each of its own: of (series, layers, lists) per network."""
+    metrics = ("gap", "positional bound", "self-attention bound", "positional power", "self-attention power")
+    made = []
+    for (arch, layers, m), (k, metric) in itertools.product(networks, enumerate(metrics)):
+        value = 1000.0 * (1 + (arch == "standard")) + 100 * k + 10 * layers + m / 100
+        own = {"task": "sum", "series": arch, "arch": arch, "status": "ok", "metric": metric, "value": value}
+        made.append(own | {"layers": layers, "samples": m})
+    return pd.DataFrame(made).assign(split="test")
+
+
+def _drawn(rows):
+    shown = EXPERIMENTS["generalization-gap"].figure
     figure = shown.draw(rows, shown.medians(rows))[""]
-    by_lists, by_layers, powers = ({line.get_label(): line for line in axes.get_lines()} for axes in figure.axes)
+    return figure, [{line.get_label(): line for line in axes.get_lines()} for axes in figure.axes]
+
+
+def test_the_figure_shows_gap_and_bounds_against_lists_and_layers_and_the_powers():
+    """Each line must be the one of its series, metric and axis."""
+    figure, (by_lists, by_layers, powers) = _drawn(
+        _made(itertools.product(("positional", "standard"), (1, 2, 4), (100, 300)))
+    )
     own, other = "standard: self-attention bound, its own", "standard: positional bound for the same norms"
     assert list(by_lists["positional: measured"].get_xydata().flat) == [100, 1041, 300, 1043]  # of the deepest
     assert list(by_lists[own].get_ydata()) == [2241, 2243] and list(by_lists[other].get_ydata()) == [2141, 2143]
@@ -62,3 +73,16 @@ def test_the_figure_shows_gap_and_bounds_against_lists_and_layers_and_the_powers
     assert list(powers[own].get_ydata()) == [2413, 2423, 2443] and list(powers[other].get_ydata()) == [2313, 2323, 2343]
     assert not any("measured" in name for name in powers)
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear"]
+
+
+def test_the_panels_over_layers_are_of_the_most_lists_that_every_series_has_at_every_depth():
+    every = list(itertools.product(("positional", "standard"), (1, 2, 4), (100, 300)))
+    missing = [network for network in every if network != ("standard", 4, 300)]
+    figure, (_, by_layers, powers) = _drawn(_made(missing))
+    assert figure.axes[1].get_title() == "cumulative sum: 100 lists"
+    assert list(by_layers["standard: measured"].get_xydata().flat) == [1, 2011, 2, 2021, 4, 2041]
+    assert list(powers["standard: self-attention bound, its own"].get_ydata()) == [2411, 2421, 2441]
+    apart = [network for network in missing if network != ("positional", 4, 100)]  # no number of lists has all
+    figure, (_, by_layers, _) = _drawn(_made(apart))
+    assert figure.axes[1].get_title() == "cumulative sum: 300 lists"
+    assert list(by_layers["standard: measured"].get_xdata()) == [1, 2]
