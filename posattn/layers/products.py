@@ -69,7 +69,7 @@ def served(q: Queries, v: Values) -> bool:
     They have no rules for the transforms of torch.func, under which a forward-mode derivative would be zero.
     """
     narrow = q.shape[-1] <= 128 and v.shape[-1] % 8 == 0
-    return narrow and _half_on_gpu(v) and torch._C._functorch.peek_interpreter_stack() is None
+    return narrow and _half_on_gpu(v) and not torch._C._are_functorch_transforms_active()
 
 
 def _half_on_gpu(v: Values) -> bool:

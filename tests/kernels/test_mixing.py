@@ -11,6 +11,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import triton
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from triton.runtime.errors import OutOfResources
 
 import posattn
@@ -122,12 +124,15 @@ def test_compile_and_export_see_the_operator(monkeypatch):
     torch.compiler.reset()  # other tests compile layers, too, and few forms of a function are kept
     layer, x = posattn.PositionalAttention(7, 24, 3, causal=True), torch.randn(2, 7, 24)
     y = layer(x)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    graphs = []
+    backend = aot_autograd(fw_compiler=lambda graph, _: (graphs.append(graph), make_boxed_func(graph))[1])
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
     expected = torch.autograd.grad(y.sum(), list(layer.parameters()))
     for one, other in zip(torch.autograd.grad(compiled(x).sum(), list(layer.parameters())), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     program = torch.export.export(layer, (x,))
-    assert any("posattn.mix" in str(node.target) for node in program.graph.nodes)
+    for graph, operator in ((graphs[0], "posattn.mix.d"), (graphs[1], "posattn.mix_backward.d"), (program, "posattn.mix.d")):
+        assert any(operator in str(node.target) for node in graph.graph.nodes)
     torch.testing.assert_close(program.module()(x), y, rtol=1e-5, atol=1e-6)
 
 
