@@ -1,7 +1,8 @@
 """The loss of a folded ensemble and its gradients through the kernels of ``layers``: what autograd gives, many times faster.
 
-The contract is that of ``posattn.folding``: the folded tensors in, a gradient for each of them out. Between layers the
-activations pass through memory; everything within a layer stays on chip.
+The contract is that of ``posattn.folding``: the folded tensors in, a gradient for each of them out. Activations pass through
+memory between layers. Within a layer all but a number per row and head stays on chip; where queries and keys stay apart, the
+attention weights and the gradients of the logits pass through memory, too.
 """
 
 import math
@@ -106,7 +107,8 @@ class _Step:
         """Which kernels carry gradients back, and what logits are made of."""
         config, self.bias = self.config, self.config.bias
         self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
-        self.form: dict[str, Any] = {"K": 0, "TABLE": 0, "ROTARY": False, "turn_pointer": self.none}  # of queries and keys
+        # Of queries and keys.
+        self.form: dict[str, Any] = {"K": 0, "TABLE": 0, "ROTARY": False, "turn_pointer": self.none}
         if self.positional:
             self.attention, self.names = "positional", ("", "")
         elif not self.apart:

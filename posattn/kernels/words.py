@@ -91,11 +91,9 @@ def characters_of(table: Float[Tensor, "V C"]) -> Float[Tensor, "V_1 F"]:
 class Entrance:
     """The first states of long prompts from T (M, F_IN, d) and t (M, N, d) of the encoder, and the gradients of T and t."""
 
-    def __init__(
-        self, x: Shaped[Tensor, "M b k"], characters: Float[Tensor, "V_1 F"], folded: Tensors, precision: str
-    ):
+    def __init__(self, x: Shaped[Tensor, "M b k"], characters: Float[Tensor, "V_1 F"], folded: Tensors, precision: str):
         (members, lists, k), (features, d) = x.shape, folded["T"].shape[1:]
-        assert ROWS <= k < LONG_ROWS, f"{k} tokens; a prompt that enters here fills a tile, and has {ROWS} to {LONG_ROWS - 1}"
+        assert ROWS <= k < LONG_ROWS, f"{k} tokens; a prompt that enters here has {ROWS} to {LONG_ROWS - 1}"
         self.x, self.table = x if x.stride()[1:] == (k, 1) else x.contiguous(), characters
         self.T, self.t = folded["T"].contiguous(), folded["t"].contiguous()
         self.shape = (members, lists, k + 1, hidden_columns(k + 1))
