@@ -6,7 +6,6 @@ a_h = softmax(s q_h) with q_h = s_N M_h + m_h, so s_N also gets dq_h M_h^T. A pr
 float32's throughout.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -17,9 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.kernels.layers import _bilinear_of, _row_of
+from posattn.kernels.programs import divided
 from posattn.kernels.tiles import rounded_gradient, unit_of
 
-_PROGRAMS = 132 * 8  # as many as an H200 runs at once
+_AT_ONCE = 8  # programs that fit one multiprocessor
 
 
 class Look:
@@ -28,9 +28,9 @@ class Look:
     def __init__(self, s: Float[Tensor, "M b N D"], d_in: int, attention: dict[str, Any], bias: bool):
         """``attention`` is A, or M and m, as kernels take them."""
         members, lists, n, d = s.shape
-        each = math.ceil(lists / max(1, _PROGRAMS // members))
+        each, parts = divided(lists, members, _AT_ONCE)
         self.s, self.d_in, self.positional = s, d_in, "m_pointer" not in attention
-        self.grid = (math.ceil(lists / each), members)
+        self.grid = (parts, members)
         nothing = {"a_pointer": s, "m_pointer": s, "r_pointer": s, "m_stride": 0, "r_stride": 0}
         self.given = nothing | attention | {"s_pointer": s, "lists": lists, "TILES": each, "N": n, "D_IN": d_in, "D": d}
         self.given |= {"R": triton.next_power_of_2(n), "POSITIONAL": self.positional, "BIAS": bias, "num_warps": 4}

@@ -1,7 +1,8 @@
 """The loss of a folded ensemble and its gradients through the kernels of ``layers``: what autograd gives, many times faster.
 
-The contract is that of ``posattn.folding``: the folded tensors in, a gradient for each of them out. Between layers the
-activations pass through memory; everything within a layer stays on chip.
+The contract is that of ``posattn.folding``: the folded tensors in, a gradient for each of them out. Activations pass through
+memory between layers. Within a layer all but a number per row and head stays on chip; where queries and keys stay apart, the
+attention weights and the gradients of the logits pass through memory, too.
 """
 
 import math
@@ -17,11 +18,10 @@ from torch import Tensor
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import answers, layers, long, queries, words
+from posattn.kernels.programs import divided
 from posattn.kernels.shapes import ROWS, hidden_columns, input_columns, narrowed, padded, rows_of, short, turns, widened
 from posattn.kernels.sums import Parts, Shared
 from posattn.model import ModelConfig
-
-_MULTIPROCESSORS = 132  # of an H100 or H200; on other cards the work is merely divided less evenly
 
 
 class _Tuning(NamedTuple):
@@ -33,7 +33,7 @@ class _Tuning(NamedTuple):
     warps: int = 4
 
 
-_HALF = {
+_SHORT = {  # in half precision, where several lists may share a tile
     "positional forward": _Tuning(3, 3, 168),
     "positional back": _Tuning(2, 3),
     "bilinear forward": _Tuning(4, 1, 128),
@@ -42,7 +42,7 @@ _HALF = {
     "queries state": _Tuning(2, 1),
     "queries back": _Tuning(1, 1),  # for each slot
 }
-_LONG = {  # the same for prompts of which one fills a tile
+_LONG = {  # the same where a prompt fills a tile
     "positional forward": _Tuning(2, 3, warps=8),
     "positional back": _Tuning(1, 3, warps=8),
     "bilinear forward": _Tuning(2, 2),
@@ -50,7 +50,6 @@ _LONG = {  # the same for prompts of which one fills a tile
 }
 _SINGLE = _Tuning(2, 1)
 _SLOTS = 4  # programs that share a tile where queries and keys stay apart
-_READERS = 4  # programs per multiprocessor that read letters, or the encoder's input
 
 
 def loss_and_gradients(
@@ -60,14 +59,12 @@ def loss_and_gradients(
     encoding: Float[Tensor, "2 N d_in"],
     config: ModelConfig,
     precision: str,
-    programs: int | None = None,
 ) -> tuple[Float[Tensor, " M"], Tensors]:
     """The mean squared error of every member on lists of its own, and its gradient for every folded tensor.
 
-    The encoder reads number * ``encoding[0]`` + ``encoding[1]``. ``programs`` is how many a kernel starts, about; by default
-    as many as an H200 runs at once.
+    The encoder reads number * ``encoding[0]`` + ``encoding[1]``.
     """
-    step = _Step(folded, _by_rows(x), config, precision, programs)
+    step = _Step(folded, _by_rows(x), config, precision)
     step.y, step.encoding = _by_rows(y), encoding.contiguous()
     states, pairs, errors = step.forward()
     return step.loss, narrowed(step.backward(states, pairs, errors, states[-1]), config)
@@ -95,11 +92,11 @@ class _Step:
     ``x`` are lists of numbers, or first states (M, b, N, D) of sequences, which the first layer reads as others do.
     """
 
-    def __init__(self, folded: Tensors, x: Tensor, config: ModelConfig, precision: str, programs: int | None = None):
+    def __init__(self, folded: Tensors, x: Tensor, config: ModelConfig, precision: str):
         self.lists_of_numbers = x.ndim == 3  # in which no scratchpad stands yet
         self.n = x.shape[2] + 1 if self.lists_of_numbers else x.shape[2]
         self.narrow, self.config = config, replace(config, width=hidden_columns(self.n))
-        self.folded, self.precision, self.programs = widened(folded, self.config.width, precision), precision, programs
+        self.folded, self.precision = widened(folded, self.config.width, precision), precision
         self.x, self.members, self.lists, self.rows = x, x.shape[0], x.shape[1], rows_of(self.n)
         self.d_in, self.kind = folded["U.first"].shape[1], torch.float16 if precision == "fp16" else torch.float32
         self.w = self.none = self.folded["w"].contiguous()  # ``none`` stands for what the architecture lacks
@@ -110,12 +107,8 @@ class _Step:
         """Which kernels carry gradients back, and what logits are made of."""
         config, self.bias = self.config, self.config.bias
         self.positional, self.apart = config.design.attends == "position", keeps_queries_apart(config)
-        self.form: dict[str, Any] = {
-            "K": 0,
-            "TABLE": 0,
-            "ROTARY": False,
-            "turn_pointer": self.none,
-        }  # of queries and keys
+        # Of queries and keys.
+        self.form: dict[str, Any] = {"K": 0, "TABLE": 0, "ROTARY": False, "turn_pointer": self.none}
         if self.positional:
             self.attention, self.names = "positional", ("", "")
         elif not self.apart:
@@ -131,12 +124,9 @@ class _Step:
 
     def _launch(self, way: str) -> tuple[tuple[int, int], int, dict[str, Any]]:
         """The grid, the parts that a member's tiles are divided into, and the sizes that a kernel is compiled for."""
-        table = _HALF if self.rows == ROWS else _LONG
+        table = _SHORT if self.rows == ROWS else _LONG
         tuning = table[f"{self.attention} {way}"] if self.precision == "fp16" else _SINGLE
-        programs = _MULTIPROCESSORS * tuning.programs if self.programs is None else self.programs
-        tiles = math.ceil(self.lists / (self.rows // self.n))
-        each = math.ceil(tiles / max(1, programs // self.members))
-        parts = math.ceil(tiles / each)
+        each, parts = divided(math.ceil(self.lists / (self.rows // self.n)), self.members, tuning.programs)
         sizes = {"TILES": each, "N": self.n, "W": self.config.width, "R": self.rows, "PRECISION": self.precision}
         options = {"num_warps": tuning.warps, "num_stages": tuning.stages}
         options |= {} if tuning.registers is None else {"maxnreg": tuning.registers}
@@ -182,7 +172,7 @@ class _Step:
         for index in range(config.layers):
             first, last = self._ends(index)
             h = new(*sides, self.n, config.width, dtype=self.kind)
-            pairs.append(self._room_for_weights(h))
+            pairs.append(self._weights_or_norms(h))
             layers.layer_forward[grid](
                 x_pointer=self.x, x_stride=self.x.stride(0), encoding_pointer=self.encoding, lists=self.lists,
                 s_pointer=states[-1], c_pointer=self._of_layer("c", index), pairs_pointer=pairs[-1], h_pointer=h,
@@ -196,8 +186,11 @@ class _Step:
         self.loss = loss.sum(dim=1) if self.lists_of_numbers else self.none
         return states, pairs, error
 
-    def _room_for_weights(self, h: Tensor) -> Tensor:
-        """For what the backward pass finds attention weights by: the weights themselves, or numbers of their rows."""
+    def _weights_or_norms(self, h: Tensor) -> Tensor:
+        """Room for what the backward pass finds attention weights by: the weights themselves, or numbers of their rows.
+
+        Positional attention needs none: ``h`` stands in.
+        """
         if self.positional:
             return h
         if self.apart:
@@ -297,7 +290,7 @@ def loss_and_gradients_of_entered(
     precision: str,
 ) -> tuple[Float[Tensor, " M"], Tensors]:  # fmt: skip
     """The same where the encoder is not folded into the first layer, from the prompts and the characters of words."""
-    entrance = words.Entrance(x, characters, folded, precision, _MULTIPROCESSORS * _READERS)
+    entrance = words.Entrance(x, characters, folded, precision)
     step = _LongStep(folded, entrance.states(), config, precision, enters=True)
     loss, gradients = step.differentiate_answers(finish)
     return loss, gradients | entrance.gradients(step.first_gradient, step.loss)
@@ -346,9 +339,8 @@ class _TokenStep(_Step):
     def letters(self, h: Float[Tensor, "M b N W"], y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensor, Tensors]:
         """From the states at all positions, by a kernel."""
         rows, (_, width, count) = self.lists * self.n, self.w.shape
-        tiles = math.ceil(rows / ROWS)
-        each = math.ceil(tiles / max(1, _MULTIPROCESSORS * _READERS // self.members))
-        parts, y = math.ceil(tiles / each), _by_rows(y)
+        each, parts = divided(math.ceil(rows / ROWS), self.members, words.READERS)
+        y = _by_rows(y)
         new, dz = self.w.new_empty, torch.empty_like(h)
         summed = new(2, self.members, parts)
         dw, db = new(self.members, parts, width, count), new(self.members, parts, 1, count)

@@ -1,9 +1,9 @@
 """Triton kernels for one layer of the folded ensemble, forward and backward, for two heads.
 
 A program takes one member and a run of tiles. A tile is 64 rows of the state: as many whole lists of N positions as fit,
-so attention within a list is a block-diagonal 64 x 64 matrix and every operation is a 64-wide matrix product. A layer's
-matrices are read once per program, and their gradients are summed on chip over its tiles; sums over programs are left to the
-caller, in a fixed order, so results do not depend on timing.
+so attention within a list is a block-diagonal 64 x 64 matrix, and every operation is a matrix product. Its sides are 64, or
+16 for the features of a first layer that has few. A layer's matrices are read once per program, and their gradients are
+summed on chip over its tiles; sums over programs are left to the caller, in a fixed order, so results do not depend on timing.
 
 Letters as in posattn.folding: s the state, u_0, u_1, u_2 = U, c the constant, k_1, k_2 block-diagonal A, m_1, m_2 and r the
 bilinear form M and its rows m of self-attention, z the pre-activation, h = relu(z). dz is its gradient in units of 8 times

@@ -10,8 +10,6 @@ Where the encoder is too wide to be folded into the first layer, it has a kernel
 number as F_IN features, x = features T + t, and T and t have the gradients features^T dx and dx summed over lists.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 import triton
@@ -20,7 +18,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.kernels.shapes import hidden_columns, input_columns, padded, rows_of, short
+from posattn.kernels.programs import divided
+from posattn.kernels.shapes import LONG_ROWS, ROWS, hidden_columns, input_columns, padded, short
 from posattn.kernels.tiles import (
     dot,
     product,
@@ -35,7 +34,8 @@ from posattn.kernels.tiles import (
 from posattn.tokens.token_model import TokenConfig
 from posattn.tokens.vocabulary import word_code, word_index
 
-_ROWS = 128  # that a program of ``read_words`` copies
+_COPIED = 128  # rows that a program of ``read_words`` copies
+READERS = 4  # programs per multiprocessor that read letters, or the encoder's input
 
 
 def every_word(config: TokenConfig, length: int, device: torch.device) -> Shaped[Tensor, "V k"]:
@@ -62,8 +62,8 @@ def first_states(
     words = words.contiguous()
     states = table.new_empty(*words.shape[:-1], *table.shape[::2])
     rows = states[..., 0].numel()
-    read_words[(triton.cdiv(rows, _ROWS),)](
-        words, table, states, rows, N=len(table), V=count, D=table.shape[2], R=_ROWS, num_warps=4
+    read_words[(triton.cdiv(rows, _COPIED),)](
+        words, table, states, rows, N=len(table), V=count, D=table.shape[2], R=_COPIED, num_warps=4
     )
     if numbers:
         states[..., :-1, len(config.vocabulary.characters)] = short(x.clamp_min(0), precision)
@@ -89,32 +89,19 @@ def characters_of(table: Float[Tensor, "V C"]) -> Float[Tensor, "V_1 F"]:
 
 
 class Entrance:
-    """The first states of sequences from T (M, F_IN, d) and t (M, N, d) of the encoder, and the gradients of T and t."""
+    """The first states of long prompts from T (M, F_IN, d) and t (M, N, d) of the encoder, and the gradients of T and t."""
 
-    def __init__(
-        self,
-        x: Shaped[Tensor, "M b k"],
-        characters: Float[Tensor, "V_1 F"],
-        folded: Tensors,
-        precision: str,
-        programs: int,
-    ):
+    def __init__(self, x: Shaped[Tensor, "M b k"], characters: Float[Tensor, "V_1 F"], folded: Tensors, precision: str):
         (members, lists, k), (features, d) = x.shape, folded["T"].shape[1:]
+        assert ROWS <= k < LONG_ROWS, f"{k} tokens; a prompt that enters here has {ROWS} to {LONG_ROWS - 1}"
         self.x, self.table = x if x.stride()[1:] == (k, 1) else x.contiguous(), characters
         self.T, self.t = folded["T"].contiguous(), folded["t"].contiguous()
-        self.shape, rows = (members, lists, k + 1, hidden_columns(k + 1)), rows_of(k + 1)
-        tiles = math.ceil(lists / (rows // (k + 1)))
-        each = math.ceil(tiles / max(1, programs // members))
-        self.grid, self.precision = (math.ceil(tiles / each), members), precision
+        self.shape = (members, lists, k + 1, hidden_columns(k + 1))
+        each, parts = divided(lists, members, READERS)
+        self.grid, self.precision = (parts, members), precision
         self.sizes = {"TILES": each, "N": k + 1, "V": len(characters) - 1, "C": features - 1, "F_IN": features}
-        self.sizes |= {
-            "F": characters.shape[1],
-            "D_IN": d,
-            "D": hidden_columns(k + 1),
-            "R": rows,
-            "PRECISION": precision,
-            "num_warps": 4,
-        }
+        self.sizes |= {"F": characters.shape[1], "D_IN": d, "D": self.shape[-1], "R": LONG_ROWS}
+        self.sizes |= {"PRECISION": precision, "num_warps": 4}
 
     def states(self) -> Float[Tensor, "M b N D"]:
         states = self.T.new_empty(self.shape, dtype=torch.float16 if self.precision == "fp16" else torch.float32)
@@ -124,11 +111,10 @@ class Entrance:
     def gradients(self, dx: Float[Tensor, "M b N D"], loss: Float[Tensor, " M"]) -> Tensors:
         """From the gradient of the states, in the unit that ``loss`` gives (see ``layers``)."""
         (parts, members), (_, lists, n, _), (_, features, d) = self.grid, self.shape, self.T.shape
-        rows = self.sizes["R"]
-        of_features, of_rows = self.T.new_empty(members, parts, features, d), self.T.new_empty(members, parts, rows, d)
+        of_features = self.T.new_empty(members, parts, features, d)
+        of_rows = self.T.new_empty(members, parts, LONG_ROWS, d)
         leave[self.grid](self.x, self.table, dx, loss, of_features, of_rows, self.x.stride(0), lists, **self.sizes)
-        whole = of_rows.sum(dim=1)[:, : rows // n * n].unflatten(1, (-1, n))
-        return {"T": of_features.sum(dim=1), "t": whole.sum(dim=1)}
+        return {"T": of_features.sum(dim=1), "t": of_rows[:, :, :n].sum(dim=1)}
 
 
 @triton.jit

@@ -13,6 +13,7 @@ if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 from posattn.kernels import fused
 from posattn.kernels.adam import adam
+from posattn.kernels.programs import about
 from posattn.kernels.shapes import ROWS, serves
 from posattn.training import Member, Trainer
 from posattn.training.parameters import Parameters
@@ -42,7 +43,8 @@ def problem(arch, n, layer_count, lists, members=2, width=16):
 
 def by_kernels(config, folded, x, y, p, precision, programs):
     encoding = input_encoding(p, positions_of(x.shape[-1], config), config)
-    return fused.loss_and_gradients(folded, x, y, encoding, config, precision, programs)
+    with about(programs):
+        return fused.loss_and_gradients(folded, x, y, encoding, config, precision)
 
 
 def by_autograd(config, folded, x, y, p):
@@ -76,6 +78,19 @@ def assert_equal_to_autograd(config, *given, programs):
             assert (gradients[name] - value).norm() / value.norm() < 2e-4, name
 
 
+# Three lists fill a tile. The three tiles go to two programs, the second of which has one past the last; or to one.
+@pytest.mark.parametrize("programs", [2, 1])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 2e-4), ("fp16", 1e-2)])
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_a_program_takes_several_tiles_and_none_past_the_last(arch, precision, tolerance, programs):
+    given = problem(arch, 16, 2, 8, members=1)
+    loss, gradients = by_kernels(*given, precision, programs)
+    expected_loss, expected = by_autograd(*given)
+    torch.testing.assert_close(loss, expected_loss, rtol=tolerance, atol=0)
+    for name, value in expected.items():
+        assert (gradients[name] - value).norm() <= tolerance * value.norm() > 0, name
+
+
 @pytest.mark.parametrize("size", [0, 30])
 def test_attention_that_is_even_or_all_but_one_hot(size):
     """The backward pass finds the weights again from a number per row, whether logits vanish or reach hundreds."""
@@ -89,7 +104,7 @@ def test_attention_that_is_even_or_all_but_one_hot(size):
 def test_short_products_round_and_do_not_cut_off(arch, precision):
     """Products with ten binary digits are off by parts in a thousand, to both sides: the loss is hardly moved."""
     config, *given = problem(arch, 8, 2, 14, members=1)
-    loss, gradients = by_kernels(config, *given, precision, 2)
+    loss, gradients = by_kernels(config, *given, precision, 1)
     expected_loss, expected = by_autograd(config, *given)
     torch.testing.assert_close(loss, expected_loss, rtol=2e-4, atol=0)
     assert not torch.equal(loss, expected_loss)
@@ -123,6 +138,23 @@ def test_gradients_beyond_the_range_of_half_precision_stay_finite(arch, readout,
     _, gradients = by_kernels(config, steep, x, y, p, "fp16", 2)
     assert all(value.isfinite().all() for value in gradients.values())
     assert gradients["U"].norm() > 0
+
+
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+def test_what_is_no_number_shows_in_the_norm_of_its_own_member_alone(arch):
+    """By the norm the trainer stops a member: not where numbers exceed half precision's range, but where there are none."""
+    config, cpu = ModelConfig(4, arch, layers=2, embed=16, width=16), torch.device("cpu")
+    parameters = Parameters.initial(config, [0, 1], cpu)
+    way, x, y = Fused(config, cpu, precision="fp16"), *torch.randn(2, 2, 5, 4)
+    *_, norm = way.step(parameters, slice(0, 2), x, y)
+    y[0, 0, 0] = torch.nan
+    _, rows, of_target = way.step(parameters, slice(0, 2), x, y)
+    assert Parameters(config, rows).named()["layers.0.W_1.weight"][0].isnan().any()  # it went back through every layer
+    y[0, 0, 0] = 0
+    parameters.named()["layers.0.attention.W_V.weight"][0, 0, 0] = torch.nan
+    *_, of_weight = way.step(parameters, slice(0, 2), x, y)
+    assert norm.isfinite().all() and of_target[0].isnan() and of_weight[0].isnan()
+    assert of_target[1] == of_weight[1] == norm[1]
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])

@@ -9,6 +9,7 @@ from torch.func import functional_call
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
+from posattn.kernels.programs import about
 from posattn.kernels.shapes import _halved, _joined, folds_rows, serves
 from posattn.model import ModelConfig, Transformer
 from posattn.training.parameters import Parameters
@@ -70,6 +71,16 @@ def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists):
     config = ModelConfig(n, arch, layers=layer_count, embed=16, width=16, causal=n == 8)
     given = problem(config, lists, members=1 if n == 16 else 2)
     assert_equal(config, by_kernels(*given, "fp32"), by_autograd(*given), 1e-4)
+
+
+# A list fills a tile. Five go to two programs, three and two of them; or three to one.
+@pytest.mark.parametrize(("arch", "lists", "programs"), [("input-regularized", 5, 2), ("rope-only", 3, 1)])
+def test_a_program_takes_several_tiles_and_none_past_the_last(arch, lists, programs):
+    config = ModelConfig(32, arch, layers=2, embed=16, width=16)
+    given = problem(config, lists, members=1)
+    with about(programs):
+        found = by_kernels(*given, "fp32")
+    assert_equal(config, found, by_autograd(*given), 1e-4)
 
 
 @pytest.mark.parametrize(
