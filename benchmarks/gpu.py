@@ -74,7 +74,7 @@ SEQUENCES = (  # networks of tokens: letters, which are causal; prompts that sha
 
 def check(device: torch.device, count: int = 100) -> None:
     """Relative errors of the kernels' loss and gradients against autograd in float64. A part that exceeds its bounds fails."""
-    from posattn.kernels.programs import about
+    from posattn.kernels.launches import about
     from posattn.kernels.shapes import folds_rows, serves
 
     print(f"{'kernels against float64 autograd':56}{'loss':>12}{'gradient':>12}{'worst tensor':>14}")

@@ -18,7 +18,7 @@ from torch import Tensor
 from posattn.folding import Tensors
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.kernels import answers, layers, long, queries, words
-from posattn.kernels.programs import divided
+from posattn.kernels.launches import divided
 from posattn.kernels.shapes import ROWS, hidden_columns, input_columns, narrowed, padded, rows_of, short, turns, widened
 from posattn.kernels.sums import Parts, Shared
 from posattn.model import ModelConfig

@@ -18,7 +18,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.folding import Tensors
-from posattn.kernels.programs import divided
+from posattn.kernels.launches import divided
 from posattn.kernels.shapes import LONG_ROWS, ROWS, hidden_columns, input_columns, padded, short
 from posattn.kernels.tiles import (
     dot,

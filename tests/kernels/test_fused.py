@@ -13,7 +13,7 @@ if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 from posattn.kernels import fused
 from posattn.kernels.adam import adam
-from posattn.kernels.programs import about
+from posattn.kernels.launches import about
 from posattn.kernels.shapes import ROWS, serves
 from posattn.training import Member, Trainer
 from posattn.training.parameters import Parameters

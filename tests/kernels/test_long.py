@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform; the
 
 import posattn
 from posattn.kernels import words
-from posattn.kernels.programs import about
+from posattn.kernels.launches import about
 from posattn.kernels.shapes import LONG_ROWS, ROWS, enters, rows_of, serves
 from posattn.tokens import TokenConfig
 from posattn.training.parameters import Parameters

@@ -9,7 +9,7 @@ from torch.func import functional_call
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
-from posattn.kernels.programs import about
+from posattn.kernels.launches import about
 from posattn.kernels.shapes import _halved, _joined, folds_rows, serves
 from posattn.model import ModelConfig, Transformer
 from posattn.training.parameters import Parameters
