@@ -16,7 +16,7 @@ from torch import Tensor
 
 import posattn
 from posattn import ModelConfig
-from posattn.kernels.shapes import serves
+from posattn.kernels.shapes import folds_rows, serves
 from posattn.training.parameters import Parameters
 from posattn.training.suitability import network_for
 from posattn.training.ways import Fused, loss_of
@@ -101,7 +101,7 @@ def training(task: str, settings: dict[str, Any], precision: str) -> str:
     while isinstance(way, Fused):
         try:
             way.step(parameters, slice(0, members), x, y)
-            return "kernels" if way.folds_in_kernels or task != "sum" else "kernels but for folding"
+            return "kernels" if way.folds_in_kernels == folds_rows(config) else "kernels but for folding"
         except OutOfResources:
             way = way.with_less_on_chip()
     return "refused" if way is None else "PyTorch"

@@ -3,6 +3,7 @@
     python benchmarks/gpu.py                        a few minutes on one GPU
     python benchmarks/gpu.py --check                only compare the kernels with autograd in float64
     python benchmarks/gpu.py --check --device cpu   the same of few lists in Triton's interpreter, without a GPU
+    python benchmarks/gpu.py --check --only khop    only of networks with this in their name
     python benchmarks/gpu.py --tokens               only time networks of k-hop and mixed-type prompts, and their kernels
 
 Setting: n = 8, batch 1000, four layers, width 64, two heads, the paper's recipe. A member's step is an epoch's time divided by
@@ -15,9 +16,12 @@ import itertools
 import math
 import os
 import statistics
+import sys
 import time
 from typing import Any
 
+if "cpu" in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which parts of PyTorch do
 import torch
 from _parts import leave, reported
 from cpu import Plain  # the same plain loop
@@ -65,6 +69,7 @@ LISTS = {  # networks of lists of eight numbers
 }
 SEQUENCES = (  # networks of tokens: letters, which are causal; prompts that share tiles, and those that fill a tile each
     *(("khop", {"arch": arch}) for arch in ("positional", "standard", "rope-only")),
+    *(("khop", {"arch": arch, "tied": True}) for arch in ("positional", "standard")),
     *(("mixed-min", {"arch": arch, "layout": "elements"}) for arch in ("positional", "standard")),
     *(("mixed-min", {"arch": arch, "layout": "characters"}) for arch in ("positional", "standard", "misaligned")),
     *(("mixed-min", {"arch": arch, "layout": "characters", "bias": False}) for arch in ("positional", "standard")),
@@ -72,7 +77,7 @@ SEQUENCES = (  # networks of tokens: letters, which are causal; prompts that sha
 )
 
 
-def check(device: torch.device, count: int = 100) -> None:
+def check(device: torch.device, count: int = 100, only: str = "") -> None:
     """Relative errors of the kernels' loss and gradients against autograd in float64. A part that exceeds its bounds fails."""
     from posattn.kernels.launches import about
     from posattn.kernels.shapes import folds_rows, serves
@@ -80,6 +85,8 @@ def check(device: torch.device, count: int = 100) -> None:
     print(f"{'kernels against float64 autograd':56}{'loss':>12}{'gradient':>12}{'worst tensor':>14}")
     with about(PROGRAMS):
         for what, settings in LISTS.items():
+            if only not in what:
+                continue
             config = ModelConfig(8, **{"layers": 3} | settings)
             named = {name: value.to(device).double() for name, value in lively(config).items()}
             p = Transformer(config).P.to(device).double()
@@ -91,6 +98,8 @@ def check(device: torch.device, count: int = 100) -> None:
                     check_layers(what, config, named, p, precision, count)
         for name, settings in SEQUENCES:
             what = ", ".join(str(value) for value in (name, *settings.values()))
+            if only not in what:
+                continue
             config = network_for(name, **{"layers": 3} | settings)
             for precision in (each for each in BOUNDS if serves(config, each)):
                 with reported(f"{what}, {precision}"):
@@ -408,19 +417,19 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--tokens", action="store_true")
+    parser.add_argument("--only", default="", help="what --check checks: networks with this in their name")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where --check runs")
     asked = parser.parse_args()
     if asked.device == "cpu" and not asked.check:
         parser.error("--device cpu is for --check")
     if asked.device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are defined
-        check(torch.device("cpu"), count=16)
+        check(torch.device("cpu"), 16, asked.only)
     elif not torch.cuda.is_available():
         print("There is no GPU that PyTorch can use; this benchmark needs one.")
     elif asked.tokens:
         tokens()
     else:
-        check(torch.device("cuda"))
+        check(torch.device("cuda"), only=asked.only)
         if not asked.check:
             print()
             main()

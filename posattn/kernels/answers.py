@@ -15,8 +15,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from posattn.kernels.layers import _bilinear_of, _row_of
 from posattn.kernels.launches import divided
+from posattn.kernels.layers import _bilinear_of, _row_of
 from posattn.kernels.tiles import rounded_gradient, unit_of
 
 _AT_ONCE = 8  # programs that fit one multiprocessor

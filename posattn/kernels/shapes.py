@@ -63,9 +63,10 @@ def enters(config: ModelConfig) -> bool:
 
 
 def folds_rows(config: ModelConfig) -> bool:
-    """Whether the kernels of ``folds`` make the products, too."""
-    sizes = config.embed in (32, 64) and config.width in (16, 32, 64) and config.d_k <= 64 and config.encoding_dim <= 64
-    return sizes and not config.causal and not keeps_queries_apart(config)
+    """Whether the kernels of ``folds`` make the products, too: not where the encoder is more than a linear map of its own."""
+    sizes = max(config.embed, config.d_k, config.encoding_dim, config.input_dim) <= 64 and config.width in (16, 32, 64)
+    plain = not isinstance(config, TokenConfig) or not config.vocabulary.shared
+    return sizes and plain and not keeps_queries_apart(config)
 
 
 def hidden_columns(n: int) -> int:

@@ -256,9 +256,10 @@ class Fused(Folded):
     ):
         super().__init__(config, device, loss)
         self.precision = precision
-        self.folds_in_kernels = not isinstance(config, TokenConfig) and folds_rows(self.config)
+        self.folds_in_kernels = folds_rows(self.config)
         self._layered: dict[tuple[int, int], Layered] = {}
-        self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
+        self._encodings: dict[int, Tensor] = {}
+        self._inputs: dict[int, Tensor] = {}
         self._tables: dict[int, Tensor] = {}
 
     def step(
@@ -269,7 +270,7 @@ class Fused(Folded):
         if self.folds_in_kernels:
             from posattn.kernels.folds import RowsFold  # needs Triton, as all kernels do
 
-            by_rows = RowsFold(rows, parameters.starts, self.config, self._input(x.shape[-1])[0])
+            by_rows = RowsFold(rows, parameters.starts, self.config, self.encodings(x.shape[-1]))
             loss, gradients = self._gradients(by_rows.folded, x, y)
             return loss, *by_rows.adjoint(gradients)
         if key not in self._layered:
@@ -296,7 +297,7 @@ class Fused(Folded):
 
         config, precision, length = self.config, self.precision, x.shape[-1]
         if not isinstance(config, TokenConfig):
-            return fused.loss_and_gradients(folded, x, y, self._input(length)[1], config, precision)
+            return fused.loss_and_gradients(folded, x, y, self._input(length), config, precision)
         x, mean = self.relative(x)
 
         def finish(out: Tensor) -> Tensor:
@@ -317,11 +318,15 @@ class Fused(Folded):
             return fused.loss_and_gradients_of_letters(folded, states, y, config, precision)
         return fused.loss_and_gradients_of_answers(folded, states, finish, config, precision)
 
-    def _input(self, length: int) -> tuple[Tensor, Tensor]:
-        """P, and what the encoder reads as number * slope + base."""
+    def encodings(self, length: int) -> Float[Tensor, "N d_P"]:
+        if length not in self._encodings:
+            self._encodings[length] = super().encodings(length)
+        return self._encodings[length]
+
+    def _input(self, length: int) -> Float[Tensor, "2 N d_in"]:
+        """What the encoder reads as number * slope + base."""
         if length not in self._inputs:
-            p = self.encodings(length)
-            self._inputs[length] = p, input_encoding(p, self._positions(length), self.config)
+            self._inputs[length] = input_encoding(self.encodings(length), self._positions(length), self.config)
         return self._inputs[length]
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from posattn.folding import Fold
-from posattn.model import ModelConfig, Transformer, positions_of
+from posattn.model import ModelConfig, positions_of
+from posattn.training import network_for
 
 if "TRITON_INTERPRET" not in os.environ:  # read when the kernels are defined
     os.environ["TRITON_INTERPRET"] = "1"
@@ -20,9 +21,10 @@ MEMBERS = slice(1, 3)  # of three
 
 def problem(config, length):
     """Random rows, large enough for attention far from uniform, and the encodings at ``length``."""
-    count = sum(value.numel() for value in Transformer(config).parameters())
+    model = config.build()
+    count = sum(value.numel() for value in model.parameters())
     parameters = Parameters(config, 0.4 * torch.randn(3, count))
-    return parameters, Transformer(config).P[positions_of(length, config)]
+    return parameters, model.P[positions_of(length, config)]
 
 
 def assert_fold_and_adjoint_agree(config, length):
@@ -72,6 +74,21 @@ def test_short_lists_and_other_widths(arch):
     assert_fold_and_adjoint_agree(config, 5)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("arch", ["positional", "standard"])
+@pytest.mark.parametrize(("name", "tied"), [("khop", False), ("khop", True), ("mixed-min", False)])
+def test_networks_of_tokens(name, tied, arch, bias):
+    """Letters: causal, a readout of 16 words, an embedding that fills no tile. Prompts: many features, one answer."""
+    own = {"n": 6, "embed": 22, "tied": tied} if name == "khop" else {}
+    config = network_for(name, arch=arch, layers=2, width=16, bias=bias, **own)
+    assert folds_rows(config)
+    assert_fold_and_adjoint_agree(config, config.n)
+
+
+def test_causal_lists():
+    assert_fold_and_adjoint_agree(ModelConfig(6, layers=2, embed=16, width=16, causal=True), 4)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
     config = ModelConfig(4, layers=1, embed=32, width=16)
@@ -84,10 +101,11 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm_of_its_member():
 
 
 def test_what_the_kernels_serve():
-    assert (
-        folds_rows(ModelConfig(8)) and folds_rows(ModelConfig(8, "standard")) and folds_rows(ModelConfig(8, embed=32))
-    )
-    assert not folds_rows(ModelConfig(8, embed=16))
-    assert not folds_rows(ModelConfig(8, width=48))
-    assert not folds_rows(ModelConfig(8, "standard", d_k=65))
-    assert not folds_rows(ModelConfig(8, embed=128))
+    for served in ({}, {"arch": "standard"}, {"embed": 16}, {"embed": 48}, {"causal": True}):
+        assert folds_rows(ModelConfig(8, **served)), served
+    for other in ({"width": 48}, {"arch": "standard", "d_k": 65}, {"embed": 128}, {"arch": "rope-only"}):
+        assert not folds_rows(ModelConfig(8, **other)), other
+    assert folds_rows(network_for("khop")) and folds_rows(network_for("mixed-min", layout="elements", arch="standard"))
+    # Matrices per place, and too many positions.
+    assert not folds_rows(network_for("mixed-min", layout="elements-shared"))
+    assert not folds_rows(network_for("mixed-min", layout="characters"))

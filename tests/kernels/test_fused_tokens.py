@@ -97,7 +97,7 @@ def test_which_networks_the_kernels_serve():
 
 
 def test_lists_of_numbers_may_be_causal_too():
-    """Their fold has no kernels of its own; the layers' kernels see the mask."""
+    """The layers' kernels see the mask; a fold of self-attention does not depend on it."""
     config = posattn.ModelConfig(5, "standard", causal=True, embed=32, width=16, layers=2)
     parameters, program = Parameters.initial(config, [0, 1], CPU), Fused(config, CPU)
     x, y = posattn.task("sum").sample(7, n=5, seed=[0, 1])

@@ -2,6 +2,8 @@
 
 import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,12 @@ def test_the_check_ends_with_an_error_where_a_gradient_is_wrong(benchmark, monke
     ):
         benchmark["leave"]()
     assert "small, fp32 failed: ArithmeticError: off by " in capsys.readouterr().out
+
+
+def test_without_a_gpu_the_script_itself_checks_in_the_interpreter():
+    command = [sys.executable, BENCHMARKS / "gpu.py", "--check", "--device", "cpu", "--only", "positional, width 16"]
+    own = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = [line.split("  ")[0] for line in done.stdout.splitlines()[1:]]
+    assert parts == [f"positional, width 16, {part}" for part in ("fold", "fp32", "tf32", "fp16")]
