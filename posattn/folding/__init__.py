@@ -3,7 +3,6 @@
 fold.py               the products of weights that no input comes between, and their adjoint
 queries_and_keys.py   the same for queries and keys that do not multiply out
 forward.py            answers from the folded tensors
-half.py               the same in half precision, for long prompts on a GPU
 loops.py              the looped network, folded
 frozen.py             one network for inference on lists of one length
 """
@@ -11,9 +10,8 @@ frozen.py             one network for inference on lists of one length
 from posattn.folding.fold import Fold, Tensors, fold, input_encoding, stack_layers
 from posattn.folding.forward import folded_forward
 from posattn.folding.frozen import Frozen
-from posattn.folding.half import half_forward
 from posattn.folding.loops import looped_forward
 
 __all__ = [
-    "Fold", "Frozen", "Tensors", "fold", "folded_forward", "half_forward", "input_encoding", "looped_forward", "stack_layers",
+    "Fold", "Frozen", "Tensors", "fold", "folded_forward", "input_encoding", "looped_forward", "stack_layers",
 ]  # fmt: skip

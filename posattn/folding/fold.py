@@ -38,11 +38,6 @@ Tensors = dict[str, Tensor]
 _VALUE, _OUT = "layers.attention.W_V", "layers.attention.W_O"
 
 
-def member_axis(name: str) -> int:
-    """Which axis of a folded tensor is that of members: the first of those of one layer, the second of the others."""
-    return 0 if name.endswith(".first") or name in ("w", "b", "T", "t") else 1
-
-
 def input_encoding(
     p: Float[Tensor, "N d_P"], positions: Int64[Tensor, " N"], config: ModelConfig
 ) -> Float[Tensor, "2 N d_in"]:

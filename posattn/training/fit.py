@@ -41,7 +41,7 @@ from posattn.training.run import Run, finite, history_table, losses_of_starts, p
 from posattn.training.spec import RunSpec
 from posattn.training.suitability import check_beginning, doubt_family, network_for, suited
 from posattn.training.trainer import Member, Trainer
-from posattn.training.ways import has_kernels, trains_in_half
+from posattn.training.ways import has_kernels
 from posattn.training.workers import Workers
 
 
@@ -252,7 +252,7 @@ def check_precision(model: NetworkConfig, precision: str, device: torch.device) 
     """Raises if a network cannot train in a precision on a device."""
     if precision != "fp32" and device.type == "cpu":
         raise UsageError(f"precision is {precision!r}, which only a GPU has; on the CPU it must be fp32.")
-    if precision == "fp16" and not (has_kernels(model, device, precision) or trains_in_half(model)):
+    if precision == "fp16" and not has_kernels(model, device, precision):
         raise UsageError(
             f"precision is 'fp16', for which the {model.arch} network has no kernels here; it must be tf32 or fp32."
         )

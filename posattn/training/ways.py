@@ -5,8 +5,8 @@
     way.gradient(prepared.tensors, x, y, lists)           the loss of a part of a batch, and its gradient for those tensors
     prepared.adjoint(gradients)                           that gradient for the parameters, one row per member
 
-``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding),
-``Half`` does so in half precision, and ``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
+``Plain`` calls the network itself, ``Looped`` and ``Folded`` compute with its weights multiplied out (posattn.folding), and
+``Fused`` takes the whole step through GPU kernels. :func:`way_for` chooses.
 
 A loss is a sum over the lists and outputs of a part of a batch, by the name that tasks give it (:data:`LOSSES`).
 
@@ -19,16 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from torch.func import functional_call, vmap
 
 from posattn.devices import runs_kernels
 from posattn.errors import UsageError
-from posattn.folding import Fold, Tensors, folded_forward, half_forward, input_encoding, looped_forward
-from posattn.folding.fold import member_axis
-from posattn.folding.queries_and_keys import keeps_queries_apart
+from posattn.folding import Fold, Tensors, folded_forward, input_encoding, looped_forward
 from posattn.kernels.shapes import enters, folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
@@ -213,41 +210,6 @@ class Folded(Plain):
         return positions_of(length, self.config, self.device)
 
 
-class Half(Folded):
-    """A network that folds from the encoder's output on, in half precision: for prompts that the fused kernels do not hold."""
-
-    def fold(self, stacked: Tensors, length: int) -> Folds:
-        return self.fold_from_encoder(stacked, length)
-
-    def features(self, x: Shaped[Tensor, "*lead k"]) -> Float[Tensor, "*lead N F"]:
-        """The tokens, without encodings."""
-        return F.pad(self.skeleton.entries(x), (0, 0, 0, 1))  # the scratchpad holds 0
-
-    def predict(self, tensors: Tensors, x: Lists) -> Answers:
-        x, mean = self.relative(x)
-        out = folded_forward(tensors, self.features(x) @ tensors["T"][:, None] + tensors["t"][:, None], self.config)
-        return out if mean is None else out * mean
-
-    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, list[Tensor]]:
-        """As for all ways; what flows back starts at size one in every member, because float16 has few exponents."""
-        leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
-        x, mean = self.relative(x)
-        out = half_forward(leaves, self.features(x), self.config)
-        said = out.detach().requires_grad_()
-        loss = self.loss(said if mean is None else said * mean, y) / (lists * y.shape[-1])
-        (slope,) = torch.autograd.grad(loss.sum(), said)
-        unit = slope.flatten(1).square().mean(dim=1).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
-        start = slope / unit.view(-1, *[1] * (slope.ndim - 1))
-        found = torch.autograd.grad(out, list(leaves.values()), start, materialize_grads=True)
-        return loss.detach(), [_scaled(name, value, unit) for name, value in zip(leaves, found, strict=True)]
-
-
-def _scaled(name: str, value: Tensor, unit: Float[Tensor, " M"]) -> Tensor:
-    """A gradient times every member's unit."""
-    lead = member_axis(name)
-    return value * unit.view(*[1] * lead, -1, *[1] * (value.ndim - lead - 1))
-
-
 class Fused(Folded):
     """A network that folds, on a GPU: loss and gradient of a step through the kernels of posattn.kernels."""
 
@@ -287,9 +249,7 @@ class Fused(Folded):
         if self.folds_in_kernels:
             self.folds_in_kernels = False
             return self
-        if self.precision != "fp16":
-            return Folded(self.config, self.device, self.loss)
-        return Half(self.config, self.device, self.loss) if trains_in_half(self.config) else None
+        return None if self.precision == "fp16" else Folded(self.config, self.device, self.loss)
 
     def _gradients(self, folded: Tensors, x: Lists, y: Targets) -> tuple[Float[Tensor, " m"], Tensors]:
         """The mean loss, and its gradient for every folded tensor."""
@@ -340,8 +300,6 @@ def way_for(
         return Plain(config, device, loss)
     if precision is not None and has_kernels(config, device, precision):
         return Fused(config, device, loss, precision)
-    if precision == "fp16" and trains_in_half(config):
-        return Half(config, device, loss)
     return Folded(config, device, loss)
 
 
@@ -349,10 +307,3 @@ def has_kernels(config: NetworkConfig, device: torch.device, precision: str) -> 
     """Whether the fused kernels serve a network here: the device must run kernels, and they must have the network's shape."""
     there = runs_kernels(device) and can(config, "fold")
     return there and isinstance(config, ModelConfig) and serves(config, precision)
-
-
-def trains_in_half(config: NetworkConfig) -> bool:
-    """Whether a network trains in half precision without kernels of its own: those of prompts, which may be long."""
-    if not (isinstance(config, TokenConfig) and config.vocabulary.numbers):
-        return False
-    return can(config, "fold") and not keeps_queries_apart(config)

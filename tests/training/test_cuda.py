@@ -18,7 +18,7 @@ import posattn
 from posattn.training import Member, Trainer
 from posattn.training.cuda import CudaTrainer
 from posattn.training.recipe import recipe
-from posattn.training.ways import Half, Plain
+from posattn.training.ways import Plain
 from posattn.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -264,11 +264,11 @@ TOKENS = [
 ]
 
 
-def token_trainer(kind, workers, name, settings, precision=None):
+def token_trainer(kind, workers, name, settings):
     network = posattn.task(name).NETWORK | {"embed": 8, "width": 8, "layers": 2} | settings
     plan = recipe("paper", samples=50, batch=20, epochs=3)
     team = [Member(name, seed, 1e-3) for seed in (3, 4)]
-    made = kind(posattn.TokenConfig(**network), plan, team, CPU, workers, precision=precision)
+    made = kind(posattn.TokenConfig(**network), plan, team, CPU, workers)
     if kind is CudaTrainer:
         made.groups, made.tile = [slice(0, 2)], 20  # all members in one unit, as on a GPU
     return made
@@ -302,13 +302,10 @@ class HostQuestions(TorchDispatchMode):
 
 
 @pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize(
-    ("name", "settings", "precision"), [(*case, None) for case in TOKENS] + [(*case, "fp16") for case in TOKENS[3:]]
-)
-def test_an_epoch_of_tokens_asks_the_host_nothing(name, settings, precision):
+@pytest.mark.parametrize(("name", "settings"), TOKENS)
+def test_an_epoch_of_tokens_asks_the_host_nothing(name, settings):
     with Workers(1) as workers:
-        made = token_trainer(CudaTrainer, workers, name, settings, precision)
-        assert isinstance(made.way, Half) == (precision == "fp16")
+        made = token_trainer(CudaTrainer, workers, name, settings)
         made._record_what_fits()
         made._shuffle()
         with HostQuestions() as questions:
