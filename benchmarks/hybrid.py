@@ -281,7 +281,7 @@ def measured(size: Size, seeds: int, text: tuple[Tensor, Tensor], out: Path, dev
 
 def table(path: Path) -> str:
     """Medians over turns and seeds, and the range of losses."""
-    rows = pd.read_csv(path).reindex(columns=FIELDS)
+    rows = pd.read_csv(path)
     found = rows.groupby(["by", "kind"], sort=False).agg(
         steps=("steps", "median"), parameters=("parameters", "first"), speed=("tokens_per_second", "median"),
         loss=("loss", "median"), least=("loss", "min"), most=("loss", "max"),

@@ -1,6 +1,6 @@
 """Speed and memory of ``PositionalAttention`` beside self-attention, forward and backward of the whole layer.
 
-    python benchmarks/layer.py             on one GPU about two minutes, and the CPU; without a GPU the CPU alone
+    python benchmarks/layer.py             on one GPU about two minutes, and the CPU; without a GPU the CPU alone, a minute
     python benchmarks/layer.py check       compares the kernels with float64 on a GPU
     python benchmarks/layer.py tune        times tilings of the kernels
     python benchmarks/layer.py profile     times the kernels of a step
@@ -34,6 +34,7 @@ import posattn
 HEADS = 8
 GPU = ((128, 64, 256), (512, 64, 512), (2048, 32, 512), (8192, 8, 512))  # n, batch, width
 CPU = (512, 8, 256)
+LOOPED = ((64, 64, 128), (512, 8, 256))  # for ``LoopedAttention``, on one CPU core
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 
 
@@ -124,7 +125,7 @@ def gpu_rows(flexible: bool, keep: Callable[[list[dict[str, Any]]], None]) -> No
     """``keep`` gets all rows so far."""
     rows: list[dict[str, Any]] = []
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16, causal, {HEADS} heads")
-    header = ("ours ms", "SDPA ms", "ratio", "GiB", "SDPA")
+    header, nothing = ("ours ms", "SDPA ms", "ratio", "GiB", "SDPA"), {"ms": math.nan, "GiB": math.nan}
     print(f"{'n, batch, width':20}" + "".join(f"{name:>9}" for name in header))
     for n, batch, d in GPU:
         torch.cuda.empty_cache()
@@ -134,7 +135,6 @@ def gpu_rows(flexible: bool, keep: Callable[[list[dict[str, Any]]], None]) -> No
         for backend in BACKENDS:
             with reported(backend.name, needed=False):  # a card may lack it
                 found[backend.name] = measured(SelfAttention(d, by_backend(backend)), n, batch, d)
-        nothing = {"ms": math.nan, "GiB": math.nan}
         best = min(found.keys() - {"ours"}, key=lambda name: found[name]["ms"], default="none")
         ours, theirs = found.get("ours", nothing), found.get(best, nothing)
         ratio = theirs["ms"] / ours["ms"]
@@ -144,9 +144,11 @@ def gpu_rows(flexible: bool, keep: Callable[[list[dict[str, Any]]], None]) -> No
         print(f"{f'{n}, {batch}, {d}':20}" + "".join(f"{each:9.3f}" for each in shown) + f"  {best}", flush=True)
     for row, (n, batch, d) in zip(rows, GPU, strict=True) if flexible else ():
         with reported(f"FlexAttention, {n}, {batch}, {d}"):
-            row["flex"] = measured(SelfAttention(d, by_flex(n)), n, batch, d)
+            row["flex"] = flex = measured(SelfAttention(d, by_flex(n)), n, batch, d)
             keep(rows)
-            print(f"{f'{n}, {batch}, {d}':20}{row['flex']['ms']:9.3f} ms of FlexAttention", flush=True)
+            ratio = flex["ms"] / row.get("ours", nothing)["ms"]
+            shown = f"{flex['ms']:.3f} ms, {ratio:.3f} times ours, {flex['GiB']:.3f} GiB"
+            print(f"{f'{n}, {batch}, {d}':20} FlexAttention {shown}", flush=True)
 
 
 def error_of(found: Tensor, exact: Tensor) -> float:
@@ -315,26 +317,34 @@ def in_parallel(jobs: list[list[str]]) -> None:
 # --- on a CPU ----------------------------------------------------------------------------------------------------------------
 
 
-def cpu_row() -> dict[str, object]:
+def cpu_row(layer: nn.Module, n: int, batch: int, d: int, threads: int) -> dict[str, object]:
     """Both in turns, so that what else the machine does hits both; the medians count."""
-    n, batch, d = CPU
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     x = torch.randn(batch, n, d, requires_grad=True)
-    layers = {
-        "ours": positional(n, d),
-        "sdpa": SelfAttention(d, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
-    }
-    steps = {name: step_of(layer, x, torch.randn_like(x)) for name, layer in layers.items()}
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    theirs = SelfAttention(d, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    steps = [step_of(each, x, torch.randn_like(x)) for each in (layer, theirs)]
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(33):
-        for name, step in steps.items():
+        for step, own in zip(steps, times, strict=True):
             start = time.perf_counter()
             step()
-            times[name].append(time.perf_counter() - start)
-    ours, theirs = (1e3 * statistics.median(times[name][3:]) for name in ("ours", "sdpa"))
-    print(f"CPU, {torch.get_num_threads()} threads, float32, causal, {HEADS} heads: n = {n}, batch {batch}, width {d}")
-    print(f"ours {ours:.1f} ms, SDPA {theirs:.1f} ms, ratio {theirs / ours:.2f}")
-    return {"n": n, "batch": batch, "d": d, "ours ms": ours, "SDPA ms": theirs, "ratio": theirs / ours}
+            own.append(1e3 * (time.perf_counter() - start))
+    ours_ms, sdpa_ms = (statistics.median(own[3:]) for own in times)
+    name, ratio = type(layer).__name__, sdpa_ms / ours_ms
+    print(f"CPU, threads {threads}, float32, causal, {HEADS} heads: n = {n}, batch {batch}, width {d}")
+    print(f"{name} {ours_ms:.1f} ms, SDPA {sdpa_ms:.1f} ms, ratio {ratio:.2f}", flush=True)
+    return {
+        "layer": name, "threads": threads, "n": n, "batch": batch, "d": d, "ours ms": ours_ms, "SDPA ms": sdpa_ms,
+        "ratio": ratio,
+    }  # fmt: skip
+
+
+def cpu_rows() -> list[dict[str, object]]:
+    rows = [cpu_row(positional(CPU[0], CPU[2]), *CPU, threads=2)]
+    for n, batch, d in LOOPED:
+        rows.append(cpu_row(posattn.LoopedAttention(d, HEADS, causal=True), n, batch, d, threads=1))
+    return rows
 
 
 if __name__ == "__main__":
@@ -345,7 +355,8 @@ if __name__ == "__main__":
     parser.add_argument("--only", type=int, help="a row of the benchmark or of the checks")
     parser.add_argument("--warm", type=int, nargs=2, help="which part to compile, of how many")
     asked = parser.parse_args()
-    gpu, result = torch.cuda.is_available(), {}
+    gpu = torch.cuda.is_available()
+    result: dict[str, object] = {"torch": torch.__version__, "gpu name": torch.cuda.get_device_name() if gpu else None}
     if asked.out:
         asked.out.mkdir(parents=True, exist_ok=True)
 
@@ -368,7 +379,7 @@ if __name__ == "__main__":
     if "speed" in asked.what:
         if gpu:
             gpu_rows(not asked.no_flex, lambda rows: keep("gpu", rows))
-        keep("cpu", cpu_row())
+        keep("cpu", cpu_rows())
     if "profile" in asked.what and gpu:
         for index in range(len(GPU)):
             with reported(f"the profile of {GPU[index]}"):

@@ -79,7 +79,7 @@ class MixingLayer(nn.Module):
         self, n: int | None = None, key_padding_mask: Bool[Tensor, "*batch n"] | None = None
     ) -> Float[Tensor, "*batch H n n"]:
         """A for a sequence on the first ``n`` positions (all by default): (H, n, n), or one per padding mask."""
-        n = self.n_positions if n is None and self.n_positions else whole("n", n, least=0)
+        n = self.n_positions if n is None and self.n_positions else whole("n", n)
         self.check_length(n)
         if key_padding_mask is not None:
             check_padding(key_padding_mask, n)
@@ -275,8 +275,9 @@ def as_boolean(name: str, mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shap
     hidden = mask.isneginf()
     fits = (hidden | (mask == 0)).all()
     sentence = f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere."
-    if torch.compiler.is_compiling():  # a branch on the entries cannot be traced
+    # A branch on the entries waits for a GPU, and can be neither traced nor recorded in a CUDA graph.
+    if torch.compiler.is_compiling() or (mask.is_cuda and torch.cuda.is_current_stream_capturing()):
         torch._assert_async(fits, sentence)
-    elif not fits:  # waits for a GPU
+    elif not fits:
         raise UsageError(sentence)
     return hidden

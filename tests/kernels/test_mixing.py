@@ -82,6 +82,21 @@ def test_kernels_equal_autograd(sizes, causal):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5 * max(float(other.abs().max()), 1))
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[4]], ids=str)
+def test_kernels_in_half_precision_are_as_exact_as_it_is(sizes, causal):
+    """What layers call them with. Of bfloat16 the interpreter has no products: benchmarks/layer.py checks it on a GPU."""
+    leaves = [x.half().requires_grad_() for x in drawn(*sizes)]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    y, expected = mixing.mixed(*leaves, causal)[0], plain(*exact, causal)
+    dy = torch.randn_like(y)
+    found = [y, *torch.autograd.grad(y, leaves, dy)]
+    wanted = [expected, *torch.autograd.grad(expected, exact, dy.double())]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == torch.float16 and (one.double() - other).norm() < 3e-3 * other.norm()
+
+
 @pytest.fixture
 def everywhere(small, monkeypatch):
     """Layers on a CPU compute with the kernels."""

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from posattn import PositionalAttention, UsageError
-from posattn.layers.mixing_layer import Masks
+from posattn.layers.mixing_layer import Masks, as_boolean
 
 N, D, H = 7, 12, 3
 HIDDEN = torch.ones(N, N, dtype=torch.bool).triu(1)
@@ -78,6 +79,17 @@ def test_compiled_too_refuses_masks_that_add_to_the_logits(name, unchecked):
     mask[:, -1] = -1e9
     with pytest.raises((UsageError, RuntimeError), match=f"{name} adds to the logits"):
         compiled(x, x, x, **{name: mask})
+
+
+def test_a_cuda_graph_may_record_float_masks(monkeypatch):
+    """A stream that is recorded must not wait for the entries; fake tensors of a GPU refuse to tell them, too."""
+    with FakeTensorMode():
+        mask = torch.zeros(2, N, device="cuda")
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        with pytest.raises(DataDependentOutputException):
+            as_boolean("key_padding_mask", mask)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert as_boolean("key_padding_mask", mask).dtype == torch.bool
 
 
 def test_masks_are_what_the_layer_itself_does():
@@ -164,7 +176,8 @@ def test_in_gpt2_in_every_other_layer():
             super().__init__()
             self.layer = PositionalAttention(config.n_positions, config.n_embd, config.n_head, causal=True)
 
-        def forward(self, hidden_states, *_, **__):
+        def forward(self, hidden_states, past_key_values=None, *_, **__):  # as in docs/layer.md
+            assert past_key_values is None, "call the model with use_cache=False"
             return self.layer(hidden_states), None
 
     config = transformers.GPT2Config(
@@ -182,6 +195,8 @@ def test_in_gpt2_in_every_other_layer():
     other[:, 4:] = (other[:, 4:] + 1) % 11
     torch.testing.assert_close(model(other, use_cache=False).logits[:, :4], output.logits[:, :4])
     assert not torch.allclose(model(other, use_cache=False).logits[:, 4:], output.logits[:, 4:])
+    with pytest.raises(AssertionError, match="call the model with use_cache=False"):
+        model(tokens)
 
 
 @pytest.mark.usefixtures("unchecked")
