@@ -24,8 +24,9 @@ if TYPE_CHECKING:  # torch and pandas are slow to import, and help needs neither
 def _execute(path: Path | None) -> Path | None:
     if path is not None:
         from posattn import files
+        from posattn.tasks.own import functions_defined
 
-        files.execute(path, "--task-file")
+        functions_defined(files.execute(path, "--task-file"))
     return path
 
 
@@ -39,7 +40,7 @@ TASK_FILE: Any = Option(
     metavar="FILE.py",
     callback=_execute,
     is_eager=True,  # what the file defines is there when other options are read
-    help="Python file that registers tasks (encodings, programs, networks) of your own; it is executed.",
+    help="Python file with functions to learn, or tasks, encodings, programs, networks of your own; it is executed.",
 )
 DEVICE: Any = Option(None, help="cpu or cuda (default: a GPU if there is one).")
 AS_JSON: Any = Option(False, "--json", help="Print one JSON object instead of tables.")

@@ -115,9 +115,11 @@ class Content:
             ranges = [[known.lo, known.hi, known.integer] for known in row.build(machines, BOUND).inputs]
             examples = row.sample(random, _EXAMPLES, machines, _LARGEST_EXAMPLE)
         else:
-            ranges = [[low, high, False] for low, high in bounds]
+            ranges = [[low, high, place in model.config.integers] for place, (low, high) in enumerate(bounds)]
             ends = [(max(low, -_LARGEST_EXAMPLE), min(high, _LARGEST_EXAMPLE)) for low, high in bounds]
             examples = np.stack([random.uniform(*end, (_EXAMPLES, machines)) for end in ends], axis=-1)
+            integers = list(model.config.integers)
+            examples[..., integers] = examples[..., integers].round()
         examples = examples.round(1)
         lettered = row is not None and row.task is not None and TASKS[row.task].TOKENS == "letters"
         described = {

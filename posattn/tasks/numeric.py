@@ -159,8 +159,8 @@ def task(name: str, cumulative: bool = True) -> Task:
         )
     if not isinstance(name, str) or name not in TASKS:
         raise UsageError(
-            f"task is {meant(name, TASKS)}; it must be one of {', '.join(TASKS)}, or one that a file (--task-file) or script "
-            "of your own registers by posattn.tasks.register(Task(...))."
+            f"task is {meant(name, TASKS)}; it must be one of {', '.join(TASKS)}, a function of a file that --task-file "
+            "names, or one registered by posattn.tasks.register(Task(...))."
         )
     row = TASKS[name]
     return row if flag("cumulative", cumulative) else TASKS.get(f"{name}-total", row)

@@ -4,9 +4,11 @@ Letters: x the lists, y their answers, n values per list.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import FunctionType
 from typing import Any, Unpack
 
 import torch
@@ -119,6 +121,22 @@ def _of_function(function: Callable[..., Any], name: str | None) -> str:
         raise UsageError(f"name is {known!r}, a task that there is already; give the function another by name=.")
     TASKS[known] = FunctionTask(known, known, partial(_by_list, function))
     return known
+
+
+def functions_defined(names: Mapping[str, Any]) -> None:
+    """Makes tasks of the functions of one argument that a file of the user's defines, unless tasks have their names."""
+    for name, function in names.items():
+        own = isinstance(function, FunctionType) and function.__module__ == names["__name__"] and name[0] != "_"
+        if own and _takes_one(function) and isinstance(TASKS.get(name), (FunctionTask, type(None))):
+            _of_function(function, name)
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def _by_list(function: Callable[[Tensor], Any], x: Float[Tensor, "*batch n"]) -> Any:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from posattn.commands.console import parse_lengths, parse_list, parse_scales, print_frame, print_json, print_table
 from posattn.errors import UsageError
+from posattn.tasks import TASKS, task
 
 
 def test_scales_lengths_and_lists_are_read():
@@ -85,6 +87,21 @@ def test_a_file_of_ones_own_brings_its_task_to_every_command(posattn_command, ta
         code, shown, error = posattn_command(*verb, "--task-file", file)
         assert (code, error) == (0, "") and found in shown, verb
         tables()
+
+
+def test_a_plain_function_of_a_file_is_a_task(posattn_command, tables):
+    small = ("--n", 3, "--embed", 8, "--width", 8, "--samples", 40, "--epochs", 1, "--batch", 20, "--device", "cpu")
+    Path("own.py").write_text(
+        "from torch import zeros_like as apart\n\n\ndef doubled(x):\n    return 2 * x + apart(x)\n\n\n"
+        "def _part(x):\n    return x\n\n\ndef two(x, y):\n    return x\n\n\ndef sort(x):\n    return x\n"
+    )
+    assert posattn_command("train", "doubled", *small, "--out", "run", "--task-file", "own.py")[0] == 0
+    assert not {"_part", "two", "apart"} & set(TASKS)
+    assert task("sort").target(torch.tensor([2.0, 1.0])).tolist() == [1, 2]
+    tables()
+    code, shown, _ = posattn_command("predict", "run", "1,3,2", "--task-file", "own.py")
+    assert code == 0 and "6.0000" in shown
+    assert posattn_command("evaluate", "run", "--samples", 10, "--task-file", "own.py")[0] == 0
 
 
 def test_a_run_of_a_task_that_is_not_there_serves_where_it_can(posattn_command, tables):

@@ -233,8 +233,8 @@ def test_what_begins_with_a_run_learns_its_task_by_default(posattn_command, tmp_
         ((), f"TASK is missing; it must be one of {', '.join(TASKS)}, or that of --from RUN or --pretrained TASK."),
         (
             ("mine", "--task-file", "own.py"),
-            f"task is 'mine' (did you mean min?); it must be one of {', '.join(TASKS)}, or one that a file (--task-file) or "
-            "script of your own registers by posattn.tasks.register(Task(...)).",
+            f"task is 'mine' (did you mean min?); it must be one of {', '.join(TASKS)}, a function of a file that "
+            "--task-file names, or one registered by posattn.tasks.register(Task(...)).",
         ),
         (("--from", "compiled"), "TASK is missing; --from compiled begins with a program for it."),
         (
@@ -249,5 +249,5 @@ def test_what_begins_with_a_run_learns_its_task_by_default(posattn_command, tmp_
     ],
 )
 def test_what_is_missing_or_does_not_fit_is_told_in_a_sentence(posattn_command, given, told):
-    Path("own.py").write_text("def mine(x):\n    return x\n")
+    Path("own.py").write_text("def _mine(x):\n    return x\n")
     assert posattn_command("train", *given, *SHORT) == (2, "", f"posattn: {told}\n")

@@ -104,6 +104,18 @@ def test_a_program_from_a_file_is_shown_with_its_variables(tmp_path):
     assert program["columns"] == [{"x": 0}, {"answer": 0}]
 
 
+def test_a_saved_program_has_whole_numbers_where_it_reads_them(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import posattn\nfrom posattn.compiler import Whole\n\n\n@posattn.program(x=Whole(-50, 50))\n"
+        "def summed(me, n, x, y):\n    return x + y\n    yield\n"
+    )
+    save(compile_program(f"{tmp_path}/my.py:summed", 3), tmp_path / "saved")
+    (program,) = of_runs([tmp_path / "saved"]).programs
+    assert program["ranges"][0] == [-50, 50, True] and program["ranges"][1][2] is False
+    whole, real = np.moveaxis(np.array(program["examples"]), -1, 0)
+    assert (whole == whole.round()).all() and (real != real.round()).any()
+
+
 def test_a_program_from_a_file_is_not_taken_for_the_librarys(tmp_path):
     (tmp_path / "my.py").write_text(
         "import posattn\n\n\n@posattn.program\ndef prefix_sum(me, n, x):\n    return 2 * x\n    yield\n"
