@@ -103,7 +103,7 @@ def training(task: str, settings: dict[str, Any], precision: str) -> str:
             way.step(parameters, slice(0, members), x, y)
             return "kernels" if way.folds_in_kernels == folds_rows(config) else "kernels but for folding"
         except OutOfResources:
-            way = way.with_less_on_chip()
+            way = way.with_fewer_kernels()
     return "refused" if way is None else "PyTorch"
 
 

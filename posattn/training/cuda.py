@@ -13,16 +13,25 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from posattn.errors import UsageError
+from posattn.training.parameters import Parameters
 from posattn.training.trainer import Trainer
 from posattn.training.ways import Fused, Precision
 from posattn.training.workers import Item, Result
 
+_STRAYS = 0.1  # of a gradient's norm: rounding strays by less than a hundredth, and what lacks a part by more
 
-def exceeds_chip(error: Exception) -> bool:
-    """Whether a kernel could not be launched because it needs more shared memory than the GPU has."""
+
+class KernelsFail(Exception):
+    """The kernels do not serve on this GPU; why, in words."""
+
+
+def failure(error: Exception) -> str | None:
+    """Why kernels do not serve on this GPU; None for what is no fault of theirs."""
     from triton.runtime.errors import OutOfResources  # Triton is there if kernels are
 
-    return isinstance(error, OutOfResources)
+    if isinstance(error, OutOfResources):
+        return "need more shared memory than this GPU has"
+    return str(error) if isinstance(error, KernelsFail) else None
 
 
 class CudaTrainer(Trainer):
@@ -111,7 +120,7 @@ class CudaTrainer(Trainer):
         return graph
 
     def _record_what_fits(self) -> None:
-        """Records the epoch with as many members at once as the memory holds, and by kernels for which the chip has room."""
+        """Records the epoch with as many members at once as the memory holds, and by kernels that serve on this GPU."""
         while True:
             try:
                 self._record()
@@ -119,9 +128,9 @@ class CudaTrainer(Trainer):
             except torch.cuda.OutOfMemoryError:
                 self._take_fewer_at_once()
             except Exception as error:
-                if not (isinstance(self.way, Fused) and exceeds_chip(error)):
+                if not (isinstance(self.way, Fused) and (why := failure(error))):
                     raise
-                self._take_less_on_chip(self.way)
+                self._take_fewer_kernels(self.way, why)
 
     def _take_fewer_at_once(self) -> None:
         members, at_once = len(self.members), max(group.stop - group.start for group in self.groups)
@@ -133,14 +142,28 @@ class CudaTrainer(Trainer):
         crowded = f"The step of {members} members does not fit in the GPU's memory"
         print(f"{crowded}; taking {at_once} at a time.", file=sys.stderr)
 
-    def _take_less_on_chip(self, way: Fused) -> None:
-        less = way.with_less_on_chip()
-        if less is None:
-            needed = f"precision is 'fp16', whose kernels for the {self.config.arch} network need more shared memory"
-            raise UsageError(f"{needed} than this GPU has; it must be tf32 or fp32.")
-        self.way = less
-        rest = "folding is PyTorch's" if less is way else "PyTorch computes instead"
-        print(f"This GPU has too little shared memory for the fused kernels; {rest}.", file=sys.stderr)
+    def _take_fewer_kernels(self, way: Fused, why: str) -> None:
+        fewer = way.with_fewer_kernels()
+        if fewer is None:
+            kernels = f"precision is 'fp16', whose kernels for the {self.config.arch} network"
+            raise UsageError(f"{kernels} {why}; it must be tf32 or fp32.")
+        self.way = fewer
+        rest = "folding is PyTorch's" if fewer is way else "PyTorch computes instead"
+        print(f"The fused kernels {why}; {rest}.", file=sys.stderr)
+
+    def _doubt_kernels(self, way: Fused, batches: Sequence[tuple[int, int, int]]) -> None:
+        """Raises if the kernels' gradient is not PyTorch's. Some versions of Triton compile some kernels wrongly, in silence.
+
+        It is that of new networks: of the small gradients of trained ones, rounding is a large part.
+        """
+        group = self.groups[0]
+        new = Parameters.initial(self.config, [self.members[0].seed], self.device).flat.expand(group.stop, -1)
+        for index, start, stop in batches:
+            x, y = (each[group, start:stop] for each in self.shuffled[index])
+            with Precision("fp32", self.device):
+                error = way.error(Parameters(self.config, new.contiguous()), group, x, y)
+            if not error <= _STRAYS:  # also if it is no number
+                raise KernelsFail(f"are wrong on this GPU or on these numbers (a gradient is off by {error:.1g} of its norm)")
 
     def _record(self) -> None:
         """Records an epoch's work. A few steps run first, to compile kernels; the state is then put back."""
@@ -151,7 +174,10 @@ class CudaTrainer(Trainer):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._steps_on(list({self._kind(*batch): batch for batch in batches}.values()))
+                kinds = list({self._kind(*batch): batch for batch in batches}.values())
+                if isinstance(self.way, Fused):
+                    self._doubt_kernels(self.way, kinds)
+                self._steps_on(kinds)
             torch.cuda.current_stream().wait_stream(stream)
             self.graphs: list[torch.cuda.CUDAGraph] = []
             for piece in [[batch] for batch in batches] if self.shuffles_batches else [batches]:

@@ -244,8 +244,17 @@ class Fused(Folded):
         found = layered.scatter(adjoint([gradients[name] for name in folded]), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
-    def with_less_on_chip(self) -> Plain | None:
-        """The next way for a GPU on whose chip these kernels do not fit: folding in PyTorch, then all; None for ``fp16``."""
+    def error(self, parameters: Parameters, members: slice, x: Lists, y: Targets) -> float:
+        """How far the gradient of the first of some members is from PyTorch's, as a part of its norm."""
+        _, found, _ = self.step(parameters, members, x, y)
+        plain = Folded(self.config, self.device, self.loss)
+        prepared = plain.prepare(parameters, slice(members.start, members.start + 1), x.shape[-1])
+        _, gradients = plain.gradient(prepared.tensors, x[:1], y[:1], x.shape[1])
+        (exact,) = prepared.adjoint(gradients)
+        return float((found[0] - exact).norm() / exact.norm().clamp_min(torch.finfo(exact.dtype).tiny))
+
+    def with_fewer_kernels(self) -> Plain | None:
+        """The next way for a GPU on which these kernels fail: folding in PyTorch, then all; None for ``fp16``."""
         if self.folds_in_kernels:
             self.folds_in_kernels = False
             return self

@@ -224,7 +224,7 @@ def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_s
     assert lacks_shared_memory == ["folding", "layers"]
     assert products[:2] == ["fp32", "fp32"] and set(products[2:]) == {precision}  # beside kernels, and in their place
     said = capsys.readouterr().err
-    assert said.count("too little shared memory") == 2 and said.endswith("PyTorch computes instead.\n")
+    assert said.count("need more shared memory than this GPU has") == 2 and said.endswith("PyTorch computes instead.\n")
     torch.testing.assert_close(ours.history, plain.history, rtol=1e-4, atol=0)
 
 
@@ -238,6 +238,52 @@ def test_half_precision_without_room_for_its_kernels_is_an_error_in_one_sentence
             next(made.steps())
     for name, value in state(made).items():
         assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.usefixtures("stubbed")
+@pytest.mark.parametrize(  # what is wrong: the products of one head, and all of a layer in every program but the first
+    ("part", "precision", "said"),
+    [
+        ("folding", "fp32", ["folding is PyTorch's"]),
+        ("layers", "tf32", ["folding is PyTorch's", "PyTorch computes instead"]),
+        ("layers", "fp16", ["folding is PyTorch's"]),
+        ("nothing", "fp32", []),
+    ],
+)
+def test_kernels_that_a_gpu_computes_wrongly_are_not_used(part, precision, said, monkeypatch, capsys):
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+    from posattn.kernels import folds, fused
+
+    def wrong_fold(self, *given, right=folds.RowsFold.__init__):
+        right(self, *given)
+        self.folded["U"][..., 1, :] *= 0
+
+    def wrong_layers(*given, right=fused.loss_and_gradients):
+        loss, gradients = right(*given)
+        return loss, gradients | {"U": gradients["U"].roll(1, dims=-1)}
+
+    monkeypatch.setattr("posattn.training.ways.has_kernels", lambda config, device, name: name == precision)
+    if part == "folding":
+        monkeypatch.setattr(folds.RowsFold, "__init__", wrong_fold)
+    if part == "layers":
+        monkeypatch.setattr(fused, "loss_and_gradients", wrong_layers)
+    plan, team = recipe("paper", samples=20, batch=10, epochs=1), [Member("sum", seed, 1e-3) for seed in range(2)]
+    config = posattn.ModelConfig(3, layers=2, embed=32, width=16)
+    with Workers(1) as workers:
+        plain = Trainer(config, plan, team, CPU, workers)
+        ours = CudaTrainer(config, plan, team, CPU, workers, precision=precision)
+        ours.groups, before = [slice(0, 2)], state(ours)
+        if precision == "fp16":
+            with pytest.raises(posattn.UsageError, match=r"are wrong on this GPU .* it must be tf32 or fp32"):
+                next(ours.steps())
+            assert all(torch.equal(value, before[name]) for name, value in state(ours).items())
+        else:
+            for made in (plain, ours):
+                for _ in made.steps():
+                    pass
+            torch.testing.assert_close(ours.history, plain.history, rtol=1e-4, atol=0)
+    warned = capsys.readouterr().err.splitlines()
+    assert [line.split("; ")[1].rstrip(".") for line in warned] == said
 
 
 @pytest.mark.usefixtures("stubbed")
