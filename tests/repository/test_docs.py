@@ -145,13 +145,13 @@ def test_there_are_snippets_and_few_are_left_out() -> None:
 
 def test_commands_parse(monkeypatch: pytest.MonkeyPatch, tables: None) -> None:
     monkeypatch.chdir(ROOT)
-    executed: list[Path] = []
+    executed: dict[Path, dict[str, Any]] = {}
 
-    def once(path: Path, what: str) -> None:
+    def once(path: Path, what: str) -> dict[str, Any]:
         """Several lines name one file."""
         if path not in executed:
-            executed.append(path)
-            runpy.run_path(str(path))
+            executed[path] = runpy.run_path(str(path))
+        return executed[path]
 
     monkeypatch.setattr(posattn.files, "execute", once)
     group = typer.main.get_command(cli.app)
