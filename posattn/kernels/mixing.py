@@ -16,7 +16,8 @@ Letters: B sequences, n positions, H heads, e value width of a head, d_k query a
 
 import math
 from collections.abc import Callable, Iterator
-from functools import wraps
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -69,13 +70,12 @@ def smaller(tiling: Tiling) -> Iterator[Tiling]:
 
 def on_chip(launch: Callable[[Tiling], None], tiling: Tiling) -> None:
     """Launches a kernel with the first tiling, from this one on, for which the GPU has the shared memory."""
-    *others, last = smaller(tiling)
-    for each in others:
+    for each in smaller(tiling):
         try:
             return launch(each)
-        except OutOfResources:
-            continue
-    launch(last)
+        except OutOfResources as error:
+            refused = error
+    raise refused
 
 
 @triton.jit
@@ -301,23 +301,24 @@ def slope(
         tl.store(place, (unit * a * (total - d[:, None])).to(a_pointer.dtype.element_ty), mask=there)
 
 
-class _Batch(NamedTuple):
-    """What all kernels of one call share."""
+@dataclass(frozen=True)
+class _Batch:
+    """What all kernels of one call share, worked out once: without a CUDA graph the host's work bounds short steps."""
 
     q: Float[Tensor, "H n d_k"]
     k: Float[Tensor, "H n d_k"]
     sums: Float[Tensor, "H n"]
     causal: bool
 
-    @property
+    @cached_property
     def n(self) -> int:
         return self.q.shape[1]
 
-    @property
+    @cached_property
     def wide(self) -> int:
         return wide_of(self.n)
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, Any]:
         d_k = self.q.shape[-1]
         return {
@@ -337,7 +338,7 @@ class _Batch(NamedTuple):
         """Writes the sums if ``measure``, and A where there is room for it."""
 
         def launch(tiling: Tiling) -> None:
-            weigh[(triton.cdiv(self.n, tiling.rows), len(self.q))](
+            weigh[(blocks_of(self.n, tiling.rows), len(self.q))](
                 self.q, self.k, self.sums, self.q if a is None else a, **self.sizes,
                 MEASURE=measure, STORE=a is not None, R=tiling.rows, C=tiling.columns, DIAGONAL=FILL, **_compiled(tiling),
             )  # fmt: skip
@@ -354,7 +355,7 @@ class _Batch(NamedTuple):
         def launch(tiling: Tiling) -> None:
             rows, wide, step = tiling[:3]
             even = not (self.n % rows or self.n % step or count % rows or count % step or columns % wide)
-            blocks = triton.cdiv(columns, wide) * triton.cdiv(self.n if transposed else count, rows)
+            blocks = blocks_of(columns, wide) * blocks_of(self.n if transposed else count, rows)
             mix[(blocks * len(self.q),)](
                 v if a is None else a, self.q, self.k, self.sums, v, y, **self.sizes, columns=columns, first=first,
                 count=count, **_strides("v", v), **_strides("y", y), TRANSPOSED=transposed, STORED=a is not None, ADD=add,
@@ -373,8 +374,8 @@ class _Batch(NamedTuple):
             rows, wide, step = tiling[:3]
             step = min(step, columns_of(columns))
             square = max(rows, wide, FILL)
-            tall, long = triton.cdiv(count, square), triton.cdiv(self.n, square)
-            squares = -(-tall // 2) * (2 * (first // square) + tall + 1) if self.causal else tall * long
+            tall, long = blocks_of(count, square), blocks_of(self.n, square)
+            squares = blocks_of(tall, 2) * (2 * (first // square) + tall + 1) if self.causal else tall * long
             slope[(squares * (square // rows) * (square // wide), len(self.q))](
                 a, self.q, self.k, self.sums, d, dy, v, **self.sizes, columns=columns, first=first, count=count,
                 unit=1 / math.sqrt(self.q.shape[-1]), **_strides("dy", dy), **_strides("v", v),
@@ -385,15 +386,20 @@ class _Batch(NamedTuple):
         on_chip(launch, TILINGS[("slope" if self.n > SMALL else "slope small") if stored else "slope made"])
 
 
+def blocks_of(count: int, size: int) -> int:
+    """How many blocks hold so many. On the host Triton's own function for this takes ten times as long."""
+    return -(-count // size)
+
+
 def wide_of(n: int) -> int:
     """Numbers from a row of A to the next, so that all are read in whole words."""
-    return -(-n // 16) * 16
+    return 16 * blocks_of(n, 16)
 
 
 def columns_of(width: int) -> int:
     """Columns of a tile for ``width`` numbers: 64 at least, as for less Triton 3.6 and 3.7 make code that reads beyond the
     shared memory of a Hopper GPU (triton-lang/triton#11366)."""
-    return max(64, triton.next_power_of_2(width))
+    return max(64, 2 ** (width - 1).bit_length())
 
 
 def fitted(tiling: Tiling, n: int, columns: int) -> Tiling:
@@ -405,8 +411,11 @@ def _compiled(tiling: Tiling) -> dict[str, int]:
     return {"num_warps": tiling.warps, "num_stages": tiling.stages}
 
 
+_STRIDES = {name: [f"{name}_{axis}" for axis in ("sequence", "row", "head", "column")] for name in ("v", "y", "dy")}
+
+
 def _strides(name: str, x: Float[Tensor, "B n H e"]) -> dict[str, int]:
-    return {f"{name}_{axis}": x.stride(place) for place, axis in enumerate(("sequence", "row", "head", "column"))}
+    return dict(zip(_STRIDES[name], x.stride(), strict=True))
 
 
 def _stores(v: Float[Tensor, "B n H e"]) -> bool:
@@ -467,7 +476,7 @@ def mixed_backward(
     batch.mix(a, dy, dv, transposed=True)
 
     d, columns = torch.empty_like(sums), v.shape[0] * v.shape[3]
-    overlap[(triton.cdiv(n, 16), len(q))](
+    overlap[(blocks_of(n, 16), len(q))](
         dy, y, d, n, columns, **_strides("dy", dy), **_strides("y", y), E=v.shape[3], R=16, T=256, num_warps=4
     )
     rows = _rows(v)
