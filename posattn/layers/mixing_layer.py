@@ -99,6 +99,8 @@ class MixingLayer(nn.Module):
         """``forward`` with other masks than the layer's own."""
         d_model, padding = self.W_V.in_features, masks.padding
         check_input(x, self.W_V.weight.dtype)
+        if x.is_nested:
+            raise UsageError("x is a nested tensor; pad it with x.to_padded_tensor(0.0) and give a key_padding_mask.")
         if x.ndim < 2 or x.shape[-1] != d_model:
             raise UsageError(f"x has shape {tuple(x.shape)}; it must be (..., n, {d_model}).")
         self.check_length(x.shape[-2])
@@ -230,6 +232,8 @@ class Multihead(nn.Module):
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*weights n n"] | None]:
         """The output, and with ``need_weights`` the weights, (batch, n, n), or of each head unless these are averaged."""
         if instance("query", query, Tensor, "a tensor").is_nested:
+            if not (key is query and value is query and self.batch_first):
+                raise UsageError("query is a nested tensor; key and value must be the same one, and batch_first True.")
             return self._nested(query, need_weights, attn_mask, average_attn_weights, is_causal)
         for name, other in (("key", key), ("value", value)):
             if instance(name, other, Tensor, "a tensor").shape != query.shape:
@@ -275,8 +279,9 @@ def as_boolean(name: str, mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shap
     hidden = mask.isneginf()
     fits = (hidden | (mask == 0)).all()
     sentence = f"{name} adds to the logits; it must be boolean, or 0 where attention is allowed and -inf elsewhere."
-    # A branch on the entries waits for a GPU, and can be neither traced nor recorded in a CUDA graph.
-    if torch.compiler.is_compiling() or (mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+    # A branch on the entries waits for a GPU, and can be neither traced nor recorded in a CUDA graph; meta tensors have none.
+    recorded = mask.is_cuda and torch.cuda.is_current_stream_capturing()
+    if torch.compiler.is_compiling() or recorded or mask.is_meta:
         torch._assert_async(fits, sentence)
     elif not fits:
         raise UsageError(sentence)

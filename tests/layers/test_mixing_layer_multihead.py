@@ -67,6 +67,35 @@ def test_an_encoder_whose_attention_is_replaced_later_takes_padding(which, gradi
     torch.testing.assert_close(evaluated[~padding], training[~padding], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_self_attention_with_the_batch_first():
+    """Another key or value has no part in a result of nested queries: it is refused, not left out."""
+    attention, other = replaced().float(), torch.randn(2, 4, D)
+    nested = torch.nested.nested_tensor([torch.randn(3, D), torch.randn(N, D)])
+    y, _ = attention(nested, nested, nested, need_weights=False)
+    torch.testing.assert_close(y.unbind()[0], attention.layer(nested.unbind()[0]))
+    for one, given in (
+        (attention, (nested, other, other)),
+        (attention, (nested, nested, other)),
+        (replaced(batch_first=False).float(), (nested, nested, nested)),
+    ):
+        with pytest.raises(UsageError, match="query is a nested tensor; key and value must be the same one"):
+            one(*given)
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([torch.randn(3, D), torch.randn(N, D)], layout=layout)
+        with pytest.raises(UsageError, match="x is a nested tensor; pad it with"):
+            attention.layer(nested)
+
+
+def test_shapes_are_found_on_the_meta_device_with_float_masks():
+    with torch.device("meta"):
+        attention, x = replaced(), torch.zeros(2, N, D, dtype=torch.float64)
+        mask = torch.zeros(2, N, dtype=torch.float64)
+        y, a = attention(x, x, x, mask, attn_mask=torch.zeros(N, N))
+    assert y.shape == (2, N, D) and a.shape == (2, N, N)
+
+
 @pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
 def test_compiled_too_refuses_masks_that_add_to_the_logits(name, unchecked):
     attention, x = replaced(), torch.randn(2, N, D, dtype=torch.float64)
