@@ -157,11 +157,12 @@ class CudaTrainer(Trainer):
         It is that of new networks: of the small gradients of trained ones, rounding is a large part.
         """
         group = self.groups[0]
-        new = Parameters.initial(self.config, [self.members[0].seed], self.device).flat.expand(group.stop, -1)
+        row = Parameters.initial(self.config, [self.members[0].seed], self.device).flat
+        new = Parameters(self.config, row.repeat(group.stop, 1))
         for index, start, stop in batches:
             x, y = (each[group, start:stop] for each in self.shuffled[index])
             with Precision("fp32", self.device):
-                error = way.error(Parameters(self.config, new.contiguous()), group, x, y)
+                error = way.error(new, group, x, y)
             if not error <= _STRAYS:  # also if it is no number
                 raise KernelsFail(f"are wrong on this GPU or on these numbers (a gradient is off by {error:.1g} of its norm)")
 
@@ -173,12 +174,14 @@ class CudaTrainer(Trainer):
             self.step.zero_()  # these steps may not exceed the recipe's
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                kinds = list({self._kind(*batch): batch for batch in batches}.values())
-                if isinstance(self.way, Fused):
-                    self._doubt_kernels(self.way, kinds)
-                self._steps_on(kinds)
-            torch.cuda.current_stream().wait_stream(stream)
+            try:
+                with torch.cuda.stream(stream):
+                    kinds = list({self._kind(*batch): batch for batch in batches}.values())
+                    if isinstance(self.way, Fused):
+                        self._doubt_kernels(self.way, kinds)
+                    self._steps_on(kinds)
+            finally:  # also of a step that fails the GPU may still be computing a part
+                torch.cuda.current_stream().wait_stream(stream)
             self.graphs: list[torch.cuda.CUDAGraph] = []
             for piece in [[batch] for batch in batches] if self.shuffles_batches else [batches]:
                 self.graphs.append(self._graph_of(piece))

@@ -241,12 +241,13 @@ def test_half_precision_without_room_for_its_kernels_is_an_error_in_one_sentence
 
 
 @pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize(  # what is wrong: the products of one head, and all of a layer in every program but the first
+@pytest.mark.parametrize(  # what is wrong: the products of one head; a gradient of every member, or of the last alone
     ("part", "precision", "said"),
     [
         ("folding", "fp32", ["folding is PyTorch's"]),
         ("layers", "tf32", ["folding is PyTorch's", "PyTorch computes instead"]),
         ("layers", "fp16", ["folding is PyTorch's"]),
+        ("last member", "fp32", ["folding is PyTorch's", "PyTorch computes instead"]),
         ("nothing", "fp32", []),
     ],
 )
@@ -260,12 +261,16 @@ def test_kernels_that_a_gpu_computes_wrongly_are_not_used(part, precision, said,
 
     def wrong_layers(*given, right=fused.loss_and_gradients):
         loss, gradients = right(*given)
-        return loss, gradients | {"U": gradients["U"].roll(1, dims=-1)}
+        wrong = gradients["U"].roll(1, dims=-1)
+        if part == "last member":
+            wrong[:, :-1] = gradients["U"][:, :-1]
+        return loss, gradients | {"U": wrong}
 
     monkeypatch.setattr("posattn.training.ways.has_kernels", lambda config, device, name: name == precision)
+    monkeypatch.setattr("posattn.training.ways._COMPARED", 4)  # a batch of ten is compared in three parts
     if part == "folding":
         monkeypatch.setattr(folds.RowsFold, "__init__", wrong_fold)
-    if part == "layers":
+    if part in ("layers", "last member"):
         monkeypatch.setattr(fused, "loss_and_gradients", wrong_layers)
     plan, team = recipe("paper", samples=20, batch=10, epochs=1), [Member("sum", seed, 1e-3) for seed in range(2)]
     config = posattn.ModelConfig(3, layers=2, embed=32, width=16)
