@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-if "cpu" in sys.argv:
+if any(each in ("cpu", "--device=cpu") for each in sys.argv):
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which parts of PyTorch do
 import torch
 from _parts import leave, reported
@@ -36,6 +36,7 @@ from posattn.training import Member, network_for, ways
 from posattn.training.cuda import CudaTrainer
 from posattn.training.parameters import Parameters
 from posattn.training.recipe import recipe
+from posattn.training.trainer import Trainer
 from posattn.training.ways import Precision
 from posattn.training.workers import Workers
 
@@ -77,12 +78,24 @@ SEQUENCES = (  # networks of tokens: letters, which are causal; prompts that sha
 )
 
 
+def named_after(name: str, settings: dict[str, Any]) -> str:
+    return ", ".join(str(value) for value in (name, *settings.values()))
+
+
+def names() -> list[str]:
+    """What ``--only`` chooses from."""
+    return ["optimiser", *LISTS, *(named_after(*sequence) for sequence in SEQUENCES)]
+
+
 def check(device: torch.device, count: int = 100, only: str = "") -> None:
     """Relative errors of the kernels' loss and gradients against autograd in float64. A part that exceeds its bounds fails."""
     from posattn.kernels.launches import about
     from posattn.kernels.shapes import folds_rows, serves
 
     print(f"{'kernels against float64 autograd':56}{'loss':>12}{'gradient':>12}{'worst tensor':>14}")
+    if only in "optimiser":
+        with reported("optimiser"):
+            check_optimiser(device)
     with about(PROGRAMS):
         for what, settings in LISTS.items():
             if only not in what:
@@ -92,15 +105,19 @@ def check(device: torch.device, count: int = 100, only: str = "") -> None:
             p = Transformer(config).P.to(device).double()
             if folds_rows(config) and serves(config, "fp16"):
                 with reported(f"{what}, fold"):
-                    check_fold(what, config, named, p)
+                    check_fold(what, config, Parameters.of(config, named), p)
             for precision in (each for each in BOUNDS if serves(config, each)):
                 with reported(f"{what}, {precision}"):
                     check_layers(what, config, named, p, precision, count)
         for name, settings in SEQUENCES:
-            what = ", ".join(str(value) for value in (name, *settings.values()))
+            what = named_after(name, settings)
             if only not in what:
                 continue
             config = network_for(name, **{"layers": 3} | settings)
+            if folds_rows(config) and serves(config, "fp16"):
+                with reported(f"{what}, fold"):
+                    p = config.build().P[positions_of(config.n, config)].to(device)
+                    check_fold(what, config, scattered(config, device), p.double())
             for precision in (each for each in BOUNDS if serves(config, each)):
                 with reported(f"{what}, {precision}"):
                     check_step(what, name, config, precision, device, count)
@@ -152,11 +169,48 @@ def lively(config: ModelConfig) -> Tensors:
     return named
 
 
-def check_fold(what: str, config: ModelConfig, named: Tensors, p: Tensor) -> None:
+def scattered(config: ModelConfig, device: torch.device) -> Parameters:
+    """Random networks whose biases are not zero."""
+    parameters = Parameters.initial(config, range(MEMBERS), device)
+    generator = torch.Generator().manual_seed(0)
+    parameters.flat += 0.1 * torch.randn(parameters.flat.shape, generator=generator).to(device)
+    return parameters
+
+
+def check_optimiser(device: torch.device) -> None:
+    """Two steps of Adam, one of whose members has died and one is clipped: what changes, and both moments."""
+    from posattn.kernels.adam import adam
+
+    plan, generator = recipe("tuned", samples=4, batch=2, epochs=3, clip=0.1), torch.Generator().manual_seed(0)
+    team, config = [Member("sum", seed, 1e-3 * (seed + 1)) for seed in range(MEMBERS)], ModelConfig(8)
+    with Workers(1) as workers:
+        exact, ours = (Trainer(config, plan, team, device, workers) for _ in range(2))
+    before = exact.parameters.flat.clone()
+    exact.alive[1] = ours.alive[1] = False
+    for _ in range(2):
+        gradient = torch.randn(before.shape, generator=generator).to(device)
+        gradient[2] *= 1e-5  # short of the clip
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        for each in (exact, ours):
+            each.step += 1
+        state = (ours.parameters.flat, gradient, ours.first_moment, ours.second_moment)
+        schedule = (ours.step, ours.rates, ours.spreads)
+        adam(state, (ours.lr, ours.alive, norm), schedule, (plan.beta_1, plan.beta_2), plan.epsilon, plan.clip)
+        exact._adam(slice(0, MEMBERS), gradient.clone(), norm)
+    line(
+        "optimiser: change, moments",
+        error_of(ours.parameters.flat - before, exact.parameters.flat - before),
+        error_of(ours.first_moment, exact.first_moment),
+        error_of(ours.second_moment, exact.second_moment),
+        bounds=(1e-4, 1e-5, 1e-5),
+    )
+
+
+def check_fold(what: str, config: ModelConfig, parameters: Parameters, p: Tensor) -> None:
     """The kernels that fold, in place of the loss their folded tensors, and those that carry gradients back."""
     from posattn.kernels.folds import RowsFold
 
-    exact = Parameters.of(config, named)
+    exact = Parameters(config, parameters.flat.double())
     truth = Fold(exact.by_layer(exact.flat), config, p)
     ours = RowsFold(exact.flat.float(), exact.starts, config, p.float())
     folded = max(error_of(ours.folded[name], value) for name, value in truth.folded.items())
@@ -187,12 +241,10 @@ def check_layers(what: str, config: ModelConfig, named: Tensors, p: Tensor, prec
 
 def check_step(what: str, name: str, config: ModelConfig, precision: str, device: torch.device, count: int) -> None:
     """The whole step of networks of tokens: what they read, their first and last layers, and what is between."""
-    parameters, loss = Parameters.initial(config, range(MEMBERS), device), ways.loss_of([name])
-    generator = torch.Generator().manual_seed(0)
-    parameters.flat += 0.1 * torch.randn(parameters.flat.shape, generator=generator).to(device)  # no bias at zero
+    parameters, loss = scattered(config, device), ways.loss_of([name])
     x, y = posattn.task(name).sample(count, n=config.n, seed=list(range(MEMBERS)), device=device)
     members = slice(0, MEMBERS)
-    with Precision(precision, device):
+    with Precision("fp32", device):  # as in training: the kernels apply theirs
         ours, found, _ = ways.Fused(config, device, loss, precision).step(parameters, members, x, y)
     plain = ways.Plain(config, device, loss)
     plain.skeleton.double()
@@ -221,7 +273,7 @@ def tokens() -> None:
     """The step of all members of networks of tokens, and the kernels that take most of it."""
     for name, arch, layers, members, batch, precision, layout in TOKENS:
         what = f"{name}{f' ({layout})' if layout else ''}, {arch}, {layers} layers, {members} members, {precision}"
-        with reported(what), Workers(1) as workers, Precision(precision, torch.device("cuda")):
+        with reported(what), Workers(1) as workers:
             config = network_for(name, arch=arch, layers=layers, layout=layout)
             team = [Member(name, seed, 5e-4) for seed in range(members)]
             plan = recipe("paper", samples=10_000, epochs=14, batch=batch)
@@ -330,8 +382,7 @@ def traffic(arch: str, precision: str) -> float:
 GROUPS = {
     "forward": ("layer_forward",),
     "backward": ("positional_back", "attention_backward"),
-    "backward, states": ("queries_state",),
-    "backward, weights": ("queries_weights",),
+    "folding": ("fold_layers", "unfold_layers"),
     "optimiser": ("_adam",),
 }
 
@@ -349,7 +400,7 @@ def split(arch: str, members: int) -> None:
         torch.cuda.synchronize()
     times = {row.key: row.self_device_time_total / STEPS / members for row in rows}
     known = {part: sum(times.pop(name, 0.0) for name in names) for part, names in GROUPS.items()}
-    known["folding and sums"] = sum(times.values())
+    known["sums and the rest"] = sum(times.values())
     known["data"] = begin.elapsed_time(end) * 1e3 / STEPS / members
     launches = sum(row.count for row in rows) / STEPS
     print(f"{arch}, fp16, {members} members: " + ", ".join(f"{part} {value:.1f} µs" for part, value in known.items()))
@@ -392,7 +443,9 @@ def main() -> None:
     header = f"{'step of one member':32}{'plain µs':>10}{'ours µs':>10}{'ratio':>8}{'required µs':>12}{'goal µs':>9}"
     print(header + f"{'of matrix rate':>16}{'of copy rate':>14}")
     for arch in ("positional", "standard"):
-        plain = plain_step(arch)
+        plain = math.nan
+        with reported(f"{arch}, plain loop"):
+            plain = plain_step(arch)
         for precision, members in CASES:
             required, goal = REQUIRED.get((arch, members), (math.nan,) * 2) if precision == "fp16" else (math.nan,) * 2
             name = f"{arch}, {precision}, {members} members"
@@ -420,6 +473,8 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", help="what --check checks: networks with this in their name")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where --check runs")
     asked = parser.parse_args()
+    if not any(asked.only in name for name in names()):
+        parser.error(f"--only is {asked.only!r}; no network that --check checks has this in its name")
     if asked.device == "cpu" and not asked.check:
         parser.error("--device cpu is for --check")
     if asked.device == "cpu":

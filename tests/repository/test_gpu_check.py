@@ -12,7 +12,7 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defined
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
-from posattn.kernels import fused
+from posattn.kernels import adam, fused
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = {"arch": "positional", "layers": 1, "embed": 16, "width": 16}
@@ -35,8 +35,9 @@ def test_the_check_passes_where_the_kernels_are_right(benchmark, capsys):
     benchmark["leave"]()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines[1:]] == [
-        "small, fold", "small, fp32", "small, tf32", "small, fp16",
-        "khop, positional, 1, 16, 16, 10, tf32", "khop, positional, 1, 16, 16, 10, fp16",
+        "optimiser: change, moments", "small, fold", "small, fp32", "small, tf32", "small, fp16",
+        "khop, positional, 1, 16, 16, 10, fold", "khop, positional, 1, 16, 16, 10, tf32",
+        "khop, positional, 1, 16, 16, 10, fp16",
     ]  # fmt: skip
 
 
@@ -49,6 +50,20 @@ def test_the_check_ends_with_an_error_where_a_gradient_is_wrong(benchmark, monke
     ):
         benchmark["leave"]()
     assert "small, fp32 failed: ArithmeticError: off by " in capsys.readouterr().out
+
+
+def test_the_check_ends_with_an_error_where_the_optimiser_is_wrong(benchmark, monkeypatch):
+    right = adam.adam
+    monkeypatch.setattr(adam, "adam", lambda *given: right(*given[:-1], None))  # does not clip
+    benchmark["check"](torch.device("cpu"), only="optimiser")
+    with pytest.raises(SystemExit, match=r"^failed: optimiser$"):
+        benchmark["leave"]()
+
+
+def test_a_name_of_no_network_is_an_error():
+    command = [sys.executable, BENCHMARKS / "gpu.py", "--check", "--device=cpu", "--only", "hop2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "no network that --check checks has this in its name" in done.stderr
 
 
 def test_without_a_gpu_the_script_itself_checks_in_the_interpreter():
