@@ -16,8 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.kernels.launches import divided
-from posattn.kernels.layers import _bilinear_of, _row_of
-from posattn.kernels.tiles import rounded_gradient, unit_of
+from posattn.kernels.tiles import (
+    both_rows_of,
+    forms_of,
+    rounded_gradient,
+    unit_of,
+)
 
 _AT_ONCE = 8  # programs that fit one multiprocessor
 
@@ -101,12 +105,10 @@ def look(
         a_1 = _row_of_weights(a_pointer + member * 2 * N * N, 0, N, R)
         a_2 = _row_of_weights(a_pointer + member * 2 * N * N, 1, N, R)
     else:
-        m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, "fp32")
-        m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, "fp32")
+        m_1, m_2 = forms_of(m_pointer + member * m_stride, D_IN, D, "fp32")
         r_1, r_2 = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32)
         if BIAS:
-            r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-            r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
+            r_1, r_2 = both_rows_of(r_pointer + member * r_stride, D_IN, D)
     for tile in range(TILES):
         here, kept, every = _places(member, part * TILES + tile, lists, N, D, R)
         own = s_pointer + here * N * D + deep
@@ -147,12 +149,10 @@ def look_back(
         a_2 = _row_of_weights(a_pointer + member * 2 * N * N, 1, N, R)
         da_1, da_2 = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32)
     else:
-        m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, "fp32")
-        m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, "fp32")
+        m_1, m_2 = forms_of(m_pointer + member * m_stride, D_IN, D, "fp32")
         r_1, r_2 = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32)
         if BIAS:
-            r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-            r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
+            r_1, r_2 = both_rows_of(r_pointer + member * r_stride, D_IN, D)
     for tile in range(TILES):
         here, kept, every = _places(member, part * TILES + tile, lists, N, D, R)
         place = here * N * D + row[:, None] * D + deep[None, :]

@@ -28,10 +28,12 @@ from posattn.kernels.queries import attend_by_queries
 from posattn.kernels.tiles import (
     LOG2_E,
     added,
+    all_values_of,
     attended,
     dot,
     encoder_input,
     first_state,
+    forms_of,
     gradient_dot,
     gradient_mixed,
     gradient_of,
@@ -42,6 +44,7 @@ from posattn.kernels.tiles import (
     product,
     rounded,
     rounded_gradient,
+    row_of,
     rows_at,
     short_dot,
     softmax,
@@ -57,26 +60,11 @@ from posattn.kernels.tiles import (
 
 
 @triton.jit
-def _bilinear_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, P: tl.constexpr):
-    """M_head out of (D_IN, 2, D_IN); what lies beyond is zero."""
-    row = tl.arange(0, D)
-    place = row[:, None] * 2 * D_IN + head * D_IN + row[None, :]
-    return rounded(tl.load(pointer + place, mask=(row < D_IN)[:, None] & (row < D_IN)[None, :], other=0.0), P)
-
-
-@triton.jit
-def _store_bilinear(pointer, head: tl.constexpr, value, D_IN: tl.constexpr, D: tl.constexpr):
+def _store_form(pointer, head: tl.constexpr, value, D_IN: tl.constexpr, D: tl.constexpr):
     """A program's dM_head into (D_IN, 2, D_IN)."""
     row = tl.arange(0, D)
     place = row[:, None] * 2 * D_IN + head * D_IN + row[None, :]
     tl.store(pointer + place, value, mask=(row < D_IN)[:, None] & (row < D_IN)[None, :])
-
-
-@triton.jit
-def _row_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr):
-    """m_head out of (2, D_IN)."""
-    row = tl.arange(0, D)
-    return tl.load(pointer + head * D_IN + row, mask=row < D_IN, other=0.0)
 
 
 @triton.jit
@@ -103,7 +91,7 @@ def _queries(
     """s M + m, whose products with s are a head's logits. The row m is read anew for every tile, to save registers."""
     q = zeros(R, D)
     if BIAS:
-        q += _row_of(r_pointer, head, D_IN, D)[None, :]
+        q += row_of(r_pointer, head, D_IN, D)[None, :]
     return rounded(dot(s, m, q, P), P)
 
 
@@ -137,9 +125,7 @@ def layer_forward(
     part = tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
     row, wide = tl.arange(0, R), tl.arange(0, W)
     if POSITIONAL:
         k_1 = _block_diagonal(a_pointer + member * 2 * N * N, N, R, PRECISION)
@@ -150,8 +136,7 @@ def layer_forward(
         matrices = m_pointer + member * m_stride
         table = r_pointer + member * r_stride
     else:
-        m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
-        m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+        m_1, m_2 = forms_of(m_pointer + member * m_stride, D_IN, D, PRECISION)
         r_pointer += member * r_stride
     if BIAS and POSITIONAL:
         c = tl.load(c_pointer + member * W + wide)
@@ -399,11 +384,8 @@ def attention_backward(
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
-    m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
-    m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
+    m_1, m_2 = forms_of(m_pointer + member * m_stride, D_IN, D, PRECISION)
     r_pointer += member * r_stride
     row, wide, deep = tl.arange(0, R), tl.arange(0, W), tl.arange(0, D)
     w, unit = tl.load(w_pointer + member * W + wide), unit_of(loss_pointer, member)
@@ -453,8 +435,8 @@ def attention_backward(
             tl.store(dc_pointer + out * W + wide, tl.sum(dc, axis=0) * (unit / 16))
     if LOGITS:
         dm_pointer += out * 2 * D_IN * D_IN
-        _store_bilinear(dm_pointer, 0, dm_1 * unit, D_IN, D)
-        _store_bilinear(dm_pointer, 1, dm_2 * unit, D_IN, D)
+        _store_form(dm_pointer, 0, dm_1 * unit, D_IN, D)
+        _store_form(dm_pointer, 1, dm_2 * unit, D_IN, D)
         if BIAS:
             dr_pointer += out * 2 * D_IN + deep
             tl.store(dr_pointer, tl.sum(dr_1, axis=0) * (unit / 16), mask=deep < D_IN)

@@ -9,9 +9,11 @@ ds has dq_h M_h^T + dl_h^T q_h as well. Letters as in ``layers``.
 import triton
 import triton.language as tl
 
-from posattn.kernels.layers import _bilinear_of, _row_of
 from posattn.kernels.tiles import (
+    all_values_of,
+    both_rows_of,
     dot,
+    forms_of,
     gradient_dot,
     product,
     rounded,
@@ -20,7 +22,6 @@ from posattn.kernels.tiles import (
     short_dot,
     tile_of,
     unit_of,
-    values_of,
     zeros,
 )
 
@@ -64,9 +65,7 @@ def positional_forward(
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
     a_pointer += member * 2 * N * N
     a_1 = _square_of(a_pointer, N, 1, N, R, PRECISION)
     a_2 = _square_of(a_pointer + N * N, N, 1, N, R, PRECISION)
@@ -95,9 +94,7 @@ def positional_backward(
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
     a_pointer += member * 2 * N * N
     a_1 = _square_of(a_pointer, 1, N, N, R, PRECISION)  # transposed
     a_2 = _square_of(a_pointer + N * N, 1, N, N, R, PRECISION)
@@ -161,16 +158,12 @@ def attention_forward(
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
-    m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
-    m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
+    m_1, m_2 = forms_of(m_pointer + member * m_stride, D_IN, D, PRECISION)
     wide = tl.arange(0, W)
     r_1, r_2, c = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32), tl.zeros((W,), tl.float32)
     if BIAS:
-        r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-        r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
+        r_1, r_2 = both_rows_of(r_pointer + member * r_stride, D_IN, D)
         c = tl.load(c_pointer + member * W + wide)
     for tile in range(TILES):
         at, valid = rows_at(part * TILES + tile, lists, N, R)
@@ -213,17 +206,13 @@ def attention_backward(
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
-    m_1 = _bilinear_of(m_pointer + member * m_stride, 0, D_IN, D, PRECISION)
-    m_2 = _bilinear_of(m_pointer + member * m_stride, 1, D_IN, D, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
+    m_1, m_2 = forms_of(m_pointer + member * m_stride, D_IN, D, PRECISION)
     deep, twice = tl.arange(0, D), tl.arange(0, 2 * D)
     unit = unit_of(loss_pointer, member)
     r_1, r_2 = tl.zeros((D,), tl.float32), tl.zeros((D,), tl.float32)
     if BIAS:
-        r_1 = _row_of(r_pointer + member * r_stride, 0, D_IN, D)
-        r_2 = _row_of(r_pointer + member * r_stride, 1, D_IN, D)
+        r_1, r_2 = both_rows_of(r_pointer + member * r_stride, D_IN, D)
     du, dm = zeros(4 * W, D), zeros(2 * D, D)  # transposed, heads below one another: matrix units take 64 rows at least
     dc, dr = zeros(4 * W, 16), zeros(2 * D, 16)
     ones = rounded(zeros(R, 16) + 1, PRECISION)  # with which matrix units sum rows

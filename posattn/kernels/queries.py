@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from posattn.kernels.tiles import (
+    all_values_of,
     dot,
     encoder_input,
     first_state,
@@ -27,7 +28,6 @@ from posattn.kernels.tiles import (
     store_values,
     tile_of,
     unit_of,
-    values_of,
     weighed,
     zeros,
 )
@@ -150,9 +150,7 @@ def queries_state(
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
-    u_0 = values_of(u_pointer, 0, D_IN, D, W, PRECISION)
-    u_1 = values_of(u_pointer, 1, D_IN, D, W, PRECISION)
-    u_2 = values_of(u_pointer, 2, D_IN, D, W, PRECISION)
+    u_0, u_1, u_2 = all_values_of(u_pointer, D_IN, D, W, PRECISION)
     matrices = m_pointer + member * m_stride
     table = r_pointer + member * r_stride
     deep = tl.arange(0, D)

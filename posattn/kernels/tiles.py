@@ -111,6 +111,46 @@ def values_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, 
 
 
 @triton.jit
+def all_values_of(pointer, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, P: tl.constexpr):
+    """U_0, U_1 and U_2."""
+    u_0 = values_of(pointer, 0, D_IN, D, W, P)
+    u_1 = values_of(pointer, 1, D_IN, D, W, P)
+    u_2 = values_of(pointer, 2, D_IN, D, W, P)
+    return u_0, u_1, u_2
+
+
+@triton.jit
+def form_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, P: tl.constexpr):
+    """M_head out of (D_IN, 2, D_IN); what lies beyond is zero."""
+    row = tl.arange(0, D)
+    place = row[:, None] * 2 * D_IN + head * D_IN + row[None, :]
+    return rounded(tl.load(pointer + place, mask=(row < D_IN)[:, None] & (row < D_IN)[None, :], other=0.0), P)
+
+
+@triton.jit
+def forms_of(pointer, D_IN: tl.constexpr, D: tl.constexpr, P: tl.constexpr):
+    """M_1 and M_2."""
+    m_1 = form_of(pointer, 0, D_IN, D, P)
+    m_2 = form_of(pointer, 1, D_IN, D, P)
+    return m_1, m_2
+
+
+@triton.jit
+def row_of(pointer, head: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr):
+    """m_head out of (2, D_IN)."""
+    row = tl.arange(0, D)
+    return tl.load(pointer + head * D_IN + row, mask=row < D_IN, other=0.0)
+
+
+@triton.jit
+def both_rows_of(pointer, D_IN: tl.constexpr, D: tl.constexpr):
+    """m_1 and m_2."""
+    r_1 = row_of(pointer, 0, D_IN, D)
+    r_2 = row_of(pointer, 1, D_IN, D)
+    return r_1, r_2
+
+
+@triton.jit
 def pairs_of(first, lists, down, across, N: tl.constexpr, R: tl.constexpr):
     """Where the weights of a tile, whose first list is ``first``, lie among (lists, 2, N, N), and which of them exist.
 
