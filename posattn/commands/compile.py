@@ -68,7 +68,10 @@ def command(
             raise UsageError(f"the levels of {name} do not agree; {reason}.")
     if out is not None:
         save(compilation, out)
-        print(f"Saved in {out}. Next: posattn predict {out} LIST")
+        path, of_file, _ = name.rpartition(".py:")
+        file = task_file or (f"{path}.py" if of_file else None)  # which says what the answers should be
+        more = "" if file is None else f" --task-file {file}"
+        print(f"Saved in {out}. Next: posattn predict {out} LIST{more}")
 
 
 def _remark(name: str, compilation: "Compilation", bound: float | None) -> None:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:  # torch and pandas are slow to import, and help needs neither
 def _execute(path: Path | None) -> Path | None:
     if path is not None:
         from posattn import files
+        from posattn.tasks import TASKS
         from posattn.tasks.own import functions_defined
 
-        functions_defined(files.execute(path, "--task-file"))
+        before = dict(TASKS)
+        functions_defined(files.execute(path, "--task-file"), before)
     return path
 
 

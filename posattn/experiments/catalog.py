@@ -183,7 +183,7 @@ _LIST = (
     Experiment(
         "encodings", "Figures 22-24", "binary, sinusoidal and rotary encodings",
         Grid(FIVE_TASKS, ENCODED),
-        Lines(views=tuple(
+        Lines(akin=True, views=tuple(
             View(title, {"encoding": encoding, "split": "test"})
             for title, encoding in (("binary", "binary"), ("sinusoidal", "sinusoidal"), ("rotary", "one-hot"))
         )),

@@ -98,6 +98,7 @@ class Lines:
     columns: tuple[str, ...] = ("task",)  # of the result rows; each combination of their values is a column of panels
     published: str = ""  # the experiment whose published medians are drawn beside ours
     prose: str = ""  # what pages say of the figure; by default a text that fits every figure of its class
+    akin: bool = False  # whether variants of an architecture, such as "positional, binary", share its colour
 
     BARS: ClassVar[bool] = False  # whether x is a name
     _WIDTH: ClassVar[float] = 3.8  # of a panel, in inches
@@ -228,8 +229,7 @@ class Lines:
         every = list(dict.fromkeys(medians["series"])) or list(dict.fromkeys(known["series"]))
         for view in self.views:
             ours, theirs = view.of_medians(medians), view.of_published(known)
-            labels = every if self.BARS else list(dict.fromkeys(ours["series"])) or every
-            yield view, ours, theirs[theirs["series"].isin([*labels, *STYLES])], labels
+            yield view, ours, theirs[theirs["series"].isin([*every, *STYLES])], every  # as one legend names all
 
     def _at(self, table: pd.DataFrame, key: tuple[Any, ...]) -> pd.DataFrame:
         return _where(dict(zip(self.columns, key, strict=True)), table)
@@ -245,18 +245,18 @@ class Lines:
 
     def _draw_panel(self, axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> None:
         for label, own in ours.groupby("series", sort=False):
-            colour, marker = style(str(label), labels)
+            colour, marker = style(str(label), labels, self.akin)
             own = own.sort_values(self.x)
             if all(metric(name).axis == "log" for name in own["metric"]):
                 own = own.assign(**{column: own[column].clip(lower=_LEAST) for column in ("p10", "median", "p90")})
             axes.fill_between(own[self.x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
             if len(own) == 1:  # which has no area
                 axes.vlines(own[self.x], own["p10"], own["p90"], color=colour, linewidth=1.2)
-            line = dash(str(label), labels)
+            line = dash(str(label), labels, self.akin)
             axes.plot(own[self.x], own["median"], line, color=colour, marker=marker, markersize=4, label=str(label))
         for label, own in theirs.groupby("series", sort=False):
             own, name = own.sort_values(self.x), _PUBLISHED.format(label)
-            colour, _ = style(str(label), labels)
+            colour, _ = style(str(label), labels, self.akin)
             axes.plot(own[self.x], own["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
         axes.grid(alpha=0.25, which="both")
 
@@ -270,8 +270,8 @@ class Lines:
             for key in dict.fromkeys(key for frame in keys for key in frame.itertuples(index=False, name=None)):
                 here, there, lines = self._at(ours, key), self._at(theirs, key), []
                 for label in dict.fromkeys([*here["series"], *there["series"]]):
-                    colour, marker = style(label, labels)
-                    look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels)}
+                    colour, marker = style(label, labels, self.akin)
+                    look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels, self.akin)}
                     points, known = (_points(frame[frame["series"] == label], self.x) for frame in (here, there))
                     lines.append(look | {"points": points, "published": known})
                 title, scaled = metric(view.metric)
@@ -303,7 +303,7 @@ class Bars(Lines):
         names = list(dict.fromkeys(ours[self.x]))
         step = 0.8 / len(labels)
         for label, own in ours.replace(float("inf"), float("nan")).groupby("series", sort=False):
-            colour, marker = style(str(label), labels)
+            colour, marker = style(str(label), labels, self.akin)
             aside = (labels.index(str(label)) - (len(labels) - 1) / 2) * step
             places = [names.index(name) + aside for name in own[self.x]]
             axes.vlines(places, own["p10"], own["p90"], color=colour, linewidth=1.2)

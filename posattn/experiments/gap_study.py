@@ -83,17 +83,27 @@ class GapPanels(Lines):
             by_layers.set(yscale="log", xlabel="layers L")
             by_layers.set_title(f"{title}: {counted(most, 'list', 'g')}", fontsize="medium")
             _lines(powers, largest, "layers", archs, measured="", bound="power")
-            powers.plot(depths, [2 * depth for depth in depths], color="#999999", linewidth=0.8)
-            end = (depths[-1], 2 * depths[-1])
-            powers.annotate("2L", end, xytext=(4, -2), textcoords="offset points", color="#777777")
-            powers.axhline(2, color="#999999", linewidth=0.8)
-            powers.set(xlabel="layers L", ylabel="power p of t", ylim=(0, None))
+            rising, level = [2 * depth for depth in depths], [2 for _ in depths]
+            _most(powers, depths, rising, "p = 2L", "self-attention bound of L layers", "#444444")
+            _most(powers, depths, level, "p = 2", "positional bound of any depth", "#999999")
+            powers.set(xlabel="layers L", ylabel="power p of t", ylim=(0, 2.2 * depths[-1]))
             powers.set_title("bounds grow by t^p when W_Q and W_K grow by t", fontsize="medium")
             for axes in (by_layers, powers):
                 axes.set_xticks(depths)
-        handles, names = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="small")
+        shown = {
+            name: handle
+            for axes in (panels[0][0], panels[0][2])
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, fontsize="small")
         return {"": figure}
+
+
+def _most(axes: Axes, depths: list[int], powers: list[int], name: str, of: str, colour: str) -> None:
+    """The largest power that theory allows, by depth, with its name at the deepest, within the panel."""
+    axes.plot(depths, powers, color=colour, linewidth=0.8, label=f"{name}: the most for the {of}")
+    end = (depths[-1], powers[-1])
+    axes.annotate(name, end, xytext=(-12, 1), textcoords="offset points", ha="right", va="bottom", color=colour)
 
 
 def _most_lists(medians: pd.DataFrame) -> int:

@@ -63,12 +63,20 @@ def titled(column: str, value: object) -> str:
     return f"{value}" if isinstance(value, str) else f"{column} {value:g}"
 
 
-def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
-    """Colour and marker of a series, the same in every panel of a view that shows ``labels``."""
+def style(label: str, labels: Sequence[str], akin: bool = False) -> tuple[str, str]:
+    """Colour and marker of a series, the same in every panel of a figure that shows ``labels``.
+
+    If they are ``akin``, variants of an architecture, such as "positional, binary", have its colour; each has a marker and a
+    dash, the same for every architecture.
+    """
     if label in YARDSTICKS:
         return YARDSTICKS[label]
-    labels = [name for name in labels if name not in YARDSTICKS]
-    plain = {name: name.split(",")[0] for name in labels}
+    variants = _variants(labels) if akin else {}
+    if label in variants:
+        colour, marker = STYLES[_plain(label)]
+        return colour, _MARKERS[(variants[label] - 1) % len(_MARKERS)] if variants[label] else marker
+    labels = [name for name in labels if name not in YARDSTICKS and name not in variants]
+    plain = {name: _plain(name) for name in labels}
     own = {name for name in labels if plain[name] in STYLES and list(plain.values()).count(plain[name]) == 1}
     if label in own or label in STYLES:
         return STYLES[plain.get(label, label)]  # published ones may be there without ours
@@ -78,13 +86,27 @@ def style(label: str, labels: Sequence[str]) -> tuple[str, str]:
     return colour, _MARKERS[others.index(label) % len(_MARKERS)]
 
 
+def _plain(label: str) -> str:
+    """What a series is a variant of by its label: "positional" for "positional, binary"."""
+    return label.split(",")[0]
+
+
+def _variants(labels: Sequence[str]) -> dict[str, int]:
+    """The place of each series of the paper's architectures among their variants; 0 is the architecture as it is."""
+    rest = {name: name.removeprefix(_plain(name)) for name in labels if _plain(name) in STYLES}
+    places = list(dict.fromkeys(["", *rest.values()]))
+    return {name: places.index(variant) for name, variant in rest.items()}
+
+
 def _kind(label: str, labels: Sequence[str]) -> str:
     """The series that this one is a variant of and shares its colour with: "RoPE" for "RoPE, looped" if both are shown."""
     return next((name for name in labels if label.startswith(f"{name}, ")), label)
 
 
-def dash(label: str, labels: Sequence[str]) -> str:
+def dash(label: str, labels: Sequence[str], akin: bool = False) -> str:
     """The dash of a series' line, which tells the variants of one series apart."""
+    if akin and label in (variants := _variants(labels)):
+        return _DASHES[variants[label] % len(_DASHES)]
     alike = [name for name in labels if _kind(name, labels) == _kind(label, labels) and name not in STYLES]
     if label not in alike:
         return "-"

@@ -5,6 +5,7 @@ Letters: x the lists, y their answers, n values per list.
 
 import hashlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -123,12 +124,20 @@ def _of_function(function: Callable[..., Any], name: str | None) -> str:
     return known
 
 
-def functions_defined(names: Mapping[str, Any]) -> None:
-    """Makes tasks of the functions of one argument that a file of the user's defines, unless tasks have their names."""
+def functions_defined(names: Mapping[str, Any], before: Mapping[str, Task]) -> None:
+    """Makes tasks of the functions of one argument that a file of the user's defines, unless tasks have their names.
+
+    Warns of a function that has the name of a task that was there ``before`` the file ran.
+    """
     for name, function in names.items():
         own = isinstance(function, FunctionType) and function.__module__ == names["__name__"] and name[0] != "_"
-        if own and _takes_one(function) and isinstance(TASKS.get(name), (FunctionTask, type(None))):
+        if not own or not _takes_one(function):
+            continue
+        if isinstance(TASKS.get(name), (FunctionTask, type(None))):
             _of_function(function, name)
+        elif TASKS[name] is before.get(name):
+            both = f"{names['__file__']} defines a function {name!r}, and the package has a task of that name"
+            warnings.warn(f"{both}, which is used; give the function another name to learn it.", stacklevel=2)
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:

@@ -183,6 +183,39 @@ def test_a_saved_program_of_ones_own_is_not_graded_by_the_library(posattn_comman
     assert "Without the true answers" in posattn_command("predict", "own", "1,2,3", "--task-file", "other.py")[1]
 
 
+SOLVING = """
+import posattn
+from posattn.compiler import PROGRAMS, send
+from posattn.tasks import Task, register
+
+register(Task("shifted", "shifted", lambda x: x.roll(1, dims=-1)))
+
+@posattn.program
+def left(me, n, x):
+    return (yield send((me + 1) % n, x)).get()
+
+left.task = "shifted"
+PROGRAMS["left"] = left
+"""
+
+
+@pytest.mark.parametrize("given", [("left", "--task-file", "my.py"), ("my.py:left",)])
+def test_the_next_command_names_the_file_of_task_and_program(posattn_command, tmp_path, monkeypatch, tables, given):
+    (tmp_path / "my.py").write_text(SOLVING)
+    monkeypatch.setitem(PROGRAMS, "left", None)  # so that the file's entry is taken back
+    code, shown, error = posattn_command("compile", *given, "--machines", 3, "--save", "own")
+    assert (code, error) == (0, "")
+    (_, following) = shown.rstrip("\n").split("Next: posattn ")
+    assert following == "predict own LIST --task-file my.py"
+    monkeypatch.delitem(OWN_PROGRAMS, "left")  # as in another process
+    tables()
+    code, shown, error = posattn_command(*following.replace("LIST", "1,2,3").split())
+    assert (code, error) == (0, "") and shown.count("+0.0000") == 3
+    assert posattn_command("compile", "prefix-sum", "--machines", 2, "--save", "sums")[1].endswith(
+        "predict sums LIST\n"
+    )
+
+
 def test_a_sparse_network_for_every_length_is_saved_asked_and_drawn(posattn_command, tmp_path):
     program = tmp_path / "mine.py"
     program.write_text(

@@ -95,13 +95,25 @@ def test_a_plain_function_of_a_file_is_a_task(posattn_command, tables):
         "from torch import zeros_like as apart\n\n\ndef doubled(x):\n    return 2 * x + apart(x)\n\n\n"
         "def _part(x):\n    return x\n\n\ndef two(x, y):\n    return x\n\n\ndef sort(x):\n    return x\n"
     )
-    assert posattn_command("train", "doubled", *small, "--out", "run", "--task-file", "own.py")[0] == 0
+    code, _, told = posattn_command("train", "doubled", *small, "--out", "run", "--task-file", "own.py")
+    assert code == 0 and told == (
+        "posattn: own.py defines a function 'sort', and the package has a task of that name, which is used; give the "
+        "function another name to learn it.\n"
+    )
     assert not {"_part", "two", "apart"} & set(TASKS)
     assert task("sort").target(torch.tensor([2.0, 1.0])).tolist() == [1, 2]
     tables()
     code, shown, _ = posattn_command("predict", "run", "1,3,2", "--task-file", "own.py")
     assert code == 0 and "6.0000" in shown
     assert posattn_command("evaluate", "run", "--samples", 10, "--task-file", "own.py")[0] == 0
+
+
+def test_a_file_that_registers_its_own_function_gets_no_warning(posattn_command, tables):
+    text = "from posattn.tasks import Task, register\n\n\ndef twice(x):\n    return 2 * x\n\n\n"
+    Path("own.py").write_text(f"{text}register(Task('twice', 'twice as much', twice))\n")
+    for _ in range(2):  # also where the task is there from before
+        code, _, told = posattn_command("predict", "--pretrained", "sort", "8,7,6,5,4,3,2,1", "--task-file", "own.py")
+        assert (code, told) == (0, "") and task("twice").title == "twice as much"
 
 
 def test_a_run_of_a_task_that_is_not_there_serves_where_it_can(posattn_command, tables):

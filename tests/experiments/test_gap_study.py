@@ -75,6 +75,21 @@ def test_the_figure_shows_gap_and_bounds_against_lists_and_layers_and_the_powers
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear"]
 
 
+def test_the_figure_says_which_powers_theory_allows_and_all_its_words_lie_within_it():
+    figure, (_, _, powers) = _drawn(_made(itertools.product(("positional", "standard"), (1, 2, 4), (100, 300))))
+    axes, (legend,) = figure.axes[2], figure.legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert len(named) == len(set(named)) == 8
+    for name, drawn in (
+        ("p = 2L: the most for the self-attention bound of L layers", [1, 2, 2, 4, 4, 8]),
+        ("p = 2: the most for the positional bound of any depth", [1, 2, 2, 2, 4, 2]),
+    ):
+        assert name in named and list(powers[name].get_xydata().flat) == drawn
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in axes.texts] == ["p = 2L", "p = 2"]
+    assert all(axes.bbox.contains(*corner) for text in axes.texts for corner in text.get_window_extent().get_points())
+
+
 def test_the_panels_over_layers_are_of_the_most_lists_that_every_series_has_at_every_depth():
     every = list(itertools.product(("positional", "standard"), (1, 2, 4), (100, 300)))
     missing = [network for network in every if network != ("standard", 4, 300)]

@@ -1,10 +1,15 @@
 """Looks of series: no two alike, variants akin, the paper's architectures always the same."""
 
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
-from posattn.experiments import EXPERIMENTS, Grid
-from posattn.experiments.styles import STYLES, dash, style
+from posattn.experiments import EXPERIMENTS, Grid, Store
+from posattn.experiments.styles import STYLES, YARDSTICKS, dash, style
 
+STORE = Store(Path(__file__).parents[2] / "results/store")
 TRAINED = [each for each in EXPERIMENTS.values() if isinstance(each.source, Grid)]
 
 
@@ -16,13 +21,72 @@ def test_a_variant_has_the_colour_of_what_it_varies_and_another_line():
     assert len({style(label, labels)[1] for label in labels}) == len(labels)
 
 
+def test_variants_that_are_akin_have_their_architectures_colour_and_are_marked_alike():
+    labels = [
+        "positional, binary",
+        "standard, binary",
+        "positional, wide",
+        "standard, wide",
+        "standard-rope",
+        "positional",
+    ]
+    looks = {label: (*style(label, labels, akin=True), dash(label, labels, akin=True)) for label in labels}
+    assert len(set(looks.values())) == len(labels) and looks["positional"] == (*STYLES["positional"], "-")
+    for variant in ("binary", "wide"):
+        colours, marks = zip(
+            *((look[0], look[1:]) for label, look in looks.items() if label.endswith(variant)), strict=True
+        )
+        assert colours == (STYLES["positional"][0], STYLES["standard"][0]) and marks[0] == marks[1]
+    assert looks["standard-rope"][0] not in {colour for colour, _ in STYLES.values()}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
+def test_no_two_series_of_a_figure_look_alike(experiment):
+    """One legend names the series of all panels; where x is a name, lines have no dash."""
+    source, akin = experiment.source, experiment.figure.akin
+    if isinstance(source, Grid):
+        labels = (
+            [line.label for line in source.series] + ["compiled"] * source.programs + [*YARDSTICKS] * source.yardsticks
+        )
+    else:
+        rows, _ = experiment.held("paper", STORE).read()
+        labels = list(dict.fromkeys(rows["series"])) if "series" in rows else []
+    assert len({(*style(label, labels, akin), dash(label, labels, akin)) for label in labels}) == len(labels)
+    assert len({style(label, labels, akin) for label in labels}) == len(labels)
+
+
 @pytest.mark.parametrize("experiment", TRAINED, ids=lambda each: each.name)
-def test_no_two_lines_of_a_panel_look_alike(experiment):
+def test_no_two_lines_of_a_panel_have_one_colour_and_dash(experiment):
     encodings = {line.label: getattr(line.config(8), "encoding", None) for line in experiment.source.series}
+    looks = {
+        label: (
+            style(label, list(encodings), experiment.figure.akin)[0],
+            dash(label, list(encodings), experiment.figure.akin),
+        )
+        for label in encodings
+    }
     for view in experiment.figure.views:
-        labels = [label for label, own in encodings.items() if view.where.get("encoding", own) == own]
-        assert len({(style(label, labels)[0], dash(label, labels)) for label in labels}) == len(labels)
-        assert len({style(label, labels) for label in labels}) == len(labels)
+        shown = [looks[label] for label, own in encodings.items() if view.where.get("encoding", own) == own]
+        assert len(set(shown)) == len(shown)
+
+
+def test_a_panel_draws_a_series_as_the_legend_of_all_panels_has_it():
+    figure = EXPERIMENTS["encodings"].figure
+    rows = pd.DataFrame(
+        {"series": series, "encoding": encoding, "split": "test", "metric": "mse", "task": "sum", "arch": "positional"}
+        | {"scale": scale, "value": 1.0, "status": "ok"}
+        for series, encoding in (("positional, binary", "binary"), ("positional, sinusoidal", "sinusoidal"))
+        for scale in (1, 2)
+    )
+    medians = figure.medians(rows)
+    (drawn,) = figure.draw(rows, medians).values()
+    lines = [line for axes in drawn.axes for line in axes.get_lines()]
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == len(lines) == 2
+    of_page = [own for panel in figure.page(rows, medians)["panels"] for own in panel["series"]]
+    assert [(own["colour"], own["marker"], own["dash"]) for own in of_page] == [
+        (line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines
+    ]
+    plt.close(drawn)
 
 
 def test_an_architecture_of_which_only_the_published_line_is_drawn_has_its_own_look():
