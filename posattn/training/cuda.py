@@ -27,10 +27,13 @@ class KernelsFail(Exception):
 
 def failure(error: Exception) -> str | None:
     """Why kernels do not serve on this GPU; None for what is no fault of theirs."""
-    from triton.runtime.errors import OutOfResources  # Triton is there if kernels are
+    from triton.compiler.errors import CompilationError  # Triton is there if kernels are
+    from triton.runtime.errors import OutOfResources, PTXASError
 
     if isinstance(error, OutOfResources):
         return "need more shared memory than this GPU has"
+    if isinstance(error, (CompilationError, PTXASError)):
+        return f"are not compiled for this GPU by this version of Triton ({str(error).strip().splitlines()[-1].strip()})"
     return str(error) if isinstance(error, KernelsFail) else None
 
 

@@ -186,32 +186,60 @@ def test_all_kernels_are_compiled_before_a_graph_is_recorded(monkeypatch):
     assert recorded <= compiled and len({form[1:] for form in recorded}) > 1
 
 
-@pytest.fixture
-def lacks_shared_memory(monkeypatch):
-    """A GPU that holds none of the kernels: each raises before it runs, as Triton has it."""
-    pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
+def no_room():
     from triton.runtime.errors import OutOfResources
 
+    return OutOfResources(2**18, 2**16, "shared memory")
+
+
+def no_assembler():
+    from triton.runtime.errors import PTXASError
+
+    return PTXASError("Internal Triton PTX codegen error\nptxas fatal: Value 'sm_130a' is not defined for option 'gpu-name'\n")
+
+
+def no_compiler():
+    from triton.compiler.errors import CompilationError
+
+    return CompilationError("a + b", None, "not supported on this architecture")
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """A function that makes every kernel raise an error before it runs, and returns the names of those that were tried."""
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
     from posattn.kernels import folds, fused
 
-    tried = []
+    def fail(made):
+        tried = []
 
-    def without_room(name):
-        def launch(*_, **__):
-            tried.append(name)
-            raise OutOfResources(2**18, 2**16, "shared memory")
+        def fails(name):
+            def launch(*_, **__):
+                tried.append(name)
+                raise made()
 
-        return launch
+            return launch
 
-    monkeypatch.setattr("posattn.training.ways.has_kernels", lambda config, device, precision: True)
-    monkeypatch.setattr(folds, "RowsFold", without_room("folding"))
-    monkeypatch.setattr(fused, "loss_and_gradients", without_room("layers"))
-    return tried
+        monkeypatch.setattr("posattn.training.ways.has_kernels", lambda config, device, precision: True)
+        monkeypatch.setattr(folds, "RowsFold", fails("folding"))
+        monkeypatch.setattr(fused, "loss_and_gradients", fails("layers"))
+        return tried
+
+    return fail
 
 
 @pytest.mark.usefixtures("stubbed")
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_shared_memory, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "precision", "why"),
+    [
+        (no_room, "fp32", "need more shared memory than this GPU has"),
+        (no_room, "tf32", "need more shared memory than this GPU has"),
+        (no_assembler, "tf32", "by this version of Triton (ptxas fatal: Value 'sm_130a' is not defined for option 'gpu-name')"),
+        (no_compiler, "tf32", "are not compiled for this GPU by this version of Triton (not supported on this architecture)"),
+    ],
+)
+def test_a_gpu_on_which_kernels_fail_trains_in_pytorch(error, precision, why, failing, monkeypatch, capsys):
+    tried = failing(error)
     plan, team = recipe("paper", samples=20, batch=10, epochs=2), [Member("sum", seed, 1e-3) for seed in range(2)]
     config, products = posattn.ModelConfig(3, embed=32, width=16), []
     monkeypatch.setattr("posattn.training.cuda.Precision", lambda name, _: (products.append(name), contextlib.nullcontext())[1])
@@ -221,15 +249,16 @@ def test_a_gpu_without_room_for_the_kernels_trains_in_pytorch(precision, lacks_s
         for made in (plain, ours):
             for _ in made.steps():
                 pass
-    assert lacks_shared_memory == ["folding", "layers"]
+    assert tried == ["folding", "layers"]
     assert products[:2] == ["fp32", "fp32"] and set(products[2:]) == {precision}  # beside kernels, and in their place
     said = capsys.readouterr().err
-    assert said.count("need more shared memory than this GPU has") == 2 and said.endswith("PyTorch computes instead.\n")
+    assert said.count(why) == 2 and said.endswith("PyTorch computes instead.\n")
     torch.testing.assert_close(ours.history, plain.history, rtol=1e-4, atol=0)
 
 
-@pytest.mark.usefixtures("stubbed", "lacks_shared_memory")
-def test_half_precision_without_room_for_its_kernels_is_an_error_in_one_sentence():
+@pytest.mark.usefixtures("stubbed")
+def test_half_precision_without_room_for_its_kernels_is_an_error_in_one_sentence(failing):
+    failing(no_room)
     plan, team = recipe("paper", samples=20, batch=10, epochs=2), [Member("sum", 0, 1e-3)]
     with Workers(1) as workers:
         made = CudaTrainer(posattn.ModelConfig(3), plan, team, CPU, workers, precision="fp16")
