@@ -34,11 +34,10 @@ from posattn.errors import UsageError, choice, counted, positive
 from posattn.looped.families import FAMILIES
 from posattn.looped.table_model import Joins, attend, two_layers
 from posattn.network import NetworkConfig, check_input
-from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, word_index
+from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, TYPES, VOCABULARIES, word_index
 
 _FAMILY = FAMILIES["dilated"]
 _WORDS = VOCABULARIES["prompts"]
-_FIRST_TYPE = _WORDS.index[TYPES[0].ljust(6)]  # of the operations, which follow the categories in the vocabulary
 _KINDS = 3 + len(TYPES)  # number, category, category with a sign, and the operations
 _GATES = ("category", "operation", "write", "read")
 _GAIN = 20.0  # on the logits of gates: they decide while the attention is still being learned
@@ -129,9 +128,9 @@ class PromptTableNetwork(nn.Module):
     def _read(self, x: Float[Tensor, "B n"]) -> tuple[Float[Tensor, "n B kinds"], Float[Tensor, "n B R"]]:
         """The kind of every element and, of categories, the row of the identifier: rows are in the order of first mention."""
         word, number = word_index(x), x >= 0
-        category = ~number & (word < _FIRST_TYPE)
+        category = ~number & (word < FIRST_TYPE)
         plain = category & (word < len(IDENTIFIERS))
-        operations = [~number & (word == _FIRST_TYPE + index) for index in range(len(TYPES))]
+        operations = [~number & (word == FIRST_TYPE + index) for index in range(len(TYPES))]
         kinds = torch.stack([number, plain, category & ~plain, *operations], dim=-1)
         identifier = torch.where(category, word % len(IDENTIFIERS), -1)
         first = (identifier[:, :, None] == identifier[:, None, :]).int().argmax(dim=-1)  # where it was mentioned first
