@@ -29,11 +29,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, counted, positive
 from posattn.looped.families import FAMILIES
 from posattn.looped.table_model import Joins, attend, two_layers
-from posattn.network import NetworkConfig, check_input
+from posattn.network import NetworkConfig, check_input, check_memory
 from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, TYPES, VOCABULARIES, word_index
 
 _FAMILY = FAMILIES["dilated"]
@@ -78,10 +77,10 @@ class PromptTableConfig(NetworkConfig):
         """The weights of the MLPs, without biases."""
         return self.width * (5 + len(TYPES))
 
-    def numbers_per_position(self, gradients: bool) -> int:
-        """How many numbers a position of a prompt takes in memory, about."""
+    def numbers_per_position(self, n: int, gradients: bool) -> int:
+        """How many numbers a position of a prompt of n takes in memory, about."""
         row = 3 + self.width  # a mark, a value, the gate and its hidden units
-        return self.rows * row * (len(_FAMILY.loops(self.n)) if gradients else 2)
+        return self.rows * row * (len(_FAMILY.loops(n)) if gradients else 2)
 
     def build(self) -> "PromptTableNetwork":
         return PromptTableNetwork(self)
@@ -110,9 +109,7 @@ class PromptTableNetwork(nn.Module):
         check_input(x, self.input_dtype)
         if not 1 <= x.shape[-1] <= self.config.n:
             raise UsageError(f"the sequence has {counted(x.shape[-1], 'token')}; this model takes 1 to {self.config.n}.")
-        if not torch.compiler.is_compiling():
-            gradients, n = torch.is_grad_enabled(), x.shape[-1]
-            check_fits(x.numel() // n, n, self.config.numbers_per_position(gradients), 4, x.device, gradients)
+        check_memory(self, x)
         prompts = x.reshape(-1, x.shape[-1])
         kinds, keys = self._read(prompts)
         numbers, joins = prompts.clamp_min(0).mT, self._joins(x.shape[-1])
