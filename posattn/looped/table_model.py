@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from posattn.errors import UsageError, choice, flag, positive, whole
+from posattn.errors import UsageError, choice, flag, positive
 from posattn.looped.families import FAMILIES, Loop
 from posattn.looped.offsets import rows, split_weights
 from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input, check_memory
@@ -108,8 +108,7 @@ class TableConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         choice("arch", self.arch, ["table"])
-        for field in ("n", "words", "width"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("n", "words", "width")
         self._set("sharpness", positive("sharpness", self.sharpness))
         flag("fixed", self.fixed)
 
