@@ -82,8 +82,7 @@ class CompiledConfig(NetworkConfig):
     causal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for field in ("n", "layers", "heads", "embed", "d_v", "inputs", "outputs"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("n", "layers", "heads", "embed", "d_v", "inputs", "outputs")
         self._set("spare", whole("spare", self.spare, least=0))
         self._set("mlp", hidden_widths(self.mlp, self.layers))
         flag("hardmax", self.hardmax)
