@@ -89,8 +89,6 @@ class PromptTableConfig(NetworkConfig):
 class PromptTableNetwork(nn.Module):
     """Prompts (..., n) in, one number each, (..., 1), out."""
 
-    trained_on: str | None = None
-
     def __init__(self, config: PromptTableConfig):
         super().__init__()
         config.require_room()

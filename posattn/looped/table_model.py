@@ -134,8 +134,6 @@ KINDS_BY_ARCH["table"] = TableConfig
 class TableNetwork(nn.Module):
     """Sequences of a hop count and letters (..., k) in, a logit per word (..., k, V) out, for every k."""
 
-    trained_on: str | None = None
-
     def __init__(self, config: TableConfig):
         super().__init__()
         config.require_room()
