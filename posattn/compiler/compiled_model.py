@@ -79,7 +79,6 @@ class CompiledConfig(NetworkConfig):
     attends: ClassVar[str] = "position"
     encoding: ClassVar[str] = "one-hot"
     bias: ClassVar[bool] = True
-    causal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._count("n", "layers", "heads", "embed", "d_v", "inputs", "outputs")
@@ -100,7 +99,7 @@ class CompiledConfig(NetworkConfig):
 
     @property
     def design(self) -> Architecture:
-        return ARCHITECTURES[self.arch]
+        return ARCHITECTURES["positional"]
 
     @property
     def positions(self) -> int:
@@ -133,9 +132,6 @@ class CompiledConfig(NetworkConfig):
     def answers(self, out: Float[Tensor, "*batch N outputs"]) -> Float[Tensor, "*out"]:
         own = out[..., : self.n, :]
         return own[..., 0] if self.outputs == 1 else own
-
-    def build(self) -> "CompiledTransformer":
-        return CompiledTransformer(self)
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> "CompiledConfig":
