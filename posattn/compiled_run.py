@@ -262,7 +262,7 @@ def read_program(folder: RunFolder, device: torch.device) -> CompiledRun:
         config = from_dict(about["model"])
         assert isinstance(config, CompiledConfig)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise files.Damaged(f"{folder.weights.with_suffix('.json')} does not describe a compiled program.") from error
+        raise files.Damaged(f"{folder.about} does not describe a compiled program.") from error
     network = blank_transformer(config)
     assert isinstance(network, CompiledTransformer)
     own = network.tensors()

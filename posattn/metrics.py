@@ -265,8 +265,6 @@ SCORES: dict[str, Scores] = {
     "prompts": Scores(partial(Evaluation.of_tokens, measure=prompts), ("mse", "mse/c²", "mape", "closeness")),
 }
 
-LENGTH_SCORES = Scores(Evaluation.by_length, tuple(OF_LENGTHS), by=("n",))  # of networks of any length
-
 ROW_NAMES = {"mse/c²": "mse_over_c2"}  # of metrics in result rows, where they differ
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import posattn
-from posattn.devices import require_room
+from posattn.devices import check_fits, require_room
 from posattn.errors import UsageError, choice, function, instance, shown, whole
 
 OBJECTS = 10_000  # bytes that the Python objects of a layer take at least
@@ -212,6 +212,15 @@ def check_input(x: object, wanted: torch.dtype) -> None:
     cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, wanted)
     if not x.is_floating_point() or not cast:
         raise UsageError(f"the input is of {x.dtype}; this network reads {wanted}, which x.to({wanted}) gives.")
+
+
+def check_memory(model: Any, x: Tensor) -> None:
+    """Raises if a network has no room for what it computes of ``x``, whose lists are not empty."""
+    if torch.compiler.is_compiling():
+        return
+    n, size = x.shape[-1], x.element_size() if x.is_floating_point() else 4  # of what words become
+    gradients = torch.is_grad_enabled() and any(weight.requires_grad for weight in model.parameters())
+    check_fits(x.numel() // n, n, model.config.numbers_per_position(n, gradients), size, x.device, gradients)
 
 
 def check_encoding(p: object, config: Any) -> Tensor:

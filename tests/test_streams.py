@@ -130,4 +130,3 @@ def test_purposes_and_seeds_have_streams_of_their_own():
     keys = [stream(seed, *purpose) for seed in (0, 1, 10, -1) for purpose in purposes]
     assert len(set(keys)) == len(keys)
     assert all(-(2**63) <= key < 2**63 for key in keys)
-    assert stream(3, "data", "train") == stream(3, "data", "train")

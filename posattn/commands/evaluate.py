@@ -32,7 +32,7 @@ def command(
     Token tasks have other columns: cross-entropy and accuracy by hop count (khop), squared and percentage error (mixed).
     """
     from posattn import files
-    from posattn.metrics import LENGTH_SCORES
+    from posattn.metrics import OF_LENGTHS
     from posattn.tokens.vocabulary import ALPHABETS
 
     factors = None if scales is None else console.parse_scales(scales)
@@ -41,7 +41,7 @@ def command(
         table = trained.evaluate(factors, samples, domain=domain)
     else:
         table = trained.evaluate_lengths(console.parse_lengths(lengths), factors, samples, domain=domain)
-    metrics = trained.metrics if lengths is None or trained.reads_tokens else LENGTH_SCORES.metrics
+    metrics = trained.metrics if lengths is None or trained.reads_tokens else OF_LENGTHS
     if csv is not None:
         kept = table if domain is None else table.assign(domain=domain)
         files.output(csv, kept.to_csv(index=False).encode())

@@ -79,11 +79,9 @@ class CompiledConfig(NetworkConfig):
     attends: ClassVar[str] = "position"
     encoding: ClassVar[str] = "one-hot"
     bias: ClassVar[bool] = True
-    causal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for field in ("n", "layers", "heads", "embed", "d_v", "inputs", "outputs"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("n", "layers", "heads", "embed", "d_v", "inputs", "outputs")
         self._set("spare", whole("spare", self.spare, least=0))
         self._set("mlp", hidden_widths(self.mlp, self.layers))
         flag("hardmax", self.hardmax)
@@ -101,7 +99,7 @@ class CompiledConfig(NetworkConfig):
 
     @property
     def design(self) -> Architecture:
-        return ARCHITECTURES[self.arch]
+        return ARCHITECTURES["positional"]
 
     @property
     def positions(self) -> int:
@@ -134,9 +132,6 @@ class CompiledConfig(NetworkConfig):
     def answers(self, out: Float[Tensor, "*batch N outputs"]) -> Float[Tensor, "*out"]:
         own = out[..., : self.n, :]
         return own[..., 0] if self.outputs == 1 else own
-
-    def build(self) -> "CompiledTransformer":
-        return CompiledTransformer(self)
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> "CompiledConfig":

@@ -14,7 +14,6 @@ from torch import Tensor
 from posattn.compiler.compiled_model import CompiledConfig, CompiledTransformer
 from posattn.compiler.machine_memory import memory_cells
 from posattn.errors import UsageError, counted
-from posattn.model import ARCHITECTURES, Architecture
 from posattn.network import check_input
 
 
@@ -35,13 +34,6 @@ class ProgramConfig(CompiledConfig):
         for field in ("inputs", "outputs"):
             if getattr(self, field) != 1:
                 raise UsageError(f"{field} is {getattr(self, field)}; tasks of lists have 1 number per position.")
-
-    @property
-    def design(self) -> Architecture:
-        return ARCHITECTURES["positional"]
-
-    def build(self) -> "ProgramTransformer":
-        return ProgramTransformer(self)
 
 
 class ProgramTransformer(CompiledTransformer):
@@ -66,7 +58,7 @@ ProgramConfig.network = ProgramTransformer
 def trainable(model: CompiledTransformer) -> ProgramTransformer:
     """A copy of a compiled network, in float32, whose weights can be trained on."""
     config = ProgramConfig(**{field.name: getattr(model.config, field.name) for field in fields(CompiledConfig)})
-    network = config.build()
+    network = ProgramTransformer(config)
     network.load_state_dict(model.state_dict())
     network.labels = model.labels
     return network

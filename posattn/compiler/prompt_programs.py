@@ -26,11 +26,10 @@ from posattn.compiler.programs import doublings
 from posattn.errors import UsageError
 from posattn.tasks.layouts import LAYOUTS, elements_of, layout_of
 from posattn.tasks.mixed import ANY_QUERY, MIXED, answers
-from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, WORDS
-from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES
+from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT
+from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, TYPES, VOCABULARIES
 
 _ABOVE = 100  # above every identifier of two digits
-_FIRST_TYPE = WORDS.index[TYPES[0].ljust(6)] + 1
 _CODES = {character: index + 1 for character, index in VOCABULARIES["characters"].index.items()}
 _ZERO = _CODES["0"]
 _OWNED = len("Cat12") + IRRELEVANT * len("Cat+12")  # characters from the beginning of a category to its value, at most
@@ -69,7 +68,7 @@ def _of_elements(me: Any, n: int, word: Any) -> Steps:
     category = select((word >= 1) & (word <= len(IDENTIFIERS)), word, 0)
     *near, kinds, asked = yield [
         *(send(me + step, category, when=me + step < n) for step in range(1, IRRELEVANT + 2)),
-        send(range(ELEMENTS), word - _FIRST_TYPE, when=me == ELEMENTS),
+        send(range(ELEMENTS), word - (1 + FIRST_TYPE), when=me == ELEMENTS),
         send(range(ELEMENTS), category, when=me > ELEMENTS),
     ]
     return _nearest([inbox.get() for inbox in near]), [place[0] for place in asked], kinds.get()

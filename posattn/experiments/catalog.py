@@ -32,7 +32,7 @@ THREE = series(*COMPARED)
 EIGHT = (*THREE, *series("positional-input", "misaligned", "input-regularized", "no-encoding", "rope-only"))
 _TRAINING = View("training lists", {"split": "train"})
 _INSIDE = View("in distribution", {"split": "test", "scale": 1}, published={"split": "validation", "scale": 1})
-_OUTSIDE = View("scale 3", {"split": "test", "scale": 3})
+_OUTSIDE = View("scale 3", {"split": "test", "scale": 3}, opens=True)
 
 
 def _variants(lines: Iterable[Series], name: str, **settings: Any) -> tuple[Series, ...]:
@@ -83,7 +83,7 @@ CHARACTERS = (*_SPELLED[:2], *(replace(line, seeds=3) for line in _SPELLED[2:]))
 FOUR_MIXED = ("mixed-min", "mixed-sum", "mixed-multitask", "mixed-max")
 _SIZES = (5_000, 10_000, 20_000, 50_000)  # of training sets of tokens; the paper says no more than how large they get
 _HOPS = tuple(
-    View(title, {"split": split, "hops": hops}, metric, more=split == "train" or hops != "all")
+    View(title, {"split": split, "hops": hops}, metric, more=split == "train" or hops != "all", opens=title == "without '~'")
     for title, split, hops, metric in (
         ("training", "train", "all", "cross_entropy"),
         ("test", "test", "all", "cross_entropy"),
@@ -93,7 +93,7 @@ _HOPS = tuple(
 )
 _PROMPT_ERRORS = (View(""), View("", metric="mape"))
 _PROMPT_SIZES = tuple(
-    View(title, where, metric, more=metric == "mape" or where.get("scale") != 10)
+    View(title, where, metric, more=(metric, title) != ("mse", "scale 10"), opens=(metric, title) == ("mse", "scale 10"))
     for metric in ("mse", "mape")
     for title, where in (
         ("training prompts", {"split": "train"}),

@@ -139,7 +139,7 @@ class Grid(Source):
         if len({line.label for line in self.series}) < len(self.series):
             raise UsageError("the grid has two series of one label; every label must be its own.")
         for line in self.series:
-            self.measure.check_network(line.label, line.settings)
+            self.measure.check_network(line.label, line.config(self.n[0]))
         if self.yardsticks and not (
             isinstance(self.measure, Scales) and all(isinstance(TASKS[name], MixedTask) for name in self.tasks)
         ):

@@ -14,6 +14,8 @@ from posattn.guarantees import class_model
 from posattn.model import Transformer
 from posattn.theory.discrepancy import Members, empirical_discrepancy, sample_integers, tree_depth
 
+_BATCH, _PEAK = 200, 0.02  # lists of a step, and the largest learning rate
+
 
 @dataclass(frozen=True)
 class DiscrepancySetting:
@@ -71,9 +73,7 @@ def discrepancy_rows(size: str) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(**network, scale=1.0, metric="risk")
 
 
-def learn_minimum(
-    x: Float[Tensor, "m n"], steps: int, seed: int = 0, restarts: int = 32, batch: int = 200, peak: float = 0.02
-) -> Members:
+def learn_minimum(x: Float[Tensor, "m n"], steps: int, seed: int = 0, restarts: int = 32) -> Members:
     """The network of Appendix G's class that fits the minimum of the lists ``x`` best, of ``restarts`` trained together.
 
     Networks with four hidden units often get stuck, hence the restarts; the one with the least training error is kept. Adam
@@ -84,12 +84,12 @@ def learn_minimum(
     drawn = (torch.randn(restarts, tree_depth(n), *shape, generator=generator) for shape in sizes)
     weights = [size * each for size, each in zip(sizes.values(), drawn, strict=True)]
     members = Members(*weights)
-    optimiser = torch.optim.Adam([w.requires_grad_() for w in weights], lr=peak)
-    answers, batch = x.amin(dim=1), min(batch, len(x))
+    optimiser = torch.optim.Adam([w.requires_grad_() for w in weights], lr=_PEAK)
+    answers, batch = x.amin(dim=1), min(_BATCH, len(x))
     picks = (streams.uniform(torch.tensor(streams.stream(seed, "batches")), steps * batch) * len(x)).long()
     for step, pick in enumerate(picks.view(steps, batch), start=1):
         for group in optimiser.param_groups:
-            group["lr"] = peak * min(1.0, step / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            group["lr"] = _PEAK * min(1.0, step / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
         optimiser.zero_grad()
         (members(x[pick]) - answers[pick]).square().mean(dim=1).sum().backward()
         optimiser.step()

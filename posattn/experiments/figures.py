@@ -59,7 +59,8 @@ class View:
     """One row of a figure's panels: its title and which result rows it shows, by default all of split test.
 
     ``published``, if given, selects the published medians in place of ``where``: they may have another split. ``more`` puts the
-    view into a second picture, so that the first stays readable on a page.
+    view into a second picture, so that the first stays readable on a page. The explorer begins with the view that ``opens``,
+    where networks differ, else with the first.
     """
 
     title: str
@@ -67,6 +68,7 @@ class View:
     metric: str = "mse"
     published: Mapping[str, Any] | None = None
     more: bool = False
+    opens: bool = False
 
     def of(self, rows: pd.DataFrame) -> pd.DataFrame:
         return _where({**self.where, "metric": self.metric}, rows)
@@ -262,7 +264,7 @@ class Lines:
 
     def page(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Any]:
         """The figure as numbers, for a page that draws it: panels of series, ours and the published ones."""
-        panels = []
+        panels, opens = [], []
         names = [view.title for view in self.views]
         for view, ours, theirs, labels in self._by_view(medians):
             columns = list(self.columns)
@@ -278,9 +280,11 @@ class Lines:
                 name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
                 about = {"title": self._title(view, key).replace("\n", " "), "view": name, "ylabel": title}
                 ends = [0, 1] if scaled == "share" else None
+                opens += [name] * view.opens
                 panels.append({**about, "ylog": scaled == "log", "yends": ends, "series": lines})
-        xlabel = axis(self.x, _task_of(rows).INPUTS)
-        return {"bars": self.BARS, "xlabel": xlabel, "xlog": self._x_is_log, "panels": panels}
+        xlabel, views = axis(self.x, _task_of(rows).INPUTS), [panel["view"] for panel in panels]
+        opening = next(iter(opens + views), None)
+        return {"bars": self.BARS, "xlabel": xlabel, "xlog": self._x_is_log, "opens": opening, "panels": panels}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pandas as pd
 from posattn.errors import UsageError, choice, positive, several, whole
 from posattn.experiments.figures import Lines
 from posattn.metrics import row_metrics, scores_of
+from posattn.network import NetworkConfig
 from posattn.runs import AnyRun
 from posattn.tasks import SHIFTS, TASKS, MixedTask
 from posattn.training.finetune import fine_tune
@@ -56,8 +57,8 @@ class Measure:
     def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
         """Raises if a figure shows what is not measured. Its networks learn ``task``, and their rows have these columns."""
 
-    def check_network(self, label: str, settings: Mapping[str, Any]) -> None:
-        """Raises if a series of networks with these settings cannot be measured."""
+    def check_network(self, label: str, config: NetworkConfig) -> None:
+        """Raises if a series of such networks cannot be measured."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +235,8 @@ class FineTuned(Measure):
         whole("measure.epochs", self.epochs)
         whole("measure.samples", self.samples)
 
-    def check_network(self, label: str, settings: Mapping[str, Any]) -> None:
-        if settings.get("arch") in ("gcn", "gat"):
+    def check_network(self, label: str, config: NetworkConfig) -> None:
+        if config.kind == "graph":
             raise UsageError(f"the series {label!r} is a graph network, which has no V matrices to fine-tune.")
 
     def rows(self, run: AnyRun) -> pd.DataFrame:

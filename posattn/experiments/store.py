@@ -56,7 +56,7 @@ class Cell:
     variable_length: bool | tuple[int, ...]
     measure: Measure
 
-    def spec(self, precision: str = "fp32") -> RunSpec:
+    def spec(self, precision: str = _PRECISION) -> RunSpec:
         """This run as an ensemble of one."""
         return RunSpec(self.model, self.recipe, (self.member,), self.variable_length, precision)
 

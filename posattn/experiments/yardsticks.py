@@ -13,8 +13,8 @@ from posattn.metrics import ROW_NAMES, Evaluation, row_metrics, scores_of
 from posattn.runs import result_rows
 from posattn.tasks import task
 from posattn.tasks.layouts import elements_of
-from posattn.tasks.prompts import CATEGORIES, ELEMENTS, POSITIONS, QUERIED, WORDS
-from posattn.tokens.vocabulary import TYPES, word_index
+from posattn.tasks.prompts import CATEGORIES, ELEMENTS, POSITIONS, QUERIED
+from posattn.tokens.vocabulary import FIRST_TYPE, word_index
 
 _CHOICES = list(combinations(range(CATEGORIES), QUERIED))
 
@@ -23,7 +23,7 @@ def ignoring_query(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
     """The best answers, by squared error, without reading which four categories are asked for: the mean over all choices."""
     x = elements_of(x)
     values = x[x >= 0].view(*x.shape[:-1], CATEGORIES)[..., _CHOICES]
-    kind = word_index(x[..., ELEMENTS, None]) - WORDS.index[TYPES[0].ljust(6)]
+    kind = word_index(x[..., ELEMENTS, None]) - FIRST_TYPE
     found = torch.stack([values.amin(dim=-1), values.amax(dim=-1), values.sum(dim=-1)], dim=-1).mean(dim=-2)
     return found.gather(-1, kind)
 

@@ -7,16 +7,6 @@ import pandas as pd
 from posattn.experiments import EXPERIMENTS, Experiment, Store
 from posattn.experiments.engine import reportable
 
-# The view that a figure with many panels opens with, where it is not the first: where networks differ.
-_OPENS = {
-    "fix-sample": "scale 3",
-    "length": "scale 3",
-    "khop-samples": "without '~'",
-    "khop-layers": "without '~'",
-    "mixed-samples": "scale 10, mean squared error",
-    "mixed-elements-samples": "scale 10, mean squared error",
-}
-
 
 def figures_of(store: Store | None) -> list[dict[str, Any]]:
     """A figure per experiment and size with enough results in the store; for others the published medians, if known."""
@@ -35,7 +25,4 @@ def figures_of(store: Store | None) -> list[dict[str, Any]]:
 def _figure(experiment: Experiment, size: str, said: str, rows: pd.DataFrame) -> dict[str, Any]:
     figure = experiment.figure
     about = {"name": experiment.name, "title": experiment.title, "reference": experiment.reference}
-    page = figure.page(rows, figure.medians(rows))
-    views = [panel["view"] for panel in page["panels"]]
-    opens = next((view for view in (_OPENS.get(experiment.name), *views) if view in views), None)
-    return about | {"scale": size, "runs": said, "opens": opens} | page
+    return about | {"scale": size, "runs": said, "opens": None} | figure.page(rows, figure.medians(rows))

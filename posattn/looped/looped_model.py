@@ -14,12 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, flag, positive, whole, without
 from posattn.looped.families import FAMILIES, Family, Loop, family_of
 from posattn.looped.offsets import OffsetAttention
 from posattn.model import Layer, Transformer
-from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input, check_memory
 
 
 class _Undecided(str):
@@ -243,10 +242,6 @@ LoopedConfig.network = LoopedTransformer
 def check_list(model: Transformer, x: Float[Tensor, "*batch k"]) -> None:
     """Raises unless a network of every length can read ``x``: of its dtype, not empty, and within the free memory."""
     check_input(x, model.input_dtype)
-    n = x.shape[-1]
-    if n < 1:
+    if x.shape[-1] < 1:
         raise UsageError("the list is empty; this model takes lists of 1 number or more.")
-    if not torch.compiler.is_compiling():
-        gradients = torch.is_grad_enabled() and any(weight.requires_grad for weight in model.parameters())
-        numbers = model.config.numbers_per_position(n, gradients)
-        check_fits(x.numel() // n, n, numbers, x.element_size(), x.device, gradients)
+    check_memory(model, x)

@@ -29,16 +29,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from posattn.devices import check_fits
 from posattn.errors import UsageError, choice, counted, positive
 from posattn.looped.families import FAMILIES
 from posattn.looped.table_model import Joins, attend, two_layers
-from posattn.network import NetworkConfig, check_input
-from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, word_index
+from posattn.network import NetworkConfig, check_input, check_memory
+from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, TYPES, VOCABULARIES, word_index
 
 _FAMILY = FAMILIES["dilated"]
 _WORDS = VOCABULARIES["prompts"]
-_FIRST_TYPE = _WORDS.index[TYPES[0].ljust(6)]  # of the operations, which follow the categories in the vocabulary
 _KINDS = 3 + len(TYPES)  # number, category, category with a sign, and the operations
 _GATES = ("category", "operation", "write", "read")
 _GAIN = 20.0  # on the logits of gates: they decide while the attention is still being learned
@@ -79,10 +77,10 @@ class PromptTableConfig(NetworkConfig):
         """The weights of the MLPs, without biases."""
         return self.width * (5 + len(TYPES))
 
-    def numbers_per_position(self, gradients: bool) -> int:
-        """How many numbers a position of a prompt takes in memory, about."""
+    def numbers_per_position(self, n: int, gradients: bool) -> int:
+        """How many numbers a position of a prompt of n takes in memory, about."""
         row = 3 + self.width  # a mark, a value, the gate and its hidden units
-        return self.rows * row * (len(_FAMILY.loops(self.n)) if gradients else 2)
+        return self.rows * row * (len(_FAMILY.loops(n)) if gradients else 2)
 
     def build(self) -> "PromptTableNetwork":
         return PromptTableNetwork(self)
@@ -90,8 +88,6 @@ class PromptTableConfig(NetworkConfig):
 
 class PromptTableNetwork(nn.Module):
     """Prompts (..., n) in, one number each, (..., 1), out."""
-
-    trained_on: str | None = None
 
     def __init__(self, config: PromptTableConfig):
         super().__init__()
@@ -111,9 +107,7 @@ class PromptTableNetwork(nn.Module):
         check_input(x, self.input_dtype)
         if not 1 <= x.shape[-1] <= self.config.n:
             raise UsageError(f"the sequence has {counted(x.shape[-1], 'token')}; this model takes 1 to {self.config.n}.")
-        if not torch.compiler.is_compiling():
-            gradients, n = torch.is_grad_enabled(), x.shape[-1]
-            check_fits(x.numel() // n, n, self.config.numbers_per_position(gradients), 4, x.device, gradients)
+        check_memory(self, x)
         prompts = x.reshape(-1, x.shape[-1])
         kinds, keys = self._read(prompts)
         numbers, joins = prompts.clamp_min(0).mT, self._joins(x.shape[-1])
@@ -129,9 +123,9 @@ class PromptTableNetwork(nn.Module):
     def _read(self, x: Float[Tensor, "B n"]) -> tuple[Float[Tensor, "n B kinds"], Float[Tensor, "n B R"]]:
         """The kind of every element and, of categories, the row of the identifier: rows are in the order of first mention."""
         word, number = word_index(x), x >= 0
-        category = ~number & (word < _FIRST_TYPE)
+        category = ~number & (word < FIRST_TYPE)
         plain = category & (word < len(IDENTIFIERS))
-        operations = [~number & (word == _FIRST_TYPE + index) for index in range(len(TYPES))]
+        operations = [~number & (word == FIRST_TYPE + index) for index in range(len(TYPES))]
         kinds = torch.stack([number, plain, category & ~plain, *operations], dim=-1)
         identifier = torch.where(category, word % len(IDENTIFIERS), -1)
         first = (identifier[:, :, None] == identifier[:, None, :]).int().argmax(dim=-1)  # where it was mentioned first

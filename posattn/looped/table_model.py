@@ -34,11 +34,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from posattn.devices import check_fits
-from posattn.errors import UsageError, choice, flag, positive, whole
+from posattn.errors import UsageError, choice, flag, positive
 from posattn.looped.families import FAMILIES, Loop
 from posattn.looped.offsets import rows, split_weights
-from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input
+from posattn.network import KINDS_BY_ARCH, NetworkConfig, check_input, check_memory
 from posattn.tokens.vocabulary import ALPHABETS, BLANK, HOPS, NONE, VOCABULARIES
 
 _WORDS = VOCABULARIES["letters"]
@@ -109,8 +108,7 @@ class TableConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         choice("arch", self.arch, ["table"])
-        for field in ("n", "words", "width"):
-            self._set(field, whole(field, getattr(self, field)))
+        self._count("n", "words", "width")
         self._set("sharpness", positive("sharpness", self.sharpness))
         flag("fixed", self.fixed)
 
@@ -136,8 +134,6 @@ KINDS_BY_ARCH["table"] = TableConfig
 class TableNetwork(nn.Module):
     """Sequences of a hop count and letters (..., k) in, a logit per word (..., k, V) out, for every k."""
 
-    trained_on: str | None = None
-
     def __init__(self, config: TableConfig):
         super().__init__()
         config.require_room()
@@ -157,7 +153,7 @@ class TableNetwork(nn.Module):
         check_input(x, self.input_dtype)
         if x.shape[-1] < 2:
             raise UsageError("the sequence is a hop count alone; this network takes a hop count and letters.")
-        self._check_fits(x)
+        check_memory(self, x)
         tokens = x.reshape(-1, x.shape[-1])
         hops, letters = tokens[:, 0], tokens[:, 1:].mT - _FIRST
         slots, count = self._slots(hops, letters)
@@ -258,12 +254,6 @@ class TableNetwork(nn.Module):
         found = self.read(torch.cat([entries, mark.expand_as(entries)], dim=-1))[..., 0]
         factor, none = self.decoder
         return factor * torch.cat([found, none.expand(*found.shape[:-1], 1)], dim=-1)
-
-    def _check_fits(self, x: Tensor) -> None:
-        """Raises if the tables do not fit in memory."""
-        if not torch.compiler.is_compiling():
-            gradients, n = torch.is_grad_enabled(), x.shape[-1]
-            check_fits(x.numel() // n, n, self.config.numbers_per_position(n, gradients), 4, x.device, gradients)
 
 
 def attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Float[Tensor, " n"]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posattn.errors import UsageError, choice, counted
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS, check_layout, check_words
-from posattn.tokens.vocabulary import IDENTIFIERS, PAD, SIGNS, TYPES, VOCABULARIES, word_code, word_index
+from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, PAD, SIGNS, TYPES, VOCABULARIES, word_code, word_index
 
 _CHARACTERS = VOCABULARIES["characters"]
 _BEFORE = {ELEMENTS: "Find ", ELEMENTS + 1: " of "}  # the text of the query before an element
@@ -80,7 +80,7 @@ def _elements_of_characters(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*bat
     found = torch.where(number.gather(-1, where), x.gather(-1, where), words)
     query = (index == _CHARACTERS.index["F"]).int().argmax(dim=-1, keepdim=True)
     letter = index.gather(-1, (query + len("Find ") + _LETTER).clamp(max=_LONGEST - 1))
-    kind = torch.full_like(letter, WORDS.index[TYPES[0].ljust(6)])
+    kind = torch.full_like(letter, FIRST_TYPE)
     for row, name in enumerate(TYPES):
         kind += row * (letter == _CHARACTERS.index[name[_LETTER]])
     elements = torch.cat([found[..., :ELEMENTS], word_code(kind).to(x.dtype), found[..., ELEMENTS:]], dim=-1)
@@ -140,7 +140,7 @@ def elements_of(x: Tensor) -> Float[Tensor, "*batch e"]:
         return check_layout(x)  # which refuses it
     layout = layout_of(x.shape[-1])
     if layout is None:
-        operations = (word_index(x) >= WORDS.index[TYPES[0].ljust(6)]).nonzero()
+        operations = (word_index(x) >= FIRST_TYPE).nonzero()
         listed = int(operations[0, -1]) if len(operations) else x.shape[-1]  # the query begins with the operation
         raise UsageError(
             f"the prompt has {counted(listed, 'element')} of the list and {x.shape[-1] - listed} of the query; it must have "

@@ -27,7 +27,7 @@ from posattn.tasks.layouts import elements_of, laid_out, layout_named, layout_of
 from posattn.tasks.prompts import CATEGORIES, ELEMENTS, IRRELEVANT, POSITIONS, QUERIED, WORDS
 from posattn.tasks.sampling import two_bounds
 from posattn.tasks.token_task import TokenTask
-from posattn.tokens.vocabulary import IDENTIFIERS, SIGNS, TYPES, category, word_code, word_index
+from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, SIGNS, TYPES, category, word_code, word_index
 
 LIMIT = 5.0  # the largest training value
 _HALF = len(IDENTIFIERS) // 2  # identifiers in distribution, and as many out of it
@@ -50,7 +50,7 @@ def answers(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
         values.scatter_(0, current[None], torch.where(element >= 0, element, known[0])[None])
     asked = values.gather(0, index[ELEMENTS + 1 :])
     found = torch.stack([asked.amin(dim=0), asked.amax(dim=0), asked.double().sum(dim=0).to(x.dtype)])
-    kind = index[ELEMENTS] - WORDS.index[TYPES[0].ljust(6)]
+    kind = index[ELEMENTS] - FIRST_TYPE
     return found.gather(0, kind[None]).movedim(0, -1)
 
 
@@ -76,7 +76,7 @@ class MixedTask(TokenTask):
     ) -> Float[Tensor, "*members count n"]:
         parts = dict(zip(_PARTS, u.split(list(_PARTS.values()), dim=-1), strict=True))
         identifiers = _some(parts["identifiers"], CATEGORIES) + _FIRST[where]  # ascending, as indices of words
-        words = torch.tensor([WORDS.index[kind.ljust(6)] for kind in self.kinds], device=u.device)
+        words = torch.tensor([FIRST_TYPE + TYPES.index(kind) for kind in self.kinds], device=u.device)
         kind = words[(parts["kind"] * len(self.kinds)).long()]
         asked = identifiers.gather(-1, _some(parts["asked"], QUERIED))
         return torch.cat([_list(parts, identifiers, where, c), word_code(torch.cat([kind, asked], dim=-1))], dim=-1)

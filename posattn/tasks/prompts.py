@@ -17,14 +17,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn.errors import UsageError, shown
-from posattn.tokens.vocabulary import IDENTIFIERS, TYPES, VOCABULARIES, Vocabulary, category, word_index
+from posattn.tokens.vocabulary import FIRST_TYPE, IDENTIFIERS, TYPES, VOCABULARIES, Vocabulary, category, word_index
 
 CATEGORIES, QUERIED, IRRELEVANT = 8, 4, 2  # n, k and m of Appendix D.3
 ELEMENTS = 2 * CATEGORIES + IRRELEVANT  # before the query
 POSITIONS = ELEMENTS + 1 + QUERIED
 WORDS = VOCABULARIES["prompts"]
 
-_FIRST_TYPE = WORDS.index[TYPES[0].ljust(6)]
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _ELEMENT = re.compile(rf"'[^']*'|{_NUMBER.pattern}")  # text in quotes, or a number
 _CATEGORY = re.compile(r"'Cat([+\-_*]?)([1-9]\d*)'")
@@ -38,7 +37,7 @@ def check_layout(x: object) -> Float[Tensor, "*batch e"]:
     words = word_index(x)
     for place in range(ELEMENTS, POSITIONS) if x.numel() and not x.is_meta else ():
         own = words[..., place]
-        right = own >= _FIRST_TYPE if place == ELEMENTS else own < len(IDENTIFIERS)
+        right = own >= FIRST_TYPE if place == ELEMENTS else own < len(IDENTIFIERS)
         if not bool((right & (x[..., place] < 0)).all()):
             what = "ask for min, max or sum" if place == ELEMENTS else "name a category such as Cat5"
             raise UsageError(f"position {place + 1} of the prompt is in the query; it must {what}.")
@@ -95,8 +94,8 @@ def parse(prompt: str) -> Float[Tensor, " n"]:
             query.refuse(f"it must not ask for Cat{identifier} twice")
         if identifier not in known:
             query.refuse(f"Cat{identifier} must be among the categories of the list")
-    codes += [WORDS.code(kind.ljust(6)), *(WORDS.code(category(int(identifier))) for identifier in asked)]
-    return torch.tensor(codes, dtype=torch.float32)
+    words = [WORDS.words[FIRST_TYPE + TYPES.index(kind)], *(category(int(identifier)) for identifier in asked)]
+    return torch.tensor([*codes, *map(WORDS.code, words)], dtype=torch.float32)
 
 
 def _elements(prompt: str) -> list[_Element]:

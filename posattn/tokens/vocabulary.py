@@ -120,6 +120,7 @@ def category(identifier: int, sign: str = " ") -> str:
 
 _SIGNED = [category(identifier, sign) for sign in (" ", *SIGNS["id"], *SIGNS["ood"]) for identifier in IDENTIFIERS]
 _ELEMENTS = (*_SIGNED, *(name.ljust(6) for name in TYPES))
+FIRST_TYPE = len(_SIGNED)  # the index of the first operation; words before it are categories, with and without signs
 _SPELLED = PAD + "0123456789" + "".join(SIGNS.values()) + "".join(sorted(set("Cat, Find of and" + "".join(TYPES))))
 
 VOCABULARIES: dict[str, Vocabulary] = {

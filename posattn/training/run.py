@@ -167,8 +167,7 @@ def read_run(folder: RunFolder, device: torch.device) -> Run:
         raise Damaged(f"{folder.weights} does not fit the network that {folder.run} describes.")
     for name in ("status", "train_loss", "validation_loss"):
         if not isinstance(result.get(name), list) or len(result[name]) != members:
-            about = folder.weights.with_suffix(".json")
-            raise Damaged(f"{about} does not describe a run: it lacks the {name} of every member.")
+            raise Damaged(f"{folder.about} does not describe a run: it lacks the {name} of every member.")
     parameters = Parameters.of(spec.model, {name: value.to(device) for name, value in weights.items()})
     try:
         return Run(spec, parameters, result, pd.read_csv(BytesIO(history)), folder)

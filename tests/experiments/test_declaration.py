@@ -32,7 +32,7 @@ def declared(name="trial", figure=FIGURE, **grid):
     return Experiment(name, "nowhere", "a trial", Grid(**own), figure)
 
 
-GRAPH = Series("g", {"arch": "gcn"}, posattn.GraphConfig)
+GRAPH = Series("g", kind=posattn.GraphConfig)
 BAD = [
     ({"name": "../x"}, r"^name is '\.\./x'; it must be letters, digits, dots and dashes\.$"),
     ({"seeds": 0}, r"^grid\.seeds is 0; it must be a whole number"),
