@@ -20,7 +20,8 @@ from torch import Tensor
 from posattn.errors import UsageError
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure
-from posattn.model import Transformer
+from posattn.model import ModelConfig, Transformer
+from posattn.network import NetworkConfig
 from posattn.runs import AnyRun
 from posattn.tasks import task
 
@@ -52,12 +53,16 @@ class AttentionStudy(Measure):
     def __post_init__(self) -> None:
         self._set_factors()
 
+    def check_network(self, label: str, config: NetworkConfig) -> None:
+        if not (isinstance(config, ModelConfig) and config.reads == "none"):
+            own = "no Transformer of lists of up to n numbers, whose attention this measures"
+            raise UsageError(f"the series {label!r} is {own}.")
+
     def rows(self, run: AnyRun) -> pd.DataFrame:
         found = []
         for index, member in enumerate(run.members):
             model = run.model(index)
-            if not isinstance(model, Transformer):
-                raise UsageError(f"the architecture {run.kind!r} has no attention weights to study.")
+            assert isinstance(model, Transformer)
             drawn: dict[str, Any] = {"n": run.config.n, "seed": member.seed, "split": "test", "device": model.P.device}
             x, _ = task(member.task).sample(self.samples, **drawn)
             with torch.no_grad():

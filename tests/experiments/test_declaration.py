@@ -21,6 +21,7 @@ from posattn.experiments import (
     View,
     series,
 )
+from posattn.experiments.attention_study import AttentionStudy
 from posattn.experiments.ood_study import ood_probability_rows
 from posattn.runs import ROW_COLUMNS
 from posattn.training.recipe import recipe
@@ -47,6 +48,8 @@ BAD = [
     ({"series": ()}, r"^grid\.series is empty"),
     ({"series": 2 * series("positional")}, r"^the grid has two series of one label; every label must be its own\.$"),
     ({"series": (*series("positional"), GRAPH), "measure": FineTuned()}, r"^the series 'g' is a graph network, which has"),
+    ({"series": (GRAPH,), "measure": AttentionStudy()}, r"^the series 'g' is no Transformer of lists of up to n numbers, who"),
+    ({"series": series("looped"), "measure": AttentionStudy()}, r"^the series 'looped' is no Transformer of lists of up"),
     ({"recipe": recipe("selector")}, r"^the recipe trains 'attention\.logits' alone, which takes a run to begin with\.$"),
     ({"series": (Series("a", recipe=recipe("selector")),)}, r"^the recipe trains 'attention\.logits' alone, which takes a"),
     ({"series": (Series("a", recipe="tuned"),)}, r"^recipe is 'tuned'; it must be a Recipe such as RECIPES\[\"paper\"\]\.$"),
