@@ -121,7 +121,7 @@ class AnyRun(ABC):
         self.check_functions([asked.name])
         return asked.target(x)
 
-    def check_functions(self, names: Iterable[str]) -> None:  # noqa: B027  only trained runs learn
+    def check_functions(self, names: Iterable[str]) -> None:  # only trained runs learn
         """Raises if a task of these names is somebody's own function, and another than the one that was learned."""
 
     def examples(self, length: int | None = None) -> Tensor | None:

@@ -5,6 +5,7 @@ The first two follow from the third by :meth:`Grid.at`: fewer tasks, runs, epoch
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -73,12 +74,12 @@ class Held:
     read: Callable[..., tuple[pd.DataFrame, list[dict[str, Any]]]]
 
 
-class Source:
+class Source(ABC):
     """Where an experiment's rows come from."""
 
+    @abstractmethod
     def held(self, name: str, size: str, store: Store, precision: str | None = None) -> Held:
         """What the store holds of this source for the experiment of that name."""
-        raise NotImplementedError
 
     def cells(self, size: str) -> list[Cell]:
         """The runs to train, if any."""

@@ -1,5 +1,6 @@
 """What is measured of a trained ensemble: a function from the run to result rows, with a name for its settings."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,15 +18,15 @@ from posattn.training.run import trained
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(ABC):
     """The base of measures. Run, ``KIND`` and fields determine the rows; nothing else does."""
 
     KIND: ClassVar[str]
     SMOKE: ClassVar[dict[str, Any]] = {}  # what is less at that size
 
+    @abstractmethod
     def rows(self, run: AnyRun) -> pd.DataFrame:
         """One row per member, condition and metric, with the columns of ``Run.rows``."""
-        raise NotImplementedError
 
     def at(self, size: str) -> "Measure":
         """The measure at one of the sizes of experiments."""

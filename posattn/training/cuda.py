@@ -33,7 +33,12 @@ def failure(error: Exception) -> str | None:
     if isinstance(error, OutOfResources):
         return "need more shared memory than this GPU has"
     if isinstance(error, (CompilationError, PTXASError)):
-        return f"are not compiled for this GPU by this version of Triton ({str(error).strip().splitlines()[-1].strip()})"
+        first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+        if isinstance(error, PTXASError):  # what the assembler printed, then the command
+            told = next((line for line in rest if "fatal" in line or "error" in line), first)
+        else:  # the code, then what is wrong
+            told = [first, *rest][-1]
+        return f"are not compiled for this GPU by this version of Triton ({told.strip()})"
     return str(error) if isinstance(error, KernelsFail) else None
 
 

@@ -17,6 +17,7 @@ from posattn.experiments import (
     FineTuned,
     Grid,
     Lengths,
+    Measure,
     Scales,
     Shifts,
     Store,
@@ -208,3 +209,11 @@ def test_stores_know_a_measure_by_its_settings():
     assert EachShift((1, 3)).key() == {"kind": "each-shift", "factors": [1.0, 3.0], "samples": 1000, "train": False}
     assert FineTuned().key() == {"kind": "fine-tuned", "scale": 10.0, "epochs": 20, "samples": 1000}
     assert Lengths((2,)).key() == {"kind": "lengths", "lengths": [2], "scales": [1.0, 10.0], "samples": 1000, "least": 100}
+
+
+def test_a_measure_without_rows_is_refused_before_anything_is_trained():
+    class Own(Measure):
+        KIND = "own"
+
+    with pytest.raises(TypeError, match="rows"):
+        Own()

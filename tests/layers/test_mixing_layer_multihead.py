@@ -198,7 +198,7 @@ def test_in_a_transformer_decoder_beside_cross_attention():
 
 
 def test_in_gpt2_in_every_other_layer():
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed, which has GPT-2")
 
     class Replaced(nn.Module):
         def __init__(self, config):

@@ -195,7 +195,9 @@ def no_room():
 def no_assembler():
     from triton.runtime.errors import PTXASError
 
-    return PTXASError("Internal Triton PTX codegen error\nptxas fatal: Value 'sm_130a' is not defined for option 'gpu-name'\n")
+    printed = "ptxas fatal   : Value 'sm_130a' is not defined for option 'gpu-name'\n"
+    command = "ptxas -lineinfo -v --gpu-name=sm_130a a.ptx -o a.ptx.o"
+    return PTXASError(f"Internal Triton PTX codegen error\n`ptxas` stderr:\n{printed}\nRepro command: {command}\n")
 
 
 def no_compiler():
@@ -234,7 +236,7 @@ def failing(monkeypatch):
     [
         (no_room, "fp32", "need more shared memory than this GPU has"),
         (no_room, "tf32", "need more shared memory than this GPU has"),
-        (no_assembler, "tf32", "by this version of Triton (ptxas fatal: Value 'sm_130a' is not defined for option 'gpu-name')"),
+        (no_assembler, "tf32", "version of Triton (ptxas fatal   : Value 'sm_130a' is not defined for option 'gpu-name')"),
         (no_compiler, "tf32", "are not compiled for this GPU by this version of Triton (not supported on this architecture)"),
     ],
 )
