@@ -12,7 +12,7 @@ _BLOCK = 2048
 @triton.jit
 def _adam(
     value_pointer, gradient_pointer, first_pointer, second_pointer, lr_pointer, alive_pointer, norm_pointer, step_pointer,
-    rates_pointer, spreads_pointer, size, clip, beta_1, beta_2, epsilon, CLIP: tl.constexpr, BLOCK: tl.constexpr,
+    rates_pointer, spreads_pointer, size, clip, new_1, new_2, epsilon, CLIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     member = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -22,9 +22,9 @@ def _adam(
     if CLIP:
         gradient *= tl.where(alive, clip / tl.maximum(tl.load(norm_pointer + member), clip), 0.0)
     first = tl.load(first_pointer + place, mask=inside, other=0.0)
-    first += (gradient - first) * (1 - beta_1)
+    first += (gradient - first) * new_1
     second = tl.load(second_pointer + place, mask=inside, other=0.0)
-    second = second * beta_2 + gradient * gradient * (1 - beta_2)
+    second += (gradient * gradient - second) * new_2
     rate = tl.where(alive, tl.load(lr_pointer + member) * tl.load(rates_pointer + step), 0.0)
     change = rate * first / (tl.sqrt(second) / tl.load(spreads_pointer + step) + epsilon)
     value = tl.load(value_pointer + place, mask=inside, other=0.0)
@@ -50,7 +50,8 @@ def adam(
     """
     count, size = rows[0].shape
     lr, alive, norm = members
+    new = [1 - beta for beta in betas]  # here in float64: a kernel's float32 would lose the last digits of 1 - 0.999
     _adam[(triton.cdiv(size, _BLOCK), count)](
         *rows, lr, alive.view(torch.uint8), norm, *schedule,
-        size, 0.0 if clip is None else clip, *betas, epsilon, CLIP=clip is not None, BLOCK=_BLOCK,
+        size, 0.0 if clip is None else clip, *new, epsilon, CLIP=clip is not None, BLOCK=_BLOCK,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from posattn.errors import apiece, counted
 from posattn.folding.queries_and_keys import keeps_queries_apart
 from posattn.model import ModelConfig
 from posattn.network import NetworkConfig, can
+from posattn.tokens import TokenConfig
 from posattn.training.recipe import Recipe
 from posattn.training.spec import RunSpec
 
@@ -35,9 +36,9 @@ _GPU = {"position": 1.8e-8, "input": 5.0e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_MEMBERS = 15  # fewer take as long as so many
-# Operations per second of networks of tokens: khop, 3 members (8.9e13 standard, 1e14 positional), and prompts of characters,
-# 10 members (1.3e14 and 1.2e14). Prompts of elements are not measured.
-_GPU_RATE = {"letters": 9.5e13, "prompts": 1.2e14}
+# Operations per second of networks of tokens, by their vocabulary: letters with 3 members (1.1e14 standard, 1.25e14
+# positional), characters with 10 (1.3e14 both), elements of prompts with 12 (4.4e13 and 5.2e13).
+_GPU_RATE = {"letters": 1.2e14, "characters": 1.3e14, "prompts": 4.8e13}
 
 
 def seconds(
@@ -93,8 +94,8 @@ def _on_gpu(model: NetworkConfig) -> float:
     if not can(model, "fold"):
         return _GPU_UNFOLDED
     assert isinstance(model, ModelConfig)
-    if model.reads != "none":
-        return operations(model) / _GPU_RATE[model.reads]
+    if isinstance(model, TokenConfig):
+        return operations(model) / _GPU_RATE[model.tokens]
     entries = (model.n + 1) * model.layers / 36
     return (_GPU_APART if keeps_queries_apart(model) else _GPU[model.design.attends]) * entries
 
