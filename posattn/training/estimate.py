@@ -35,7 +35,7 @@ _CORE_OTHERS = 4e-5
 _GPU = {"position": 1.8e-8, "input": 5.0e-8}
 _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
-_GPU_MEMBERS = 15  # fewer take as long as so many
+_GPU_MEMBERS = {"lists": 15, "tokens": 3}  # fewer take as long as so many
 # Operations per second of networks of tokens, by their vocabulary: letters with 3 members (1.1e14 standard, 1.25e14
 # positional), characters with 10 (1.3e14 both), elements of prompts with 12 (4.4e13 and 5.2e13).
 _GPU_RATE = {"letters": 1.2e14, "characters": 1.3e14, "prompts": 4.8e13}
@@ -47,7 +47,8 @@ def seconds(
     """The estimated time to train ``members`` networks; by default the share of one, where others keep the device busy."""
     lists = recipe.epochs * recipe.samples
     if device.type != "cpu":
-        alone = 1 if members is None else max(members * recipe.starts, _GPU_MEMBERS) / recipe.starts
+        fewest = _GPU_MEMBERS["tokens" if isinstance(model, TokenConfig) else "lists"]
+        alone = 1 if members is None else max(members * recipe.starts, fewest) / recipe.starts
         return lists * recipe.starts * alone * _on_gpu(model)
     # On a CPU each network has a core to itself.
     cores = cores or torch.get_num_threads()
