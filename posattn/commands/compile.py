@@ -12,6 +12,8 @@ from posattn.names import BOUND, MACHINES, ROUTES
 if TYPE_CHECKING:
     from posattn.compiler import Compilation
 
+_ASKED = {"none": "LIST", "letters": "SEQUENCE", "prompts": "PROMPT"}  # what ``predict`` takes, by a task's tokens
+
 
 def command(
     name: str | None = Argument(
@@ -45,6 +47,7 @@ def command(
     """
     from posattn.compiled_run import save
     from posattn.compiler import PROGRAMS, compile_program
+    from posattn.tasks import task
 
     if show_list or name is None:
         rows = [(row.name, row.title, ", ".join(row.tasks)) for row in PROGRAMS.values()]
@@ -71,7 +74,9 @@ def command(
         path, of_file, _ = name.rpartition(".py:")
         file = task_file or (f"{path}.py" if of_file else None)  # which says what the answers should be
         more = "" if file is None else f" --task-file {file}"
-        print(f"Saved in {out}. Next: posattn predict {out} LIST{more}")
+        solved = compilation.source.tasks if compilation.source else ()
+        asked = _ASKED[task(solved[0]).TOKENS if solved else "none"]
+        print(f"Saved in {out}. Next: posattn predict {out} {asked}{more}")
 
 
 def _remark(name: str, compilation: "Compilation", bound: float | None) -> None:

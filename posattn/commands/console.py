@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 from typer import Argument, Option
@@ -61,7 +61,8 @@ def parse_scales(text: str) -> list[float]:
         except ValueError:
             start = stop = step = 0.0
         if not (0 < start <= stop < math.inf and step > 0):
-            raise UsageError(f"scales has {shown(part)}; it must be numbers above 0 such as 1:10, 1:10:3 or 1,2.5.")
+            wanted = "numbers above 0, a range from the lower one, such as 1:10, 1:10:3 or 1,2.5"
+            raise UsageError(f"scales has {shown(part)}; it must be {wanted}.")
         if (stop - start) / step > 1000:
             raise UsageError(f"scales has {shown(part)}; it must be at most 1000 numbers.")
         factors += [start + k * step for k in range(int((stop - start) / step + 1e-9) + 1)]
@@ -106,21 +107,29 @@ def networks(
 def check_one(run: object, pretrained: str | None, arch: str | None, what: str = "RUN") -> None:
     """Raises unless a command is given its own argument or ``--pretrained``, and ``--arch`` only with the latter."""
     if (run is None) == (pretrained is None):
-        raise UsageError(f"networks come from one place; give {what}, or --pretrained TASK.")
+        found = "no network is named" if run is None else "two networks are named"
+        raise UsageError(f"{found}; give {what}, or --pretrained TASK.")
     if pretrained is None and arch is not None:
         raise UsageError(f"arch is {arch!r}; a run has its own.")
 
 
 def print_table(title: str | None, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:
-    """Prints a table, floats with three digits; one that is too wide for the terminal has its columns as rows."""
+    """Prints a table, floats with three digits; one that is too wide for the terminal has its columns as rows.
+
+    No number is cut: what is too wide both ways is wider than the terminal.
+    """
     names, cells = [_text(name) for name in columns], [[_text(value) for value in row] for row in rows]
     # Names are printed as they are: [red] and :cat: may be parts of a folder's.
     out = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
+
+    def needs(table: Table) -> int:
+        return Measurement.get(out, out.options.update(max_width=10_000), table).minimum
+
     table = _table(title, names, cells)
-    if Measurement.get(out, out.options.update(max_width=10_000), table).minimum > out.width:
+    if needs(table) > out.width:
         first, *others = zip(names, *cells, strict=True)
-        table = _table(title, first, others)
-    out.print(table)
+        table = min(_table(title, first, others), table, key=needs)
+    out.print(table, width=max(out.width, needs(table)), crop=False)
 
 
 def print_frame(title: str, frame: "pd.DataFrame") -> None:
@@ -131,8 +140,9 @@ def _table(title: str | None, names: Iterable[str], rows: Iterable[Iterable[str]
     """A table whose columns of numbers are aligned right, and those of text left."""
     cells, table = list(rows), Table(title=title)
     for place, (name, *column) in enumerate(zip(names, *cells, strict=True)):
-        numbers = any(map(_NUMBER.fullmatch, column))
-        table.add_column(name, justify="right" if numbers else "left", no_wrap=place == 0)  # what is named stays whole
+        numbers = [len(cell) for cell in column if _NUMBER.fullmatch(cell)]  # these and what is named stay whole
+        justify: JustifyMethod = "right" if numbers else "left"
+        table.add_column(name, justify=justify, no_wrap=place == 0, min_width=max(numbers, default=0))
     for row in cells:
         table.add_row(*row)
     return table

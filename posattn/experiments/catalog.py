@@ -40,13 +40,13 @@ def _variants(lines: Iterable[Series], name: str, **settings: Any) -> tuple[Seri
     return tuple(replace(line, label=f"{line.label}, {name}", settings={**line.settings, **settings}) for line in lines)
 
 
-# With the other encodings, and Figure 24's two. The paper's binary encodings have ceil(log2 n) dimensions, 3 for n = 8; ours
-# have one more, which tells the scratchpad from the first number.
+# With the other encodings, Figure 24's two, and the network without RoPE. The paper's binary encodings have ceil(log2 n)
+# dimensions, 3 for n = 8; ours have one more, which tells the scratchpad from the first number.
 ENCODED = (
     *_variants(THREE, "binary", encoding="binary"),
     *_variants(series(*_TWO), "binary, 3 dimensions", encoding="binary", encoding_dim=3),
     *_variants(THREE, "sinusoidal", encoding="sinusoidal"),
-    *series("standard-rope", "positional"),
+    *series("standard-rope", *_TWO),
 )
 
 

@@ -23,7 +23,7 @@ from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
 from posattn.experiments.declaration import SIZES, Experiment
 from posattn.experiments.measures import Measure
-from posattn.experiments.store import AnyEngine, Cell, Store
+from posattn.experiments.store import STORES, AnyEngine, Cell, Store
 from posattn.names import PRECISIONS
 from posattn.run_folder import RunFolder
 from posattn.tasks import task
@@ -128,8 +128,10 @@ def reproduce(
     if len({cell.key for cell in cells}) < len(cells):
         raise UsageError(f"{experiment.name} has two series of the same networks; every series must be its own.")
     if runs is not None and whole("runs", runs, least=0) == 0 and not experiment.held(size, store, precision).some:
+        others = [str(root) for root in STORES if experiment.held(size, Store(root), precision).some]
+        hint = f" Those in {others[0]!r} can be: give it as --store." if others else ""
         raise NothingStored(
-            f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} at scale {size} to draw."
+            f"runs is 0, and the store at {str(store.root)!r} has no rows of {experiment.name} at scale {size} to draw.{hint}"
         )
     _claim(out, experiment.name, size)
     chosen = [cell for cell in cells if (not only or cell.label in only) and (runs is None or cell.member.seed < runs)]

@@ -50,7 +50,8 @@ def explore(
     if out.suffix not in (".html", ".htm"):
         raise UsageError(f"out is {str(out)!r}; it must end in .html.")
     if store is not None and not (store / "rows").is_dir():
-        raise UsageError(f"store is {str(store)!r}, which holds no rows of results.")
+        lacks = "which holds no rows of results" if store.is_dir() else "there is no such folder"
+        raise UsageError(f"store is {str(store)!r}; {lacks}.")
     if members is not None and not runs:
         raise UsageError(f"members is {members}; only runs of your own have several networks to choose from.")
     if machines is not None and not any(is_program(each) for each in runs):

@@ -65,6 +65,9 @@ class Frozen(nn.Module):
             return self._forward(lists).reshape(x.shape)
         return torch.cat([self._forward(part) for part in lists.split(self.CHUNK)]).reshape(x.shape)
 
+    def extra_repr(self) -> str:
+        return f"{self.config.arch}, n={self.length}, layers={self.config.layers}"
+
     def _forward(self, x: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
         features = input_features(x[..., None], self.P, self.positions, self.config)
         if self.config.attends != "position":

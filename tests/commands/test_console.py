@@ -52,6 +52,13 @@ def test_a_table_that_is_too_wide_is_turned(capsys):
     assert [row[0].strip() for row in shown[1:]] == list(columns[1:]) and len(shown[0]) == 3
 
 
+def test_no_number_is_cut_where_neither_way_fits(capsys):
+    print_table("wide", ("n", *range(20)), [(f"s{k}", *(1.23e-10 for _ in range(20))) for k in range(20)])
+    shown = cells(capsys)
+    assert len(shown) == len(shown[0]) == 21
+    assert {cell for row in shown[1:] for cell in row[1:]} == {"1.23e-10"}
+
+
 def test_json_has_null_for_what_is_no_number(capsys):
     print_json({"gap": math.inf, "layers": ({"mse": math.nan}, {"mse": 0.1}), "name": "NaN"})
     assert json.loads(capsys.readouterr().out) == {"gap": None, "layers": [{"mse": None}, {"mse": 0.1}], "name": "NaN"}
@@ -163,7 +170,7 @@ def test_networks_of_the_package_stand_in_a_runs_place(posattn_command):
     for verb in ("bound", "certify", "export", "evaluate", "graph"):
         more = ["--torch=x.pt2"] if verb == "export" else []
         code, _, error = posattn_command(verb, *more)
-        assert code == 2 and error.startswith("posattn: networks come from one place; give "), verb
+        assert code == 2 and error.startswith("posattn: no network is named; give "), verb
     code, _, error = posattn_command("train", "min", "--pretrained", "sort", "--from", "run")
     assert code == 2 and "training begins with one of them" in error
     code, _, error = posattn_command("certify", "--pretrained", "sort", "--arch", "scale-exact")

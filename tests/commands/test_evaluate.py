@@ -43,8 +43,8 @@ def test_a_network_of_the_package_is_tested_like_a_run(posattn_command):
     code, shown, _ = posattn_command("evaluate", "--pretrained=min", "--arch=looped", "--lengths=50", "--samples=5")
     assert code == 0 and "looped, with the package" in shown and "50" in shown
     for wrong, sentence in (
-        ([], "networks come from one place; give RUN, or --pretrained TASK."),
-        (["run", "--pretrained=sum"], "networks come from one place; give RUN, or --pretrained TASK."),
+        ([], "no network is named; give RUN, or --pretrained TASK."),
+        (["run", "--pretrained=sum"], "two networks are named; give RUN, or --pretrained TASK."),
         (["run", "--arch=looped"], "arch is 'looped'; a run has its own."),
     ):
         assert posattn_command("evaluate", *wrong) == (2, "", f"posattn: {sentence}\n")

@@ -1,10 +1,12 @@
 """posattn reproduce: the list, all experiments at once, and medians for other programs."""
 
 import json
+from pathlib import Path
 
 from posattn.experiments import EXPERIMENTS
 from posattn.training import Trainer
 
+ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_list_of_experiments(posattn_command):
     code, shown, _ = posattn_command("reproduce", "--list")
@@ -43,12 +45,18 @@ def test_drawing_all_of_a_store_passes_over_what_it_has_no_rows_of(posattn_comma
     assert "discrepancy: runs is 0" in shown and "gnn: runs is 0" in shown
 
 
+def test_where_another_store_has_the_rows_it_is_named(posattn_command, monkeypatch, tmp_path):
+    monkeypatch.setattr("posattn.experiments.engine.STORES", (tmp_path / "none", ROOT / "results/store"))
+    code, _, error = posattn_command("reproduce", "gnn", "--scale", "paper", "--runs", "0")
+    assert code == 2 and f"Those in {str(ROOT / 'results/store')!r} can be: give it as --store." in error
+
+
 def test_all_experiments_that_have_a_series(posattn_command, tmp_path):
     code, shown, told = posattn_command(
         *("reproduce", "all", "--scale", "smoke", "--only", "standard-rope", "--device", "cpu", "--out", "out")
     )
     assert code == 0, told
-    assert "2 of 20 runs are there; " in shown
+    assert "2 of 22 runs are there; " in shown
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name != "store"] == ["encodings"]
 
 

@@ -30,7 +30,8 @@ def test_a_page_of_own_runs(trained, tmp_path, monkeypatch):
     assert "fix-scale" in [figure["name"] for figure in page["results"]]
     for given, said in (
         ({"out": tmp_path / "page.txt"}, "must end in .html"),
-        ({"store": tmp_path / "none"}, "holds no rows"),
+        ({"store": tmp_path / "none"}, "there is no such folder"),
+        ({"store": tmp_path}, "holds no rows"),
         ({"runs": (), "members": 2}, "members is 2; only runs"),
     ):
         with pytest.raises(UsageError, match=said):
