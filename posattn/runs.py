@@ -169,7 +169,7 @@ class AnyRun(ABC):
             if isinstance(x, Tensor) and x.is_complex():
                 raise TypeError
             given = torch.as_tensor(x, dtype=self._reads, device=self.device)
-        except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise UsageError(f"x is {shown(x)}; it must be a tensor, or numbers in lists of one length.") from error
         if not bool(given.isfinite().all()):
             most = "1e308" if given.dtype == torch.float64 else "3e38"

@@ -82,7 +82,7 @@ def words_given(x: object, words: Vocabulary) -> Int64[Tensor, "*shape"]:
         index = found.long()
         if found.is_complex() or found.dtype == torch.bool or bool((index != found).any()):
             raise TypeError
-    except (TypeError, ValueError, OverflowError, RuntimeError, NotImplementedError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise UsageError(f"x is {shown(x)}; it must be whole numbers, in a tensor or in lists of one length.") from error
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < len(words.words):
         wrong = index[(index < 0) | (index >= len(words.words))][0].item()

@@ -211,6 +211,7 @@ def test_the_next_command_names_the_file_of_task_and_program(posattn_command, tm
     tables()
     code, shown, error = posattn_command(*following.replace("LIST", "1,2,3").split())
     assert (code, error) == (0, "") and shown.count("+0.0000") == 3
+    assert posattn_command("compile", "khop", "--machines", 3, "--save", "hops")[1].endswith("predict hops SEQUENCE\n")
     assert posattn_command("compile", "prefix-sum", "--machines", 2, "--save", "sums")[1].endswith(
         "predict sums LIST\n"
     )

@@ -8,6 +8,7 @@ from posattn.training import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 
+
 def test_the_list_of_experiments(posattn_command):
     code, shown, _ = posattn_command("reproduce", "--list")
     assert code == 0 and "fix-scale" in shown and "Figure 4" in shown

@@ -44,6 +44,8 @@ def test_a_core_trains_one_network_at_a_time_and_a_gpu_all():
         torch.set_num_threads(1)
     assert seconds(model, plan, GPU, 1) == seconds(model, plan, GPU, 10) < seconds(model, plan, GPU, 100)
     assert seconds(model, plan, GPU, 100) == pytest.approx(100 * seconds(model, plan, GPU))
+    letters = TokenConfig(30, tokens="letters", causal=True)  # of which few fill a GPU
+    assert seconds(letters, plan, GPU, 1) == seconds(letters, plan, GPU, 3) == 3 * seconds(letters, plan, GPU)
 
 
 def test_kinds_of_one_architecture_have_times_of_their_own():
