@@ -220,7 +220,7 @@ class _Step:
             given |= {"x_pointer": self.x, "x_stride": self.x.stride(0), "encoding_pointer": self.encoding}
             given |= {"FIRST": reads_lists} | self._width_in(index)
             summed = {"du_pointer": part("U"), "dc_pointer": part("c")}
-            before = dz if reads_lists else torch.empty_like(s)
+            before = dz if first else torch.empty_like(s)  # nothing asks for the gradient of what the first layer reads
             matrices = self._matrices(index)
             if self.positional:
                 given |= {"out_pointer": before, "da_pointer": part("A"), "BIAS": self.bias} | summed | matrices
@@ -233,7 +233,9 @@ class _Step:
                 given |= {"pairs_pointer": pairs[index], "BIAS": self.bias}
                 if self.apart:
                     given |= {"slopes_pointer": torch.empty_like(pairs[index])} | self.form
-                    queries.queries_state[state_grid](out_pointer=before, **given, **matrices, **state_sizes)
+                    queries.queries_state[state_grid](
+                        out_pointer=before, STATE=not first, **given, **matrices, **state_sizes
+                    )
                     queries.queries_weights[weights_grid](**summed, **given, **self._logits(index), **sizes)
                 else:
                     given |= {"out_pointer": before, "CAUSAL": self.config.causal} | summed | matrices

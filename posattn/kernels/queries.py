@@ -118,15 +118,15 @@ def _back_through_slot(
 @triton.jit
 def _back_through_head(
     ds, s, dz, u, matrices, table, turn_pointer, head, pairs_pointer, slopes_pointer, place, kept,
-    FIRST: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
+    STATE: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
     TABLE: tl.constexpr, ROTARY: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Stores one head's gradient dl of the logits, and adds its part to ds: through values, queries and keys."""
+    """Stores one head's gradient dl of the logits; if STATE, adds its part to ds: through values, queries and keys."""
     a = tl.load(pairs_pointer + place, mask=kept, other=0.0)
     e = gradient_dot(dz, tl.trans(u), P)
     dl = logits_gradient(a, product(e, tl.trans(s), P), P)
     tl.store(slopes_pointer + place, dl, mask=kept)
-    if not FIRST:
+    if STATE:
         ds = dot(tl.trans(a), e, ds, P)
         ds = _back_through_slot(
             ds, s, dl, matrices, table, turn_pointer, head, head + 2, N, D_IN, D, R, K, TABLE, ROTARY, P
@@ -144,9 +144,9 @@ def queries_state(
     x_stride, u_stride, m_stride, r_stride, lists,
     TILES: tl.constexpr, N: tl.constexpr, D_IN: tl.constexpr, D: tl.constexpr, W: tl.constexpr, R: tl.constexpr,
     K: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ROTARY: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the logits, and dz of the layer before."""
+    """The gradients of the logits, and if STATE dz of the layer before."""
     member, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     start = member * lists * N
     u_pointer += member * u_stride
@@ -169,18 +169,18 @@ def queries_state(
         here = (member * lists + first) * 2 * N * N
         pairs, slopes = pairs_pointer + here, slopes_pointer + here
         ds = zeros(R, D)
-        if not FIRST:
+        if STATE:
             ds = dot(dz, tl.trans(u_0), ds, PRECISION)
         ds = _back_through_head(
             ds, s, dz, u_1, matrices, table, turn_pointer, 0, pairs, slopes, place, kept,
-            FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
+            STATE, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
         )  # fmt: skip
         pairs, slopes = pairs + N * N, slopes + N * N
         ds = _back_through_head(
             ds, s, dz, u_2, matrices, table, turn_pointer, 1, pairs, slopes, place, kept,
-            FIRST, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
+            STATE, N, D_IN, D, R, K, TABLE, ROTARY, PRECISION,
         )  # fmt: skip
-        if not FIRST:
+        if STATE:
             ds = rounded_gradient(tl.where(s > 0, ds, 0.0), PRECISION)
             tl.store(out_pointer + (start + at)[:, None] * D + deep[None, :], ds, mask=valid[:, None])
 

@@ -9,6 +9,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when the kernels are defi
 pytest.importorskip("triton", reason="Triton has no wheel for this platform; the plain path serves there")
 
 import posattn
+from posattn.kernels import layers, queries
 from posattn.kernels.shapes import serves
 from posattn.training.parameters import Parameters
 from posattn.training.suitability import network_for
@@ -64,6 +65,36 @@ def test_loss_and_gradients_equal_the_plain_path(name, settings):
         if key.endswith("W_K.bias"):  # zero but for rounding
             continue
         assert (found - right).norm() <= 2e-4 * right.norm() and right.norm() > 0, key
+
+
+class Launches:
+    """A kernel that notes what it is launched with."""
+
+    def __init__(self, kernel):
+        self.kernel, self.settings = kernel, []
+
+    def __getitem__(self, grid):
+        def launch(**settings):
+            self.settings.append(settings)
+            self.kernel[grid](**settings)
+
+        return launch
+
+
+@pytest.mark.parametrize(
+    ("arch", "module", "kernel"),
+    [
+        ("positional", layers, "positional_back"),
+        ("standard", layers, "attention_backward"),
+        ("rope-only", queries, "queries_state"),
+    ],
+)
+def test_nothing_asks_for_the_gradient_of_what_the_first_layer_reads(monkeypatch, arch, module, kernel):
+    _, *given = problem("khop", arch=arch, layers=2)
+    noted = Launches(getattr(module, kernel))
+    monkeypatch.setattr(module, kernel, noted)
+    by_kernels(*given, "fp16")
+    assert [each["D_IN"] for each in noted.settings if each["STATE"]] == [64]  # of the second layer alone
 
 
 @pytest.mark.parametrize("precision", ["fp16", "tf32"])
