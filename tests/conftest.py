@@ -10,6 +10,7 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from interpreter import prepare_once
 from shapes import check_shapes
 
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
@@ -45,6 +46,11 @@ def pytest_collection_modifyitems(items):
         grouped = getattr(item, "_nodeid", item.nodeid)
         if grouped != item.nodeid:
             item._id = type(item._id).parse(grouped)
+
+
+def pytest_collection_finish():
+    """When all kernels to test are imported, and with them the interpreter."""
+    prepare_once()
 
 
 @pytest.fixture(autouse=True)
