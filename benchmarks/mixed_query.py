@@ -26,6 +26,7 @@ from posattn.tokens.vocabulary import IDENTIFIERS, word_code, word_index
 from posattn.training import network_for
 
 _STEPS, _BATCH, _LR = 2000, 250, 1e-3
+_TESTED = 2000  # prompts
 _WIDE = {"embed": 64, "width": 64, "heads": 4}
 WAYS: dict[str, dict[str, object]] = {
     "as in the paper": {},
@@ -86,7 +87,7 @@ def learn(task: str, arch: str, seed: int, steps: int, curriculum: bool = False,
     tests = {"in distribution": (1, "id"), "other words": (1, "ood"), "scale 10": (10, "id"), "both": (10, "ood")}
     with torch.no_grad():
         for name, (scale, domain) in tests.items():
-            x, y = posattn.task(task).sample(2000, scale=scale, seed=seed, split="test", domain=domain)
+            x, y = posattn.task(task).sample(_TESTED, scale=scale, seed=seed, split="test", domain=domain)
             found[name] = (network(x) - y).square().mean().item()
             found[f"{name}, ignoring the query"] = (ignoring_query(x) - y).square().mean().item()
     return found | {"seconds": time.process_time() - start}

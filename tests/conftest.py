@@ -1,5 +1,6 @@
 """What all tests share: one thread, a seed of their own, and shapes in types checked while they run (:mod:`shapes`)."""
 
+import gc
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from interpreter import prepare_once
 from shapes import check_shapes
 
 # Kernels run in Triton's interpreter. Triton reads this when it is first imported, which PyTorch Geometric does too.
@@ -24,6 +26,7 @@ from posattn.tasks import TASKS  # noqa: E402
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
+os.fsync = lambda file: None  # what a test writes need not outlast a loss of power
 settings.register_profile("posattn", deadline=None, max_examples=40, derandomize=True, database=None)
 settings.load_profile("posattn")
 
@@ -45,6 +48,22 @@ def pytest_collection_modifyitems(items):
         grouped = getattr(item, "_nodeid", item.nodeid)
         if grouped != item.nodeid:
             item._id = type(item._id).parse(grouped)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Modules and tests stay to the end. The collector of garbage need not look through them: half a second each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_finish():
+    """When all kernels to test are imported, and with them the interpreter."""
+    prepare_once()
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,14 @@
 import functools
 import inspect
 import types
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
+from unittest.mock import patch
 
 import jaxtyping
 import torch
+from jaxtyping import _import_hook
 
 try:
     from beartype import beartype
@@ -23,8 +26,25 @@ def check_shapes():
     if beartype is None:
         return False
     jaxtyping.jaxtyped = _where_shapes_are  # what the hook's decorator calls
+    _keep_bytecode_of_others()
     jaxtyping.install_import_hook(checked_modules(), "shapes.beartype_shapes")
     return True
+
+
+def _keep_bytecode_of_others():
+    """jaxtyping's bytecode has a name of its own. While a checked module is executed, it would be looked for of all that the
+    module imports: PyTorch, pandas and sympy would be compiled again, for seconds. Here it is while its own code is read.
+    """
+    loader = getattr(_import_hook, "_JaxtypingLoader", None)
+    if loader is None or not hasattr(_import_hook, "_optimized_cache_from_source"):
+        return
+
+    def get_code(self, name):
+        own = functools.partial(_import_hook._optimized_cache_from_source, self._typechecker.get_hash())
+        with patch("importlib._bootstrap_external.cache_from_source", own):
+            return SourceFileLoader.get_code(self, name)
+
+    loader.get_code, loader.exec_module = get_code, SourceFileLoader.exec_module
 
 
 def checked_modules():

@@ -119,7 +119,7 @@ def test_all_levels_refuse_the_same_inputs_and_answer_the_others_alike(rounds):
     fixed = simulate(program)
     network = compile_program(fixed, sparse=True).model
     kinds = []
-    for x in random_inputs(80):
+    for x in random_inputs(40):
         truth, reason = outcome(lambda x: mpc.run(program, x), x)
         by_pcoc, told = outcome(lambda x: pcoc.run(fixed, x), x)
         by_network, repeated = outcome(lambda x: network(torch.from_numpy(x)).numpy(), x)

@@ -65,8 +65,12 @@ def assert_equal(config, found, expected, tolerance):
 
 
 # Lists that do not fill the last tile; one layer: first and last at once; 17 positions, of which three lists fill 51 rows.
-@pytest.mark.parametrize(("n", "layer_count", "lists"), [(2, 2, 23), (8, 1, 9), (16, 2, 4)])
-@pytest.mark.parametrize("arch", ARCHS)
+# The last is asked of attention with rotation and without.
+@pytest.mark.parametrize(
+    ("arch", "n", "layer_count", "lists"),
+    [(arch, *size) for arch in ARCHS for size in ((2, 2, 23), (8, 1, 9))]
+    + [("input-regularized", 16, 2, 4), ("rope-only", 16, 2, 4)],
+)
 def test_loss_and_every_gradient_equal_autograd(arch, n, layer_count, lists):
     config = ModelConfig(n, arch, layers=layer_count, embed=16, width=16, causal=n == 8)
     given = problem(config, lists, members=1 if n == 16 else 2)
@@ -99,8 +103,7 @@ def test_other_shapes_on_shorter_lists(arch, settings):
     assert_equal(config, by_kernels(*given, "fp32"), by_autograd(*given), 1e-4)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "fp16"])
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("arch", "precision"), [*((arch, "fp16") for arch in ARCHS), ("standard-rope", "tf32")])
 def test_short_products_are_off_by_parts_in_a_thousand(arch, precision):
     config = ModelConfig(8, arch, layers=2, embed=16, width=16)
     given = problem(config, 7, members=1, targets=1e6 if precision == "fp16" else 1.0)  # half precision ends at 65504

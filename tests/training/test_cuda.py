@@ -139,9 +139,9 @@ def test_an_ensemble_that_does_not_fit_is_taken_in_parts(room, monkeypatch, caps
 
 @pytest.mark.usefixtures("stubbed")
 @pytest.mark.parametrize(  # the fold in PyTorch; in kernels. The interpreter takes long, so few batches make an epoch
-    ("schedule", "embed", "layers", "batches"), [("plateau", 16, 2, 1), ("cosine", 32, 1, 2)]
+    ("arch", "schedule", "embed", "layers", "batches"),
+    [("standard", "plateau", 16, 2, 1), ("positional", "cosine", 32, 1, 2)],
 )
-@pytest.mark.parametrize("arch", ["positional", "standard"])
 def test_groups_with_the_fused_kernels_train_as_the_plain_path_does(
     arch, schedule, embed, layers, batches, monkeypatch
 ):
@@ -305,7 +305,7 @@ def test_kernels_that_a_gpu_computes_wrongly_are_not_used(part, precision, said,
         monkeypatch.setattr(folds.RowsFold, "__init__", wrong_fold)
     if part in ("layers", "last member"):
         monkeypatch.setattr(fused, "loss_and_gradients", wrong_layers)
-    plan, team = recipe("paper", samples=20, batch=10, epochs=1), [Member("sum", seed, 1e-3) for seed in range(2)]
+    plan, team = recipe("paper", samples=10, batch=10, epochs=2), [Member("sum", seed, 1e-3) for seed in range(2)]
     config = posattn.ModelConfig(3, layers=2, embed=32, width=16)
     with Workers(1) as workers:
         plain = Trainer(config, plan, team, CPU, workers)

@@ -12,12 +12,12 @@ CONFIG = {"embed": 16, "width": 16}
 @pytest.fixture(scope="module", params=["positional", "scale-exact", "standard", "rope-only"])
 def run(request):
     config = posattn.ModelConfig(3, request.param, **CONFIG)
-    return posattn.train(["sum", "min"], config, members=2, samples=400, epochs=20, batch=100, device="cpu", lr=3e-3)
+    return posattn.train(["sum", "min"], config, members=2, samples=400, epochs=8, batch=100, device="cpu", lr=3e-3)
 
 
 def test_only_the_named_matrices_change(run):
     before = run.parameters.flat.clone()
-    tuned = fine_tune(run, 10.0, epochs=2)
+    tuned = fine_tune(run, 10.0, epochs=1)
     assert torch.equal(run.parameters.flat, before)  # the run itself is as it was
     for name, value in tuned.parameters.named().items():
         same = torch.equal(value, run.parameters.named()[name])
@@ -26,7 +26,7 @@ def test_only_the_named_matrices_change(run):
 
 def test_it_lowers_the_error_at_the_new_scale(run):
     first = run.evaluate([10.0], 500, "train")["mse"]
-    tuned = fine_tune(run, 10.0, epochs=20, lr=1e-3).evaluate([10.0], 500, "train")["mse"]
+    tuned = fine_tune(run, 10.0, epochs=8, lr=1e-3).evaluate([10.0], 500, "train")["mse"]
     assert (tuned < first).all()
 
 
