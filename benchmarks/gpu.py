@@ -216,7 +216,7 @@ def check_fold(what: str, config: ModelConfig, parameters: Parameters, p: Tensor
     folded = max(error_of(ours.folded[name], value) for name, value in truth.folded.items())
     given = {name: torch.randn_like(value) for name, value in truth.folded.items()}
     back = truth.adjoint(given)
-    slopes = Parameters(config, exact.flatten(list(back.values()), exact.by_layer))
+    slopes = Parameters(config, exact.flatten(back, exact.by_layer))
     found, norm = ours.adjoint({name: value.float() for name, value in given.items()})
     ours_back, wanted = counted(config, found), counted(config, slopes.flat)
     back_off = max(error_of(ours_back[name], value) for name, value in wanted.items())

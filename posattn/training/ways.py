@@ -25,7 +25,7 @@ from torch.func import functional_call, vmap
 
 from posattn.devices import runs_kernels
 from posattn.errors import UsageError
-from posattn.folding import Fold, Tensors, folded_forward, input_encoding, looped_forward
+from posattn.folding import Fold, FoldFromEncoder, Tensors, folded_forward, input_encoding, looped_forward
 from posattn.kernels.shapes import enters, folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
@@ -40,7 +40,6 @@ Lists = Shaped[Tensor, "M b k"]
 Targets = Shaped[Tensor, "M b out"]
 Answers = Float[Tensor, "M b *out"]
 Loss = Callable[[Tensor, Tensor], Tensor]  # of answers and targets, one per member
-Folds = tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]  # folded tensors, and the adjoint of folding
 
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
 _COMPARED = 500  # lists at once whose gradient PyTorch computes beside the kernels, in memory that these do not take
@@ -85,7 +84,7 @@ class Prepared(NamedTuple):
     """What a network computes with, and how gradients of it become those of the parameters, one row per member."""
 
     tensors: Tensors
-    adjoint: Callable[[list[Tensor]], Float[Tensor, "m P"]]
+    adjoint: Callable[[Tensors], Float[Tensor, "m P"]]
 
 
 class Plain:
@@ -103,13 +102,10 @@ class Plain:
         sharpened = self.config.sharpened
         if factor is None or sharpened is None:
             return Prepared(named, lambda found: parameters.flatten(found, parameters.by_name))
-        grown = factor
-
-        def adjoint(found: list[Tensor]) -> Tensor:
-            own = [value * grown if name == sharpened else value for name, value in zip(named, found, strict=True)]
-            return parameters.flatten(own, parameters.by_name)
-
-        return Prepared(named | {sharpened: named[sharpened] * factor}, adjoint)
+        return Prepared(
+            named | {sharpened: named[sharpened] * factor},
+            lambda found: parameters.flatten(found | {sharpened: found[sharpened] * factor}, parameters.by_name),
+        )
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         if len(x) == 1:  # vmap costs time and gains nothing for one member
@@ -122,12 +118,12 @@ class Plain:
             self._own.skeleton = copy.deepcopy(self.skeleton)
         return functional_call(self._own.skeleton, parameters, (x,))
 
-    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, list[Tensor]]:
+    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, Tensors]:
         """The loss of a part of a batch of ``lists``, and its gradient; over the parts both add up to the mean's."""
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
         loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
         found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
-        return loss.detach(), list(found)
+        return loss.detach(), dict(zip(leaves, found, strict=True))
 
 
 class Looped(Plain):
@@ -150,45 +146,8 @@ class Folded(Plain):
     def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
         views = parameters.by_layer(parameters.flat[members])
         stacked = {name: value.clone(memory_format=torch.contiguous_format) for name, value in views.items()}
-        tensors, adjoint = self.fold(stacked, length)
-        return Prepared(tensors, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
-
-    def fold(self, stacked: Tensors, length: int) -> Folds:
-        """Stacked parameters folded, and the adjoint from a list of gradients to another."""
-        with torch.no_grad():
-            fold = Fold(stacked, self.config, self.encodings(length))
-
-        def adjoint(found: list[Tensor]) -> list[Tensor]:
-            with torch.no_grad():
-                return list(fold.adjoint(dict(zip(fold.folded, found, strict=True))).values())
-
-        return fold.folded, adjoint
-
-    def fold_from_encoder(self, stacked: Tensors, length: int) -> Folds:
-        """The same from the encoder's output on, tokens T + t with t = P T_P + b.
-
-        With the encoder folded in, the first layer would read a one-hot position: 102 features for prompts of characters, a
-        width that matrix units take badly.
-        """
-        config, p, encoder = self.config, self.encodings(length), stacked["encoder.weight"].mT
-        read = p if config.design.encoded_input else p[:, :0]  # the encodings that the encoder reads
-        tokens = config.input_dim - read.shape[1]
-        own = stacked | {"encoder.weight": torch.eye(config.embed, device=p.device).expand(len(encoder), -1, -1)}
-        entrance = {"T": encoder[:, :tokens], "t": read @ encoder[:, tokens:]}
-        if config.bias:
-            own["encoder.bias"] = torch.zeros_like(stacked["encoder.bias"])
-            entrance["t"] = entrance["t"] + stacked["encoder.bias"][:, None]
-        folded, inner = Folded.fold(self, own, length)
-
-        def adjoint(found: list[Tensor]) -> list[Tensor]:
-            ends = dict(zip(entrance, found[len(folded) :], strict=True))
-            gradients = dict(zip(stacked, inner(found[: len(folded)]), strict=True))
-            gradients["encoder.weight"] = torch.cat([ends["T"], read.mT @ ends["t"]], dim=-2).mT
-            if config.bias:
-                gradients["encoder.bias"] = ends["t"].sum(dim=-2)
-            return list(gradients.values())
-
-        return folded | entrance, adjoint
+        fold = Fold(stacked, self.config, self.encodings(length))
+        return Prepared(fold.folded, lambda found: parameters.flatten(fold.adjoint(found), parameters.by_layer))
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         x, mean = self.relative(x)
@@ -239,10 +198,10 @@ class Fused(Folded):
         if key not in self._layered:
             self._layered[key] = Layered(parameters, members)
         layered = self._layered[key]
-        fold = self.fold_from_encoder if enters(self.config) else self.fold
-        folded, adjoint = fold(layered.gather(rows), x.shape[-1])
-        loss, gradients = self._gradients(folded, x, y)
-        found = layered.scatter(adjoint([gradients[name] for name in folded]), len(x))
+        kind = FoldFromEncoder if enters(self.config) else Fold
+        fold = kind(layered.gather(rows), self.config, self.encodings(x.shape[-1]))
+        loss, gradients = self._gradients(fold.folded, x, y)
+        found = layered.scatter(fold.adjoint(gradients), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
     def error(self, parameters: Parameters, members: slice, x: Lists, y: Targets) -> float:
@@ -254,7 +213,7 @@ class Fused(Folded):
             plain.gradient(prepared.tensors, x[-1:, at : at + _COMPARED], y[-1:, at : at + _COMPARED], lists)[1]
             for at in range(0, lists, _COMPARED)
         ]
-        (exact,) = prepared.adjoint([torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True)])
+        (exact,) = prepared.adjoint({name: torch.stack([part[name] for part in parts]).sum(dim=0) for name in parts[0]})
         return float((found[-1] - exact).norm() / exact.norm().clamp_min(torch.finfo(exact.dtype).tiny))
 
     def with_fewer_kernels(self) -> Plain | None:

@@ -277,7 +277,7 @@ def test_one_batched_unit_computes_what_single_members_do(arch, graph):
         loss = (model(x[member]) - y[member]).square().mean()
         torch.testing.assert_close(losses[member], loss.detach())
         expected = torch.autograd.grad(loss, list(model.parameters()))
-        for one, two in zip(found, expected, strict=True):
+        for one, two in zip(found.values(), expected, strict=True):
             torch.testing.assert_close(one[member], two, rtol=1e-4, atol=1e-6)
 
 
