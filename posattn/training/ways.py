@@ -15,8 +15,8 @@ Letters: M members, m some of them, P parameters of one, b lists, k numbers per 
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int64, Shaped
@@ -26,7 +26,7 @@ from torch.func import functional_call, vmap
 from posattn.devices import runs_kernels
 from posattn.errors import UsageError
 from posattn.folding import Fold, FoldFromEncoder, Tensors, folded_forward, input_encoding, looped_forward
-from posattn.kernels.shapes import enters, folds_rows, serves
+from posattn.kernels.shapes import ROWS, enters, folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
@@ -40,6 +40,7 @@ Lists = Shaped[Tensor, "M b k"]
 Targets = Shaped[Tensor, "M b out"]
 Answers = Float[Tensor, "M b *out"]
 Loss = Callable[[Tensor, Tensor], Tensor]  # of answers and targets, one per member
+Made = TypeVar("Made")
 
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
 _COMPARED = 500  # lists at once whose gradient PyTorch computes beside the kernels, in memory that these do not take
@@ -179,25 +180,26 @@ class Fused(Folded):
         super().__init__(config, device, loss)
         self.precision = precision
         self.folds_in_kernels = folds_rows(self.config)
-        self._layered: dict[tuple[int, int], Layered] = {}
-        self._encodings: dict[int, Tensor] = {}
-        self._inputs: dict[int, Tensor] = {}
-        self._tables: dict[int, Tensor] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def _once(self, what: str, which: Hashable, make: Callable[[], Made]) -> Made:
+        """What the first step makes; a CUDA graph then finds it."""
+        if (what, which) not in self._made:
+            self._made[what, which] = make()
+        return cast(Made, self._made[what, which])
 
     def step(
         self, parameters: Parameters, members: slice, x: Lists, y: Targets
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
         """The mean loss of some members, its gradient and that gradient's norm."""
-        rows, key = parameters.flat[members], (members.start, members.stop)
+        rows = parameters.flat[members]
         if self.folds_in_kernels:
             from posattn.kernels.folds import RowsFold  # needs Triton, as all kernels do
 
             by_rows = RowsFold(rows, parameters.starts, self.config, self.encodings(x.shape[-1]))
             loss, gradients = self._gradients(by_rows.folded, x, y)
             return loss, *by_rows.adjoint(gradients)
-        if key not in self._layered:
-            self._layered[key] = Layered(parameters, members)
-        layered = self._layered[key]
+        layered = self._once("layered", (members.start, members.stop), lambda: Layered(parameters, members))
         kind = FoldFromEncoder if enters(self.config) else Fold
         fold = kind(layered.gather(rows), self.config, self.encodings(x.shape[-1]))
         loss, gradients = self._gradients(fold.folded, x, y)
@@ -229,37 +231,35 @@ class Fused(Folded):
 
         config, precision, length = self.config, self.precision, x.shape[-1]
         if not isinstance(config, TokenConfig):
-            return fused.loss_and_gradients(folded, x, y, self._input(length), config, precision)
+            read = self._once(
+                "input", length, lambda: input_encoding(self.encodings(length), self._positions(length), config)
+            )
+            return fused.loss_and_gradients(folded, x, y, read, config, precision)
         x, mean = self.relative(x)
 
         def finish(out: Tensor) -> Tensor:
             return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
 
         if enters(config):
-            if length not in self._tables:
-                assert isinstance(self.skeleton.table, Tensor)
-                self._tables[length] = words.characters_of(self.skeleton.table)
-            characters = self._tables[length]
-            return fused.loss_and_gradients_of_entered(folded, x, characters, finish, config, precision)
-        if length not in self._tables:
-            every = self.features(words.every_word(config, length, self.device))
-            self._tables[length] = words.table_of(every, precision)
-        states = words.first_states(x, self._tables[length], config, precision)
-        if not config.vocabulary.numbers:
-            assert self.loss is cross_entropy
-            return fused.loss_and_gradients_of_letters(folded, states, y, config, precision)
-        return fused.loss_and_gradients_of_answers(folded, states, finish, config, precision)
+            characters = self._once("table", length, lambda: words.characters_of(self.skeleton.get_buffer("table")))
+            entrance = words.Entrance(x, characters, folded, precision)
+            step = fused.LongStep(folded, entrance.states(), config, precision, enters=True)
+            loss, gradients = step.differentiate_answers(finish)
+            return loss, gradients | entrance.gradients(step.first_gradient, step.loss)
+        table = self._once(
+            "table",
+            length,
+            lambda: words.table_of(self.features(words.every_word(config, length, self.device)), precision),
+        )
+        states = words.first_states(x, table, config, precision)
+        if config.vocabulary.numbers:
+            kind = fused.TokenStep if states.shape[2] <= ROWS else fused.LongStep
+            return kind(folded, states, config, precision).differentiate_answers(finish)
+        assert self.loss is cross_entropy
+        return fused.TokenStep(folded, states, config, precision).differentiate_letters(y)
 
     def encodings(self, length: int) -> Float[Tensor, "N d_P"]:
-        if length not in self._encodings:
-            self._encodings[length] = super().encodings(length)
-        return self._encodings[length]
-
-    def _input(self, length: int) -> Float[Tensor, "2 N d_in"]:
-        """What the encoder reads as number * slope + base."""
-        if length not in self._inputs:
-            self._inputs[length] = input_encoding(self.encodings(length), self._positions(length), self.config)
-        return self._inputs[length]
+        return self._once("encodings", length, lambda: super(Fused, self).encodings(length))
 
 
 def way_for(
