@@ -1,25 +1,13 @@
 """A looped network with a table as its state, for k-hop induction heads: k scans with communication fixed beforehand.
 
-With h_0(i) = s_i, the letter at i, and f(i) = 1 + the largest q < i with s_q = s_i, the answer after m hops is
-
-    h_m(i) = h_{m-1}(f(i)).
-
-One scan computes h_m from h_{m-1}. Position j *writes* the value h_{m-1}(j) under the key s_{j-1}. Tables *join*: of two
-rows under one key the later one stays. Position i *reads* what the position before it holds under the key s_i, or finds
-nothing.
-
-The state of a position is a table with a row per key. A row has an entry per value and one more, the *mark*, which is written
-whatever the value is. Keys are the same in all hops, so marks and gates are computed once. Three small MLPs, each the same for
-all entries, do the work:
+docs/tokens.md has the argument, what is learned and what is built in. In each scan position j *writes* its value under the
+key s_{j-1}, tables *join*, and position i *reads* what the position before it holds under the key s_i, or finds nothing. A
+row of a table has an entry per value and one more, the *mark*, which is written whatever the value is. Keys are the same in
+all hops, so marks and gates are computed once. Three small MLPs, each the same for all entries, do the work:
 
     write   an entry, from whether its key and its value are there
     join    the share g of the earlier row that stays, from the marks of both rows: T ← T + g (T_earlier - T), 0 ≤ g ≤ 1
     read    the logit of a value, from its entry and the mark of the row s_i
-
-So the network cannot know which letter is which: letters that training never showed cost nothing, and neither do more letters.
-Where every g is 0 or 1 a join copies, and length adds no error. What a hop hands on is the probability of each letter against
-none, so hops add none either. Keys, reads and joins go through attention over the offsets of a scan
-(posattn.looped.offsets), so the network takes every length.
 
 Letters: n positions, B sequences, A letters of the alphabet, w words per entry, T (n, B, A, A w) the tables
 and (n, B, A, w) their marks.
