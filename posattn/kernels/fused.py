@@ -280,8 +280,8 @@ Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every mem
 class TokenStep(_Step):
     """A step from the first states of sequences. Answers are read off the last state, outside the layers' kernels.
 
-    Networks answer a letter at every position but the last, with the mean cross-entropy as their loss; or once, at the last
-    position, with any loss.
+    Networks answer a letter at every position but the last, with the mean cross-entropy as their loss; or once, at the
+    last position, with any loss.
     """
 
     def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:

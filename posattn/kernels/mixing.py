@@ -301,7 +301,9 @@ def slope(
 class _Batch:
     """What all kernels of one call share, worked out once: without a CUDA graph the host's work bounds short steps."""
 
-    def __init__(self, q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], sums: Float[Tensor, "H n"], causal: bool):
+    def __init__(
+        self, q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], sums: Float[Tensor, "H n"], causal: bool
+    ):
         self.q, self.k, self.sums, self.causal = q, k, sums, causal
         (_, self.n, d_k), strides = q.shape, zip(("q_head", "q_row", "q_column"), q.stride(), strict=True)
         self.wide, scale = wide_of(self.n), math.log2(math.e) / math.sqrt(d_k)

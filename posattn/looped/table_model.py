@@ -1,9 +1,9 @@
 """A looped network with a table as its state, for k-hop induction heads: k scans with communication fixed beforehand.
 
-docs/tokens.md has the argument, what is learned and what is built in. In each scan position j *writes* its value under the
-key s_{j-1}, tables *join*, and position i *reads* what the position before it holds under the key s_i, or finds nothing. A
-row of a table has an entry per value and one more, the *mark*, which is written whatever the value is. Keys are the same in
-all hops, so marks and gates are computed once. Three small MLPs, each the same for all entries, do the work:
+docs/tokens.md has the argument, what is learned and what is built in. In each scan position j *writes* its value under
+the key s_{j-1}, tables *join*, and position i *reads* what the position before it holds under the key s_i, or finds
+nothing. A row of a table has an entry per value and one more, the *mark*, which is written whatever the value is. Keys
+are the same in all hops, so marks and gates are computed once. Three small MLPs, each the same for all entries:
 
     write   an entry, from whether its key and its value are there
     join    the share g of the earlier row that stays, from the marks of both rows: T ← T + g (T_earlier - T), 0 ≤ g ≤ 1

@@ -5,8 +5,8 @@ With attention fixed, what remains is a least-squares problem in the weights of 
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
 with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. docs/any-length.md gives the
-reasons for each part: the memory μ, other lists for every move (``vary_lists``), and moves that join stretches in random
-orders (``OrderedScan``).
+reasons for each part: the memory μ, other lists for every move (``vary_lists``), and moves that join stretches in
+random orders (``OrderedScan``).
 
 Letters: P weights, L lists per move, n numbers per list, N answers to it, λ damping, μ memory, u uniform on [0, 1).
 """
@@ -205,7 +205,7 @@ def random_order(n: int, number: int) -> Order:
 class OrderedScan(nn.Module):
     """The scan of a looped network in a given order, or without one in that of its loops.
 
-    On lists of 16 the loops test the whole state of stretches of up to 8 numbers only, other orders that of longer ones.
+    On lists of 16 the loops test the whole state of stretches of up to 8 numbers, other orders that of longer ones.
     """
 
     def __init__(self, network: LoopedTransformer):
@@ -225,9 +225,9 @@ class OrderedScan(nn.Module):
 
 
 def vary_lists(x: Lists, key: Key) -> Lists:
-    """A quarter of the lists as they are and a quarter by each function below, all scaled to the largest number in ``x``.
+    """A quarter of the lists as they are and a quarter by each function below, all scaled to the largest number in x.
 
-    The network is homogeneous, so only the direction of a state matters; these reach directions that short lists seldom do.
+    The network is homogeneous, so only the direction of a state matters; these reach some that short lists seldom do.
     """
     lists = x.clone()
     for kind, vary in enumerate((_less_drift, _some_small, _signs_in_runs), start=1):

@@ -178,7 +178,8 @@ class Trainer:
 
         def update(index: int) -> None:
             losses, gradients = zip(*(results[unit] for unit in units if unit[0] == index), strict=True)
-            gradient = prepared[index].adjoint({name: _total([part[name] for part in gradients]) for name in gradients[0]})
+            summed = {name: _total([part[name] for part in gradients]) for name in gradients[0]}
+            gradient = prepared[index].adjoint(summed)
             self._update(self.groups[index], _total(losses), gradient, torch.linalg.vector_norm(gradient, dim=1))
 
         self.step += 1
