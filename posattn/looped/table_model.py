@@ -15,11 +15,10 @@ and (n, B, A, w) their marks.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, wraps
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from posattn.errors import UsageError, choice, flag, positive
@@ -38,32 +37,6 @@ _SHORT = 64  # positions: up to so many, attention is a product with a matrix, w
 
 Attend = Callable[[Tensor], Tensor]
 Joins = list[tuple[Attend, Tensor]]  # per loop, and the share of attention that stays in the sequence
-
-
-def _kept(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``make`` with its answers kept, but for those to torch.export, whose tensors hold no numbers."""
-    known = lru_cache(maxsize=4096)(make)
-
-    @wraps(make)
-    def call(*given: Any) -> Tensor:
-        return make(*given) if torch.compiler.is_exporting() else known(*given)
-
-    return call
-
-
-@_kept
-def _inside(n: int, loop: Loop, device: torch.device) -> Bool[Tensor, "n C"]:
-    """Made once: a CUDA graph can hold no copy from the host."""
-    with torch.inference_mode(False), torch.no_grad():
-        return _FAMILY.inside(n, loop, device)
-
-
-@_kept
-def _shifts(n: int, loop: Loop, device: torch.device) -> Float[Tensor, "C nn"]:
-    """Per candidate the matrix (n, n), flattened, that attends to it alone; its rows are 0 where it is outside the sequence."""
-    with torch.inference_mode(False), torch.no_grad():
-        places = _FAMILY.places(n, loop, device).mT
-        return (torch.arange(n, device=device) == places[..., None]).float().flatten(1)
 
 
 @dataclass(frozen=True)
@@ -246,9 +219,11 @@ class TableNetwork(nn.Module):
 
 def attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Float[Tensor, " n"]]:
     """The function from x to Σ_r A_r x(i + r s), and the share of attention that stays in the sequence."""
-    a, m = split_weights(given.expand(1, n, -1), _inside(n, loop, given.device))
+    a, m = split_weights(given.expand(1, n, -1), _FAMILY.inside(n, loop, given.device))
     if n <= _SHORT:
-        matrix = (given[:-1] @ _shifts(n, loop, given.device).to(given.dtype)).view(n, n)
+        places = _FAMILY.places(n, loop, given.device).mT[..., None]
+        shifts = (torch.arange(n, device=given.device) == places).to(given.dtype)  # a matrix (n, n) for each candidate
+        matrix = (given[:-1] @ shifts.flatten(1)).view(n, n)
         return lambda x: (matrix @ x.flatten(1)).view(x.shape), m
 
     def by_shifts(x: Float[Tensor, "n *more"]) -> Float[Tensor, "n *more"]:
