@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from typing import Any
+from unittest.mock import patch
 
 if any(each in ("cpu", "--device=cpu") for each in sys.argv):
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which parts of PyTorch do
@@ -89,14 +90,13 @@ def names() -> list[str]:
 
 def check(device: torch.device, count: int = 100, only: str = "") -> None:
     """Relative errors of the kernels' loss and gradients against autograd in float64. A part that exceeds its bounds fails."""
-    from posattn.kernels.launches import about
     from posattn.kernels.shapes import folds_rows, serves
 
     print(f"{'kernels against float64 autograd':56}{'loss':>12}{'gradient':>12}{'worst tensor':>14}")
     if only in "optimiser":
         with reported("optimiser"):
             check_optimiser(device)
-    with about(PROGRAMS):
+    with patch("posattn.kernels.launches.programs", lambda at_once: PROGRAMS):
         for what, settings in LISTS.items():
             if only not in what:
                 continue
@@ -216,7 +216,7 @@ def check_fold(what: str, config: ModelConfig, parameters: Parameters, p: Tensor
     folded = max(error_of(ours.folded[name], value) for name, value in truth.folded.items())
     given = {name: torch.randn_like(value) for name, value in truth.folded.items()}
     back = truth.adjoint(given)
-    slopes = Parameters(config, exact.flatten(list(back.values()), exact.by_layer))
+    slopes = Parameters(config, exact.flatten(back, exact.by_layer))
     found, norm = ours.adjoint({name: value.float() for name, value in given.items()})
     ours_back, wanted = counted(config, found), counted(config, slopes.flat)
     back_off = max(error_of(ours_back[name], value) for name, value in wanted.items())

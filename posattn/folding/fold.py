@@ -276,3 +276,30 @@ class Fold:
         found["decoder.weight"] = by_word
         if self.config.bias:
             found["decoder.bias"] = db[:, 0]
+
+
+class FoldFromEncoder(Fold):
+    """A fold from the encoder's output on, which is token T + t with t = P T_P + b.
+
+    With the encoder folded in, the first layer would read a one-hot position: 102 features for prompts of characters, a
+    width that matrix units take badly.
+    """
+
+    def __init__(self, stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]):
+        encoder = stacked["encoder.weight"].mT
+        self.read = p if config.design.encoded_input else p[:, :0]  # the encodings that the encoder reads
+        tokens = config.input_dim - self.read.shape[1]
+        entrance = {"T": encoder[:, :tokens], "t": self.read @ encoder[:, tokens:]}
+        own = {**stacked, "encoder.weight": torch.eye(config.embed, device=p.device).expand(len(encoder), -1, -1)}
+        if config.bias:
+            own["encoder.bias"] = torch.zeros_like(stacked["encoder.bias"])
+            entrance["t"] = entrance["t"] + stacked["encoder.bias"][:, None]
+        super().__init__(own, config, p)
+        self.folded |= entrance
+
+    def adjoint(self, gradients: Mapping[str, Tensor]) -> Tensors:
+        found = super().adjoint(gradients)
+        found["encoder.weight"] = torch.cat([gradients["T"], self.read.mT @ gradients["t"]], dim=-2).mT
+        if self.config.bias:
+            found["encoder.bias"] = gradients["t"].sum(dim=-2)
+        return found

@@ -279,35 +279,12 @@ class _Step:
 Finish = Callable[[Tensor], Tensor]  # from the answers (M, b, out) to every member's loss
 
 
-def loss_and_gradients_of_answers(
-    folded: Tensors, states: Float[Tensor, "M b N D"], finish: Finish, config: ModelConfig, precision: str
-) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The loss and gradients of token networks that answer at the last position, from ``words.first_states``, with any loss."""
-    kind = _TokenStep if states.shape[2] <= ROWS else _LongStep
-    return kind(folded, states, config, precision).differentiate_answers(finish)
+class TokenStep(_Step):
+    """A step from the first states of sequences. Answers are read off the last state, outside the layers' kernels.
 
-
-def loss_and_gradients_of_entered(
-    folded: Tensors, x: Float[Tensor, "M b k"], characters: Float[Tensor, "V_1 F"], finish: Finish, config: ModelConfig,
-    precision: str,
-) -> tuple[Float[Tensor, " M"], Tensors]:  # fmt: skip
-    """The same where the encoder is not folded into the first layer, from the prompts and the characters of words."""
-    entrance = words.Entrance(x, characters, folded, precision)
-    step = _LongStep(folded, entrance.states(), config, precision, enters=True)
-    loss, gradients = step.differentiate_answers(finish)
-    return loss, gradients | entrance.gradients(step.first_gradient, step.loss)
-
-
-def loss_and_gradients_of_letters(
-    folded: Tensors, states: Float[Tensor, "M b N D"], y: Int64[Tensor, "M b k"], config: ModelConfig, precision: str
-) -> tuple[Float[Tensor, " M"], Tensors]:
-    """The same for networks that answer a letter at every position but the last; the loss is the mean cross-entropy."""
-    step = _TokenStep(folded, states, config, precision)
-    return step.differentiate(lambda h: step.letters(h, y))
-
-
-class _TokenStep(_Step):
-    """A step from the first states of sequences. Answers are read off the last state, outside the layers' kernels."""
+    Networks answer a letter at every position but the last, with the mean cross-entropy as their loss; or once, at the
+    last position, with any loss.
+    """
 
     def differentiate(self, read: Callable[[Tensor], tuple[Tensor, Tensor, Tensors]]) -> tuple[Tensor, Tensors]:
         """``read`` goes from the last state to the loss, dz of the last layer, and the gradients of w and b."""
@@ -316,9 +293,10 @@ class _TokenStep(_Step):
         gradients = self.backward(states, pairs, errors, dz) | found
         return loss, narrowed(gradients, self.narrow)
 
-    def differentiate_answers(self, finish: Finish) -> tuple[Tensor, Tensors]:
-        """The same of answers at the last position."""
+    def differentiate_letters(self, y: Int64[Tensor, "M b k"]) -> tuple[Tensor, Tensors]:
+        return self.differentiate(lambda h: self.letters(h, y))
 
+    def differentiate_answers(self, finish: Finish) -> tuple[Tensor, Tensors]:
         def read(h: Float[Tensor, "M b N W"]) -> tuple[Tensor, Tensor, Tensors]:
             loss, dz, found = self.answers(h[:, :, -1].float(), finish)
             whole = torch.zeros_like(h)
@@ -365,7 +343,7 @@ class _TokenStep(_Step):
         self.loss = squares / (self.lists * (self.n - 1))
 
 
-class _LongStep(_TokenStep):
+class LongStep(TokenStep):
     """Prompts that fill a tile each. One kernel has all gradients of a layer; the last layer computes the scratchpad alone."""
 
     def __init__(self, *given: Any, enters: bool = False):

@@ -16,9 +16,7 @@ Letters: B sequences, n positions, H heads, e value width of a head, d_k query a
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -29,7 +27,6 @@ from triton.runtime.errors import OutOfResources
 
 from posattn.devices import current
 
-P, R = ParamSpec("P"), TypeVar("R")
 SMALL = 256  # positions
 FILL = 128  # a multiple of the blocks of rows that ``mix`` reads or writes
 REACH = 2**31  # numbers of a head's part of A, at most, as ``mix`` counts them in 32 bits
@@ -301,35 +298,17 @@ def slope(
         tl.store(place, (unit * a * (total - d[:, None])).to(a_pointer.dtype.element_ty), mask=there)
 
 
-@dataclass(frozen=True)
 class _Batch:
     """What all kernels of one call share, worked out once: without a CUDA graph the host's work bounds short steps."""
 
-    q: Float[Tensor, "H n d_k"]
-    k: Float[Tensor, "H n d_k"]
-    sums: Float[Tensor, "H n"]
-    causal: bool
-
-    @cached_property
-    def n(self) -> int:
-        return self.q.shape[1]
-
-    @cached_property
-    def wide(self) -> int:
-        return wide_of(self.n)
-
-    @cached_property
-    def sizes(self) -> dict[str, Any]:
-        d_k = self.q.shape[-1]
-        return {
-            "n": self.n,
-            "wide": self.wide,
-            "scale": math.log2(math.e) / math.sqrt(d_k),
-            **{f"q_{axis}": stride for axis, stride in zip(("head", "row", "column"), self.q.stride(), strict=True)},
-            "CAUSAL": self.causal,
-            "D_K": d_k,
-            "K": columns_of(d_k),
-        }
+    def __init__(
+        self, q: Float[Tensor, "H n d_k"], k: Float[Tensor, "H n d_k"], sums: Float[Tensor, "H n"], causal: bool
+    ):
+        self.q, self.k, self.sums, self.causal = q, k, sums, causal
+        (_, self.n, d_k), strides = q.shape, zip(("q_head", "q_row", "q_column"), q.stride(), strict=True)
+        self.wide, scale = wide_of(self.n), math.log2(math.e) / math.sqrt(d_k)
+        self.sizes: dict[str, Any] = {"n": self.n, "wide": self.wide, "scale": scale, **dict(strides)}
+        self.sizes |= {"CAUSAL": causal, "D_K": d_k, "K": columns_of(d_k)}
 
     def rows(self, count: int) -> Float[Tensor, "H {count} {self.wide}"]:
         return self.q.new_empty(len(self.q), count, self.wide)
@@ -430,27 +409,16 @@ def _rows(v: Float[Tensor, "B n H e"]) -> int:
     return n if _stores(v) else max(most // square, 1) * square
 
 
-def _on_its_gpu(operator: Callable[P, R]) -> Callable[P, R]:
-    """Triton launches on the current GPU, which need not be the one that has the tensors."""
-
-    @wraps(operator)
-    def launched(*given: P.args, **named: P.kwargs) -> R:
-        with current(given[0].device):
-            return operator(*given, **named)
-
-    return launched
-
-
 @torch.library.custom_op("posattn::mix", mutates_args=())
-@_on_its_gpu
 def mixed(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Y (B, n, H, e) from Q and K (H, n, d_k) and V (B, n, H, e); and log2 of the sums of exponentials (H, n)."""
     batch = _Batch(*_alike(q, k), q.new_empty(q.shape[:2], dtype=torch.float32), causal)
     v = _whole(v)
     a = batch.rows(batch.n) if _stores(v) else None
-    batch.weigh(a, measure=True)
     y = v.new_empty(v.shape)
-    batch.mix(a, v, y)
+    with current(q.device):  # Triton launches on the current GPU, which need not be the one that has the tensors
+        batch.weigh(a, measure=True)
+        batch.mix(a, v, y)
     return y, batch.sums
 
 
@@ -459,15 +427,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
-@torch.library.custom_op("posattn::mix_backward", mutates_args=())
-@_on_its_gpu
-def mixed_backward(
-    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of Q, K and V."""
-    q, k = _alike(q, k)
-    batch = _Batch(q, k, sums, causal)
-    dy, v, n = _whole(dy), _whole(v), v.shape[1]
+def _gradients(batch: _Batch, dy: Tensor, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, n = batch.q, batch.k, batch.n
     a = None
     if _stores(v):
         a = batch.rows(n)
@@ -475,7 +436,7 @@ def mixed_backward(
     dv = v.new_empty(v.shape)
     batch.mix(a, dy, dv, transposed=True)
 
-    d, columns = torch.empty_like(sums), v.shape[0] * v.shape[3]
+    d, columns = torch.empty_like(batch.sums), v.shape[0] * v.shape[3]
     overlap[(blocks_of(n, 16), len(q))](
         dy, y, d, n, columns, **_strides("dy", dy), **_strides("y", y), E=v.shape[3], R=16, T=256, num_warps=4
     )
@@ -492,6 +453,15 @@ def mixed_backward(
         batch.mix(part, keys, d_queries, first=first, tiling=TILINGS["narrow"])
         batch.mix(part, queries, d_keys, transposed=True, first=first, add=first > 0, tiling=TILINGS["narrow"])
     return dq.to(q.dtype), dk.to(k.dtype), dv
+
+
+@torch.library.custom_op("posattn::mix_backward", mutates_args=())
+def mixed_backward(
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of Q, K and V."""
+    with current(dy.device):
+        return _gradients(_Batch(*_alike(q, k), sums, causal), _whole(dy), _whole(v), y)
 
 
 @mixed_backward.register_fake

@@ -57,8 +57,9 @@ class Family:
         return 2 * upper + down
 
     def places(self, n: int, loop: Loop, device: torch.device | None = None) -> Int64[Tensor, "n C"]:
-        """i + r s."""
-        return torch.arange(n, device=device)[:, None] + loop.stride * torch.tensor(self.candidates, device=device)
+        """i + r s, without a tensor from the host: a CUDA graph can hold no copy of one."""
+        i = torch.arange(n, device=device)
+        return torch.stack([i + loop.stride * r for r in self.candidates], dim=-1)
 
     def inside(self, n: int, loop: Loop, device: torch.device | None = None) -> Bool[Tensor, "n C"]:
         """Whether i + r s is in the list."""

@@ -13,11 +13,7 @@ what a position has or takes what it hears, by the two marks:
     fold    what was read is combined, two by two: f ← (1 - r') f + (1 - r) f' + r r' Φ_q(f, f'), r ← r + r' - r r',
             with f' and r' what is heard, and Φ_q(f, f') = U_q relu(W (f, f')) for the operation q
 
-The answer is f at the last position. Learned are which words are carried, which write and which read, what a join keeps,
-where attention goes, and Φ_q; attention and joins are the same in all scans. A word is read by its kind, a category without a
-sign, one with a sign, or an operation, and by which identifiers of the prompt are equal: that is given, not learned. So
-identifiers and signs that training never showed cost nothing. Numbers meet no bias, and marks do not depend on them, so
-f(c x) = c f(x) for c ≥ 0.
+The answer is f at the last position. docs/tokens.md says what is learned and what is built in.
 
 Letters: n elements of a prompt, B prompts, R rows of a table, w values under a mark.
 """

@@ -1,25 +1,13 @@
 """A looped network with a table as its state, for k-hop induction heads: k scans with communication fixed beforehand.
 
-With h_0(i) = s_i, the letter at i, and f(i) = 1 + the largest q < i with s_q = s_i, the answer after m hops is
-
-    h_m(i) = h_{m-1}(f(i)).
-
-One scan computes h_m from h_{m-1}. Position j *writes* the value h_{m-1}(j) under the key s_{j-1}. Tables *join*: of two
-rows under one key the later one stays. Position i *reads* what the position before it holds under the key s_i, or finds
-nothing.
-
-The state of a position is a table with a row per key. A row has an entry per value and one more, the *mark*, which is written
-whatever the value is. Keys are the same in all hops, so marks and gates are computed once. Three small MLPs, each the same for
-all entries, do the work:
+docs/tokens.md has the argument, what is learned and what is built in. In each scan position j *writes* its value under
+the key s_{j-1}, tables *join*, and position i *reads* what the position before it holds under the key s_i, or finds
+nothing. A row of a table has an entry per value and one more, the *mark*, which is written whatever the value is. Keys
+are the same in all hops, so marks and gates are computed once. Three small MLPs, each the same for all entries:
 
     write   an entry, from whether its key and its value are there
     join    the share g of the earlier row that stays, from the marks of both rows: T ← T + g (T_earlier - T), 0 ≤ g ≤ 1
     read    the logit of a value, from its entry and the mark of the row s_i
-
-So the network cannot know which letter is which: letters that training never showed cost nothing, and neither do more letters.
-Where every g is 0 or 1 a join copies, and length adds no error. What a hop hands on is the probability of each letter against
-none, so hops add none either. Keys, reads and joins go through attention over the offsets of a scan
-(posattn.looped.offsets), so the network takes every length.
 
 Letters: n positions, B sequences, A letters of the alphabet, w words per entry, T (n, B, A, A w) the tables
 and (n, B, A, w) their marks.
@@ -27,11 +15,10 @@ and (n, B, A, w) their marks.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, wraps
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from posattn.errors import UsageError, choice, flag, positive
@@ -50,32 +37,6 @@ _SHORT = 64  # positions: up to so many, attention is a product with a matrix, w
 
 Attend = Callable[[Tensor], Tensor]
 Joins = list[tuple[Attend, Tensor]]  # per loop, and the share of attention that stays in the sequence
-
-
-def _kept(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``make`` with its answers kept, but for those to torch.export, whose tensors hold no numbers."""
-    known = lru_cache(maxsize=4096)(make)
-
-    @wraps(make)
-    def call(*given: Any) -> Tensor:
-        return make(*given) if torch.compiler.is_exporting() else known(*given)
-
-    return call
-
-
-@_kept
-def _inside(n: int, loop: Loop, device: torch.device) -> Bool[Tensor, "n C"]:
-    """Made once: a CUDA graph can hold no copy from the host."""
-    with torch.inference_mode(False), torch.no_grad():
-        return _FAMILY.inside(n, loop, device)
-
-
-@_kept
-def _shifts(n: int, loop: Loop, device: torch.device) -> Float[Tensor, "C nn"]:
-    """Per candidate the matrix (n, n), flattened, that attends to it alone; its rows are 0 where it is outside the sequence."""
-    with torch.inference_mode(False), torch.no_grad():
-        places = _FAMILY.places(n, loop, device).mT
-        return (torch.arange(n, device=device) == places[..., None]).float().flatten(1)
 
 
 @dataclass(frozen=True)
@@ -258,9 +219,11 @@ class TableNetwork(nn.Module):
 
 def attend(given: Float[Tensor, " C1"], n: int, loop: Loop) -> tuple[Attend, Float[Tensor, " n"]]:
     """The function from x to Σ_r A_r x(i + r s), and the share of attention that stays in the sequence."""
-    a, m = split_weights(given.expand(1, n, -1), _inside(n, loop, given.device))
+    a, m = split_weights(given.expand(1, n, -1), _FAMILY.inside(n, loop, given.device))
     if n <= _SHORT:
-        matrix = (given[:-1] @ _shifts(n, loop, given.device).to(given.dtype)).view(n, n)
+        places = _FAMILY.places(n, loop, given.device).mT[..., None]
+        shifts = (torch.arange(n, device=given.device) == places).to(given.dtype)  # a matrix (n, n) for each candidate
+        matrix = (given[:-1] @ shifts.flatten(1)).view(n, n)
         return lambda x: (matrix @ x.flatten(1)).view(x.shape), m
 
     def by_shifts(x: Float[Tensor, "n *more"]) -> Float[Tensor, "n *more"]:

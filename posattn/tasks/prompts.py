@@ -26,6 +26,7 @@ WORDS = VOCABULARIES["prompts"]
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _ELEMENT = re.compile(rf"'[^']*'|{_NUMBER.pattern}")  # text in quotes, or a number
+_LIST = re.compile(rf"\[( *({_ELEMENT.pattern}),)*( *({_ELEMENT.pattern})\]?)?\s*")  # a prompt, as far as it is one
 _CATEGORY = re.compile(r"'Cat([+\-_*]?)([1-9]\d*)'")
 _ASKED = [r"Cat([1-9]\d*)"] * QUERIED
 _QUERY = re.compile(f"'Find ({'|'.join(TYPES)}) of {', '.join(_ASKED[:-1])} and {_ASKED[-1]}'")
@@ -100,31 +101,14 @@ def parse(prompt: str) -> Float[Tensor, " n"]:
 
 def _elements(prompt: str) -> list[_Element]:
     """The elements of the list; each is text in quotes or a number."""
-    if not prompt.startswith("["):
-        raise UsageError(f"the prompt begins with {prompt[:1]!r}; it must begin with '[', as in ['Cat2', 3.45, ...].")
-    found: list[_Element] = []
-    place, end = 0, ","
-    while end == ",":
-        place += 1
-        place += len(prompt[place:]) - len(prompt[place:].lstrip(" "))
-        match = _ELEMENT.match(prompt, place)
-        if match is None:
-            element = f"{_at(prompt, place)}, element {len(found) + 1}"
-            raise UsageError(f"{element}; it must be text in single quotes or a number such as 3.45.")
-        found.append(_Element(len(found) + 1, place + 1, match.group()))
-        place = match.end()
-        end = prompt[place : place + 1]
-    if end != "]":
-        raise UsageError(f"{_at(prompt, place)}, after element {len(found)}; it must be a comma or ']'.")
-    if prompt[place + 1 :].strip():
-        raise UsageError(f"{_at(prompt, place + 1)}, after the list; it must end there.")
-    return found
-
-
-def _at(prompt: str, place: int) -> str:
-    """For errors: what a prompt has at a place."""
-    found = repr(prompt[place : place + 8]) if place < len(prompt) else "nothing"
-    return f"the prompt has {found} at character {place + 1}"
+    listed = _LIST.match(prompt)
+    end = listed.end() if listed else 0
+    if end < len(prompt) or not prompt.rstrip().endswith("]"):
+        found = repr(prompt[end : end + 8]) if end < len(prompt) else "nothing"
+        what = "a list of texts in single quotes and numbers, such as ['Cat2', 3.45, ...]"
+        raise UsageError(f"the prompt has {found} at character {end + 1}; it must be {what}.")
+    each = enumerate(_ELEMENT.finditer(prompt), start=1)
+    return [_Element(number, match.start() + 1, match.group()) for number, match in each]
 
 
 def _read_list(listed: list[_Element]) -> tuple[list[float], set[str]]:

@@ -78,12 +78,9 @@ class SharedEncoder(nn.Module):
     def __init__(self, encoder: nn.Linear, words: Vocabulary):
         super().__init__()
         d, pairs = encoder.out_features, words.characters
-        own = [(words.shared.index(place), character) for place, character in pairs if place in words.shared]
+        self.first = first = next(index for index, (place, _) in enumerate(pairs) if place in words.shared)
+        own = [(words.shared.index(place), character) for place, character in pairs[first:]]
         known = sorted({character for _, character in own})
-        first = min(index for index, (place, _) in enumerate(pairs) if place in words.shared)
-        if [place in words.shared for place, _ in pairs[first:]] != [True] * len(own):
-            raise UsageError(f"shared is {words.shared}; it must be the last places of a word.")
-        self.first = first
         self.register_buffer("place", torch.tensor([place for place, _ in own]), persistent=False)
         self.register_buffer("character", torch.tensor([known.index(each) for _, each in own]), persistent=False)
         self.others = nn.Parameter(torch.cat([encoder.weight[:, :first], encoder.weight[:, first + len(own) :]], dim=1))

@@ -27,7 +27,7 @@ class Vocabulary:
 
     words: tuple[str, ...]  # each is read by its index
     text: str = "letters"  # what they spell; or prompts, with numbers among the words
-    shared: tuple[int, ...] = ()  # places whose characters have one embedding, and a matrix per place
+    shared: tuple[int, ...] = ()  # its last places, if their characters have one embedding, and a matrix per place
 
     @property
     def numbers(self) -> bool:

@@ -47,11 +47,8 @@ def of_task(run: Run, task: str, members: int) -> Run:
     if not members <= len(kept) < len(run):
         return run
     spec = replace(run.spec, members=tuple(run.spec.members[number] for number in kept))
-    result = {  # what is a list has an entry per member
-        name: [value[number] for number in kept] if isinstance(value, list) else value for name, value in run.result.items()
-    }
-    history = run.history[run.history["member"].isin(kept)] if len(run.history) else run.history
-    return Run(spec, Parameters(run.spec.model, run.parameters.flat[kept]), result, history)
+    result = run.result | {"status": [run.status[number] for number in kept]}
+    return Run(spec, Parameters(run.spec.model, run.parameters.flat[kept]), result, run.history)
 
 
 def task_of(run: Run | None, members: int) -> str | list[str] | None:

@@ -50,7 +50,7 @@ class Parameters:
     def of(cls, config: NetworkConfig, named: Tensors) -> "Parameters":
         """From named tensors with a member axis, such as a file holds."""
         own = cls(config, torch.empty(0, 0))
-        return cls(config, own.flatten([named[name] for name in own.shapes], own.by_name))
+        return cls(config, own.flatten({name: named[name] for name in own.shapes}, own.by_name))
 
     def named(self, members: slice = slice(None)) -> Tensors:
         """Views (m, *shape) of the parameters of some members, by name."""
@@ -68,11 +68,12 @@ class Parameters:
         stacked = layers.unflatten(1, (-1, each)).transpose(0, 1)
         return _split(outer, encoder) | _split(stacked, layer) | _split(end, decoder)
 
-    def flatten(self, tensors: Sequence[Tensor], views: Callable[[Tensor], Tensors]) -> Float[Tensor, "m P"]:
-        """One row per member from tensors in the order of ``views``, by name or by layer, such as a gradient."""
-        rows = tensors[0].new_empty(len(tensors[0]), self.size)
-        for view, value in zip(views(rows).values(), tensors, strict=True):
-            view.copy_(value)
+    def flatten(self, tensors: Tensors, views: Callable[[Tensor], Tensors]) -> Float[Tensor, "m P"]:
+        """One row per member from tensors named as in ``views``, by name or by layer, such as a gradient."""
+        first = next(iter(tensors.values()))
+        rows = first.new_empty(len(first), self.size)
+        for name, view in views(rows).items():
+            view.copy_(tensors[name])
         return rows
 
     def mask(self, part: str) -> Bool[Tensor, " P"]:
@@ -110,6 +111,6 @@ class Layered:
     def gather(self, rows: Float[Tensor, "m P"]) -> Tensors:
         return _split(rows.flatten().index_select(0, self.there), self.shapes)
 
-    def scatter(self, stacked: Sequence[Tensor], members: int) -> Float[Tensor, "m P"]:
+    def scatter(self, stacked: Tensors, members: int) -> Float[Tensor, "m P"]:
         """Back to one row per member."""
-        return torch.cat([value.flatten() for value in stacked]).index_select(0, self.back).view(members, -1)
+        return torch.cat([value.flatten() for value in stacked.values()]).index_select(0, self.back).view(members, -1)

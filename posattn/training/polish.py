@@ -1,17 +1,12 @@
 """The last steps of a looped network: Levenberg-Marquardt in float64, with attention fixed at one candidate per head.
 
-Adam finds which numbers a loop must bring together. After sharpening each head attends to one candidate, and what remains is
-a least-squares problem in the weights of one small tied layer. Its P unknowns are few, so the normal equations can be solved:
+With attention fixed, what remains is a least-squares problem in the weights of one small tied layer:
 
     (H + λ mean(diag H) I) δ = Jᵀ r,    H ← μ H + JᵀJ,        J the Jacobian of the answers, r their errors,
 
-with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. Every move takes other lists
-(``vary_lists``), half of them the worst of many. A step is one move in the loops' own order. Where loops join neighbours, two
-more moves join stretches in random orders (``OrderedScan``). H remembers earlier moves, as in recursive least squares, so that
-a move does not undo them. The new network replaces the old one if it is better on the training lists.
-
-The lists are of the longest length. Where positions without a neighbour stay as they are, the answers to a shorter list are
-the first answers to a longer one, so longer lists suffice. Elsewhere a move also takes the lists cut to the shorter lengths.
+with λ divided by 4 after a move that lowers the error and multiplied by 4 until one does. docs/any-length.md gives the
+reasons for each part: the memory μ, other lists for every move (``vary_lists``), and moves that join stretches in
+random orders (``OrderedScan``).
 
 Letters: P weights, L lists per move, n numbers per list, N answers to it, λ damping, μ memory, u uniform on [0, 1).
 """
@@ -196,12 +191,6 @@ class _Fit:
         return squares, slope
 
 
-# Joins in other orders. The loops join stretches of 1, 2, 4, ... numbers. In a list of 16 the last loop joins stretches of 8,
-# and only the answer is read off the state that it makes. So training on 16 numbers tests the whole state of stretches of up
-# to 8 numbers only, while longer lists depend on the states of longer ones. Joined in another order, such as 1, 2, 4, 5, 10,
-# 15, 16, the same 16 numbers test those as well: a right join gives the same answers in every order.
-
-
 def random_order(n: int, number: int) -> Order:
     """A random order: each join puts the longest stretch so far beside itself or a shorter one, until n numbers are joined."""
     draw, lengths, joins = random.Random(streams.stream(number, "joins", n)), [1], []
@@ -214,7 +203,10 @@ def random_order(n: int, number: int) -> Order:
 
 
 class OrderedScan(nn.Module):
-    """The scan of a looped network in a given order, or without one in that of its loops."""
+    """The scan of a looped network in a given order, or without one in that of its loops.
+
+    On lists of 16 the loops test the whole state of stretches of up to 8 numbers, other orders that of longer ones.
+    """
 
     def __init__(self, network: LoopedTransformer):
         super().__init__()
@@ -232,14 +224,11 @@ class OrderedScan(nn.Module):
         return self.network.decoder(state)[..., 0]
 
 
-# Variations of the training lists. The join of two stretches must be right for every state that a long list leads to. The
-# network is homogeneous, so only the direction of a state matters. A walk of 1,000 numbers without drift, or a sum of -1,000
-# with a best part of 2, leads to directions that 16 numbers drawn from an interval seldom reach. The variations, of the same
-# length and range, reach them.
-
-
 def vary_lists(x: Lists, key: Key) -> Lists:
-    """A quarter of the lists as they are and a quarter by each function below, all scaled to the largest number in ``x``."""
+    """A quarter of the lists as they are and a quarter by each function below, all scaled to the largest number in x.
+
+    The network is homogeneous, so only the direction of a state matters; these reach some that short lists seldom do.
+    """
     lists = x.clone()
     for kind, vary in enumerate((_less_drift, _some_small, _signs_in_runs), start=1):
         lists[kind::4] = vary(x[kind::4], streams.fold_in(key, kind))

@@ -171,14 +171,15 @@ class Trainer:
         """One step of every member: fold, the gradient of each tile, then back through the fold and the update."""
         lists, length = x.shape[1:]
 
-        def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
+        def tile_gradient(unit: tuple[int, int]) -> tuple[Tensor, Tensors]:
             index, start = unit
             group, piece = self.groups[index], slice(start, start + self.tile)
             return self.way.gradient(prepared[index].tensors, x[group, piece], y[group, piece], lists)
 
         def update(index: int) -> None:
             losses, gradients = zip(*(results[unit] for unit in units if unit[0] == index), strict=True)
-            gradient = prepared[index].adjoint([_total(parts) for parts in zip(*gradients, strict=True)])
+            summed = {name: _total([part[name] for part in gradients]) for name in gradients[0]}
+            gradient = prepared[index].adjoint(summed)
             self._update(self.groups[index], _total(losses), gradient, torch.linalg.vector_norm(gradient, dim=1))
 
         self.step += 1

@@ -15,8 +15,8 @@ Letters: M members, m some of them, P parameters of one, b lists, k numbers per 
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int64, Shaped
@@ -25,8 +25,8 @@ from torch.func import functional_call, vmap
 
 from posattn.devices import runs_kernels
 from posattn.errors import UsageError
-from posattn.folding import Fold, Tensors, folded_forward, input_encoding, looped_forward
-from posattn.kernels.shapes import enters, folds_rows, serves
+from posattn.folding import Fold, FoldFromEncoder, Tensors, folded_forward, input_encoding, looped_forward
+from posattn.kernels.shapes import ROWS, enters, folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
@@ -40,7 +40,7 @@ Lists = Shaped[Tensor, "M b k"]
 Targets = Shaped[Tensor, "M b out"]
 Answers = Float[Tensor, "M b *out"]
 Loss = Callable[[Tensor, Tensor], Tensor]  # of answers and targets, one per member
-Folds = tuple[Tensors, Callable[[list[Tensor]], list[Tensor]]]  # folded tensors, and the adjoint of folding
+Made = TypeVar("Made")
 
 _LONG = 1 << 14  # numbers: longer lists take the plain network, which saves memory
 _COMPARED = 500  # lists at once whose gradient PyTorch computes beside the kernels, in memory that these do not take
@@ -85,7 +85,7 @@ class Prepared(NamedTuple):
     """What a network computes with, and how gradients of it become those of the parameters, one row per member."""
 
     tensors: Tensors
-    adjoint: Callable[[list[Tensor]], Float[Tensor, "m P"]]
+    adjoint: Callable[[Tensors], Float[Tensor, "m P"]]
 
 
 class Plain:
@@ -103,13 +103,10 @@ class Plain:
         sharpened = self.config.sharpened
         if factor is None or sharpened is None:
             return Prepared(named, lambda found: parameters.flatten(found, parameters.by_name))
-        grown = factor
-
-        def adjoint(found: list[Tensor]) -> Tensor:
-            own = [value * grown if name == sharpened else value for name, value in zip(named, found, strict=True)]
-            return parameters.flatten(own, parameters.by_name)
-
-        return Prepared(named | {sharpened: named[sharpened] * factor}, adjoint)
+        return Prepared(
+            named | {sharpened: named[sharpened] * factor},
+            lambda found: parameters.flatten(found | {sharpened: found[sharpened] * factor}, parameters.by_name),
+        )
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         if len(x) == 1:  # vmap costs time and gains nothing for one member
@@ -122,12 +119,12 @@ class Plain:
             self._own.skeleton = copy.deepcopy(self.skeleton)
         return functional_call(self._own.skeleton, parameters, (x,))
 
-    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, list[Tensor]]:
+    def gradient(self, tensors: Tensors, x: Lists, y: Targets, lists: int) -> tuple[Tensor, Tensors]:
         """The loss of a part of a batch of ``lists``, and its gradient; over the parts both add up to the mean's."""
         leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
         loss = self.loss(self.predict(leaves, x), y) / (lists * y.shape[-1])
         found = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
-        return loss.detach(), list(found)
+        return loss.detach(), dict(zip(leaves, found, strict=True))
 
 
 class Looped(Plain):
@@ -150,45 +147,8 @@ class Folded(Plain):
     def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
         views = parameters.by_layer(parameters.flat[members])
         stacked = {name: value.clone(memory_format=torch.contiguous_format) for name, value in views.items()}
-        tensors, adjoint = self.fold(stacked, length)
-        return Prepared(tensors, lambda found: parameters.flatten(adjoint(found), parameters.by_layer))
-
-    def fold(self, stacked: Tensors, length: int) -> Folds:
-        """Stacked parameters folded, and the adjoint from a list of gradients to another."""
-        with torch.no_grad():
-            fold = Fold(stacked, self.config, self.encodings(length))
-
-        def adjoint(found: list[Tensor]) -> list[Tensor]:
-            with torch.no_grad():
-                return list(fold.adjoint(dict(zip(fold.folded, found, strict=True))).values())
-
-        return fold.folded, adjoint
-
-    def fold_from_encoder(self, stacked: Tensors, length: int) -> Folds:
-        """The same from the encoder's output on, tokens T + t with t = P T_P + b.
-
-        With the encoder folded in, the first layer would read a one-hot position: 102 features for prompts of characters, a
-        width that matrix units take badly.
-        """
-        config, p, encoder = self.config, self.encodings(length), stacked["encoder.weight"].mT
-        read = p if config.design.encoded_input else p[:, :0]  # the encodings that the encoder reads
-        tokens = config.input_dim - read.shape[1]
-        own = stacked | {"encoder.weight": torch.eye(config.embed, device=p.device).expand(len(encoder), -1, -1)}
-        entrance = {"T": encoder[:, :tokens], "t": read @ encoder[:, tokens:]}
-        if config.bias:
-            own["encoder.bias"] = torch.zeros_like(stacked["encoder.bias"])
-            entrance["t"] = entrance["t"] + stacked["encoder.bias"][:, None]
-        folded, inner = Folded.fold(self, own, length)
-
-        def adjoint(found: list[Tensor]) -> list[Tensor]:
-            ends = dict(zip(entrance, found[len(folded) :], strict=True))
-            gradients = dict(zip(stacked, inner(found[: len(folded)]), strict=True))
-            gradients["encoder.weight"] = torch.cat([ends["T"], read.mT @ ends["t"]], dim=-2).mT
-            if config.bias:
-                gradients["encoder.bias"] = ends["t"].sum(dim=-2)
-            return list(gradients.values())
-
-        return folded | entrance, adjoint
+        fold = Fold(stacked, self.config, self.encodings(length))
+        return Prepared(fold.folded, lambda found: parameters.flatten(fold.adjoint(found), parameters.by_layer))
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         x, mean = self.relative(x)
@@ -220,29 +180,30 @@ class Fused(Folded):
         super().__init__(config, device, loss)
         self.precision = precision
         self.folds_in_kernels = folds_rows(self.config)
-        self._layered: dict[tuple[int, int], Layered] = {}
-        self._encodings: dict[int, Tensor] = {}
-        self._inputs: dict[int, Tensor] = {}
-        self._tables: dict[int, Tensor] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def _once(self, what: str, which: Hashable, make: Callable[[], Made]) -> Made:
+        """What the first step makes; a CUDA graph then finds it."""
+        if (what, which) not in self._made:
+            self._made[what, which] = make()
+        return cast(Made, self._made[what, which])
 
     def step(
         self, parameters: Parameters, members: slice, x: Lists, y: Targets
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m P"], Float[Tensor, " m"]]:
         """The mean loss of some members, its gradient and that gradient's norm."""
-        rows, key = parameters.flat[members], (members.start, members.stop)
+        rows = parameters.flat[members]
         if self.folds_in_kernels:
             from posattn.kernels.folds import RowsFold  # needs Triton, as all kernels do
 
             by_rows = RowsFold(rows, parameters.starts, self.config, self.encodings(x.shape[-1]))
             loss, gradients = self._gradients(by_rows.folded, x, y)
             return loss, *by_rows.adjoint(gradients)
-        if key not in self._layered:
-            self._layered[key] = Layered(parameters, members)
-        layered = self._layered[key]
-        fold = self.fold_from_encoder if enters(self.config) else self.fold
-        folded, adjoint = fold(layered.gather(rows), x.shape[-1])
-        loss, gradients = self._gradients(folded, x, y)
-        found = layered.scatter(adjoint([gradients[name] for name in folded]), len(x))
+        layered = self._once("layered", (members.start, members.stop), lambda: Layered(parameters, members))
+        kind = FoldFromEncoder if enters(self.config) else Fold
+        fold = kind(layered.gather(rows), self.config, self.encodings(x.shape[-1]))
+        loss, gradients = self._gradients(fold.folded, x, y)
+        found = layered.scatter(fold.adjoint(gradients), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
 
     def error(self, parameters: Parameters, members: slice, x: Lists, y: Targets) -> float:
@@ -254,7 +215,7 @@ class Fused(Folded):
             plain.gradient(prepared.tensors, x[-1:, at : at + _COMPARED], y[-1:, at : at + _COMPARED], lists)[1]
             for at in range(0, lists, _COMPARED)
         ]
-        (exact,) = prepared.adjoint([torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True)])
+        (exact,) = prepared.adjoint({name: torch.stack([part[name] for part in parts]).sum(dim=0) for name in parts[0]})
         return float((found[-1] - exact).norm() / exact.norm().clamp_min(torch.finfo(exact.dtype).tiny))
 
     def with_fewer_kernels(self) -> Plain | None:
@@ -270,37 +231,35 @@ class Fused(Folded):
 
         config, precision, length = self.config, self.precision, x.shape[-1]
         if not isinstance(config, TokenConfig):
-            return fused.loss_and_gradients(folded, x, y, self._input(length), config, precision)
+            read = self._once(
+                "input", length, lambda: input_encoding(self.encodings(length), self._positions(length), config)
+            )
+            return fused.loss_and_gradients(folded, x, y, read, config, precision)
         x, mean = self.relative(x)
 
         def finish(out: Tensor) -> Tensor:
             return self.loss(out if mean is None else out * mean, y) / (x.shape[1] * y.shape[-1])
 
         if enters(config):
-            if length not in self._tables:
-                assert isinstance(self.skeleton.table, Tensor)
-                self._tables[length] = words.characters_of(self.skeleton.table)
-            characters = self._tables[length]
-            return fused.loss_and_gradients_of_entered(folded, x, characters, finish, config, precision)
-        if length not in self._tables:
-            every = self.features(words.every_word(config, length, self.device))
-            self._tables[length] = words.table_of(every, precision)
-        states = words.first_states(x, self._tables[length], config, precision)
-        if not config.vocabulary.numbers:
-            assert self.loss is cross_entropy
-            return fused.loss_and_gradients_of_letters(folded, states, y, config, precision)
-        return fused.loss_and_gradients_of_answers(folded, states, finish, config, precision)
+            characters = self._once("table", length, lambda: words.characters_of(self.skeleton.get_buffer("table")))
+            entrance = words.Entrance(x, characters, folded, precision)
+            step = fused.LongStep(folded, entrance.states(), config, precision, enters=True)
+            loss, gradients = step.differentiate_answers(finish)
+            return loss, gradients | entrance.gradients(step.first_gradient, step.loss)
+        table = self._once(
+            "table",
+            length,
+            lambda: words.table_of(self.features(words.every_word(config, length, self.device)), precision),
+        )
+        states = words.first_states(x, table, config, precision)
+        if config.vocabulary.numbers:
+            kind = fused.TokenStep if states.shape[2] <= ROWS else fused.LongStep
+            return kind(folded, states, config, precision).differentiate_answers(finish)
+        assert self.loss is cross_entropy
+        return fused.TokenStep(folded, states, config, precision).differentiate_letters(y)
 
     def encodings(self, length: int) -> Float[Tensor, "N d_P"]:
-        if length not in self._encodings:
-            self._encodings[length] = super().encodings(length)
-        return self._encodings[length]
-
-    def _input(self, length: int) -> Float[Tensor, "2 N d_in"]:
-        """What the encoder reads as number * slope + base."""
-        if length not in self._inputs:
-            self._inputs[length] = input_encoding(self.encodings(length), self._positions(length), self.config)
-        return self._inputs[length]
+        return self._once("encodings", length, lambda: super(Fused, self).encodings(length))
 
 
 def way_for(

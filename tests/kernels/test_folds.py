@@ -39,7 +39,7 @@ def assert_fold_and_adjoint_agree(config, length):
 
     given = {name: torch.randn_like(value) for name, value in plain.folded.items()}
     found = plain.adjoint(given)
-    expected = Parameters(config, parameters.flatten(list(found.values()), parameters.by_layer))
+    expected = Parameters(config, parameters.flatten(found, parameters.by_layer))
     gradient, norm = ours.adjoint(given)
     for name, value in Parameters(config, gradient).named().items():
         wanted = expected.named()[name]
