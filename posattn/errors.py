@@ -77,6 +77,14 @@ def several(field: str, values: Iterable[T]) -> list[T]:
         raise UsageError(f"{field} is {shown(values)}; it must be a list, such as [{values}].") from None
 
 
+def some(field: str, values: Iterable[T]) -> list[T]:
+    """``several`` values, of which there is at least one."""
+    found = several(field, values)
+    if not found:
+        raise UsageError(f"{field} is empty; it must have at least one value.")
+    return found
+
+
 def positive(field: str, value: object) -> float:
     """``value`` as a float if it is a finite number above zero."""
     try:
