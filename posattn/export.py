@@ -56,19 +56,18 @@ class Interface:
     dtype: torch.dtype = torch.float32
     task: TokenTask | None = None  # whose samples it is checked with, in place of random numbers
     shortest: int = 1
-    one: str = "list"
     reading: str = ""  # how tokens are read and answers told
 
 
 INTERFACES = {  # by NetworkConfig.reads
     "none": Interface("numbers", "answers", "up to scale 10"),
     "letters": Interface(
-        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, shortest=2, one="sequence",
+        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, shortest=2,
         reading="A sequence is a hop count and letters; word t of the vocabulary is t. "
         "Per position there is a logit for each word; the largest is the answer.",
     ),
     "prompts": Interface(
-        "prompts", "answers", "on prompts up to scale 10", task=ANY_QUERY, one="prompt",
+        "prompts", "answers", "on prompts up to scale 10", task=ANY_QUERY,
         reading="In a prompt, word t of the vocabulary is -1 - t, and a number v >= 0 is v. The answer is one number.",
     ),
 }  # fmt: skip
@@ -91,16 +90,13 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Any, int]:
 def _length(config: Any, length: object) -> int:
     """``length`` if the network takes such lists, and they fit into memory."""
     form = INTERFACES[config.reads]
-    if config.any_length:
-        length = whole("length", length, form.shortest)
-        size = config.numbers_per_position(length, gradients=False)
-        check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
-        return length
     if config.reads == "prompts" and length != (own := layout_for(config.tokens)[1].positions):
         raise UsageError(f"length is {shown(length)}; prompts whose tokens are {config.tokens!r} have {own} positions.")
-    if isinstance(length, bool) or not isinstance(length, int) or not form.shortest <= length <= config.n:
-        longest = f"{config.n}, the network's longest {form.one}"
-        raise UsageError(f"length is {shown(length)}; it must be from {form.shortest} to {longest}.")
+    if not config.any_length:
+        return whole("length", length, form.shortest, config.n)
+    length = whole("length", length, form.shortest)
+    size = config.numbers_per_position(length, gradients=False)
+    check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
     return length
 
 

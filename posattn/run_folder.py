@@ -243,19 +243,14 @@ class RunFolder:
 
 def check_answers(file: Path, before: Any, now: Answers, whose: str, instead: str) -> None:
     """Raises if functions or encodings of one's own are known by other numbers than ``before``, which ``file`` holds."""
-    if not isinstance(before, dict):
-        raise files.Damaged(f"{file} does not hold the answers of functions.")
     for name, values in now.items():
-        own = name.removeprefix(KNOWN_ENCODING)
-        if own != name and name not in before:
-            continue  # an earlier version knew functions alone
-        given = np.array(values)
+        own, given = name.removeprefix(KNOWN_ENCODING), np.array(values)
         try:
-            held = np.array(before[name], dtype=float)
+            if own != name and name not in before:
+                continue  # an earlier version knew functions alone
+            held = np.array(before[name], dtype=float).reshape(given.shape)
         except (LookupError, TypeError, ValueError) as error:
             raise files.Damaged(f"{file} does not hold the answers of {name}.") from error
-        if held.shape != given.shape:
-            raise files.Damaged(f"{file} does not hold the answers of {name}.")
         if not np.abs(held - given).max() <= 1e-4 * np.abs(given).max():
             what = "learn another function" if own == name else "read another encoding"
             raise UsageError(f"{whose}, whose networks {what} of the name {own!r}; {instead}.")

@@ -203,7 +203,7 @@ class Lines:
                     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
-        _add_legend(figure, panels.flat)
+        add_legend(figure, panels.flat)
         return figure
 
     def _panels(self, columns: int) -> tuple[Figure, Any]:
@@ -327,7 +327,7 @@ def _task_of(rows: pd.DataFrame) -> Task:
     return TASKS.get(str(rows["task"].iloc[0]) if "task" in rows and len(rows) else "", TASKS["sum"])
 
 
-def _add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """Below the panels, each series once, with as many side by side as fit."""
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)

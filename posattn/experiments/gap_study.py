@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from posattn.errors import counted
-from posattn.experiments.figures import Lines
+from posattn.experiments.figures import Lines, add_legend
 from posattn.experiments.measures import Measure
 from posattn.experiments.styles import style
 from posattn.guarantees import network_bound, network_of
@@ -90,12 +90,7 @@ class GapPanels(Lines):
             powers.set_title("bounds grow by t^p when W_Q and W_K grow by t", fontsize="medium")
             for axes in (by_layers, powers):
                 axes.set_xticks(depths)
-        shown = {
-            name: handle
-            for axes in (panels[0][0], panels[0][2])
-            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, fontsize="small")
+        add_legend(figure, [panels[0][0], panels[0][2]])
         return {"": figure}
 
 
