@@ -180,14 +180,11 @@ class Tasks:
     def finish(self) -> None:
         for ensemble in self.unfinished.values():
             self._hand_out(ensemble)
-        looked = time.monotonic()
         while self.waiting:
             done, _ = self.ray.wait(list(self.waiting), timeout=self.engine.every)
             for task in done:
                 self._end(task)
-            if self.waiting and time.monotonic() - looked >= self.engine.every:
-                self._follow()
-                looked = time.monotonic()
+            self._follow()
         if self.errors:
             raise self.errors[0]
 
