@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from posattn.errors import counted
 from posattn.experiments.figures import Lines, add_legend
 from posattn.experiments.measures import Measure
-from posattn.experiments.styles import style
+from posattn.experiments.styles import looks
 from posattn.guarantees import network_bound, network_of
 from posattn.model import ARCHITECTURES
 from posattn.runs import AnyRun
@@ -117,7 +117,7 @@ def _lines(axes: Axes, medians: pd.DataFrame, x: str, archs: dict[str, str], mea
             f"{label}: {kind} bound, its own": (f"{kind} {bound}", "--"),
             f"{label}: {other} bound for the same norms": (f"{other} {bound}", ":"),
         }
-        colour, marker = style(label, list(archs))
+        colour, marker, _ = looks(list(archs))[label]
         for name, (metric, line) in shown.items():
             own = medians[(medians["series"] == label) & (medians["metric"] == metric)].sort_values(x)
             if len(own):
