@@ -299,9 +299,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", self.name):
             raise UsageError(f"name is {self.name!r}; it must be letters, digits, dots and dashes.")
-        if isinstance(self.figure, Measure):
-            kind = type(self.figure).__name__
-            raise UsageError(f"figure is {kind}, a measure, which goes into the grid: Grid(..., measure={kind}(...)).")
+        instance("figure", self.figure, Lines, "a figure, such as Lines(); a measure goes into the grid, Grid(measure=...)")
         self.source.check(self.figure)
 
     def cells(self, size: str) -> list[Cell]:
