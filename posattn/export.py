@@ -29,7 +29,7 @@ from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.selection import SelectionNetwork
 from posattn.devices import CPU, check_fits
-from posattn.errors import UsageError, instance, path_of, shown, whole
+from posattn.errors import UsageError, instance, path_of, shown, some, whole
 from posattn.folding import Frozen
 from posattn.network import NetworkConfig, can, require
 from posattn.tasks.khop import KHOP
@@ -175,9 +175,9 @@ def _described(program: Any, length: int, task: TokenTask | None) -> dict[str, s
     form = INTERFACES[config.reads]
     if form.task is None:
         return {}
-    if task is not None and not isinstance(task, TokenTask):
-        raise UsageError(f"task is {shown(task)}; it must be a task of tokens, or None.")
     own = form.task if task is None else task
+    if not isinstance(own, TokenTask):
+        raise UsageError(f"task is {shown(own)}; it must be a task of tokens, or None.")
     words = [word.replace(" ", "") or word for word in VOCABULARIES[config.tokens].words]  # a space may be a word
     x = own.sample(1, n=length)[0]
     with torch.no_grad():
@@ -203,8 +203,7 @@ def _checked(
         instance("lists", lists, Tensor, "a tensor of lists, or None")
         if tuple(lists.shape[1:]) != _shape(config, length):
             raise UsageError(f"lists has shape {tuple(lists.shape)}; it must be (batch, {length}).")
-        if not len(lists):
-            raise UsageError("lists is empty; it must have at least one.")
+        some("lists", lists)
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
     wrong = False  # a whole number
     words = not INTERFACES[config.reads].dtype.is_floating_point
