@@ -55,9 +55,9 @@ def relative_square(out: Answers, y: Answers) -> Mean:
 
 def percentage_error(out: Answers, y: Answers) -> Mean:
     """MAPE: the mean of |out - y| / |y| over the answers that are not 0, for which it is not defined."""
-    counted = y != 0
-    ratio = ((out - y).double() / y.double()).abs().where(counted, 0)
-    return ratio.sum(dim=(-2, -1)) / counted.sum(dim=(-2, -1))
+    defined = y != 0
+    ratio = ((out - y).double() / y.double()).abs().where(defined, 0)
+    return ratio.sum(dim=(-2, -1)) / defined.sum(dim=(-2, -1))
 
 
 def rounding_accuracy(out: Answers, y: Answers, step: float = 1.0) -> Mean:

@@ -174,9 +174,7 @@ class RunFolder:
         self.clear_checkpoints()
 
     def read(self, spec: Spec) -> tuple[dict[str, Tensor], dict[str, Any], bytes]:
-        """What ``save`` wrote: weights, what is known of them, history."""
-        if not self.finished:
-            raise UsageError(f"the run in {self} is not finished; the train command that began it goes on with it.")
+        """What ``save`` wrote, of a finished run: weights, what is known of them, history."""
         weights, about = files.load_tensors(self.weights)
         if about.pop("run", None) != spec.digest:
             raise files.Damaged(f"{self.weights} belongs to another run than {self.run}.")

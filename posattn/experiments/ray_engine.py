@@ -385,7 +385,7 @@ class Reporter:
         node = load_ray().get_runtime_context().get_node_id()[:6]
         self.place = f"{platform.node()} ({node}, {device.type})"
         self.epoch, self.sent = 0, -float("inf")
-        self.known = next(iter(folder.pack_checkpoint()), "")  # the driver's newest checkpoint
+        self.known = next((path.name for path in folder.checkpoints()), "")  # the driver's newest checkpoint
 
     def __call__(self, epoch: int) -> None:
         self.epoch = epoch
