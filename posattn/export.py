@@ -10,7 +10,6 @@ vocabulary, how they are read, and an example.
 """
 
 import copy
-import importlib
 import io
 import json
 import logging
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,7 +27,7 @@ from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.selection import SelectionNetwork
 from posattn.devices import CPU, check_fits
-from posattn.errors import UsageError, instance, path_of, shown, some, whole
+from posattn.errors import UsageError, extra, instance, path_of, shown, some, whole
 from posattn.folding import Frozen
 from posattn.network import NetworkConfig, can, require
 from posattn.tasks.khop import KHOP
@@ -112,8 +110,7 @@ def to_onnx(
     ``lists`` are those that it is checked with, by default random ones, of tokens samples of the task. ``task`` is the one
     whose example a file for tokens holds, by default k-hop, or that of all prompts.
     """
-    path, runtime = path_of("path", path), _needed("onnxruntime")
-    _needed("onnx"), _needed("onnxscript")
+    path, runtime = path_of("path", path), extra("onnx", "onnxruntime", "onnx", "onnxscript")
     program, length = simplest(model, length)
     form = INTERFACES[program.config.reads]
     for name in ("torch.onnx", "onnxscript"):  # they tell of what they do not optimise
@@ -265,10 +262,3 @@ def _answers(model: nn.Module, x: Tensor) -> Tensor:
         return model(x)
     except UsageError as error:
         raise UsageError(f"the network is to be checked with lists that it refuses, so give others: {error}") from error
-
-
-def _needed(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"ONNX files need {name}, which is not installed: pip install 'posattn[onnx]'.") from error

@@ -30,7 +30,7 @@ import posattn
 from posattn import files, network
 from posattn.devices import pick_device
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, extra, positive, whole
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import AnyEngine, Cell, Store, answers_in
@@ -134,15 +134,7 @@ def engine_named(
 
 
 def load_ray() -> Any:
-    try:
-        import ray
-        import ray.util.queue
-        import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise UsageError(
-            "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
-        ) from error
-    return ray
+    return extra("ray", "ray", "ray.util.queue", "ray.util.scheduling_strategies")
 
 
 # --- the driver ---------------------------------------------------------------------------------------------------------
