@@ -34,21 +34,19 @@ __all__ = [
     "load", "ood_probability", "pretrained", "program", "task", "train",
 ]  # fmt: skip
 
-# Where each of them is defined. They are imported when the first is asked for: help needs neither them nor torch.
-_HOMES = {
-    "baselines": ("GraphConfig",), "compiled_run": ("CompiledRun",), "compiler": ("compile", "program"),
-    "errors": ("UsageError",), "folding": ("Frozen",), "guarantees": ("generalization_bound",),
-    "layers": ("LoopedAttention", "PositionalAttention"), "looped": ("LoopedConfig",),
-    "model": ("ARCHITECTURES", "ModelConfig", "Transformer"), "pretrained": ("pretrained",), "runs": ("load",),
-    "tasks": ("task",), "theory": ("ood_probability",), "tokens": ("TokenConfig",), "training": ("Recipe", "Run", "train"),
-}  # fmt: skip
+# Where they are defined. They are imported when the first is asked for: help needs neither them nor torch.
+_HOMES = (
+    *("baselines", "compiled_run", "compiler", "errors", "folding", "guarantees", "layers", "looped", "model", "pretrained"),
+    *("runs", "tasks", "theory", "tokens", "training"),
+)
 
 
 def import_all() -> None:
     """Imports all public names, and with them every kind of network and of run, each of which registers itself."""
-    for home, names in _HOMES.items():
-        module = importlib.import_module(f"posattn.{home}")
-        globals().update({name: getattr(module, name) for name in names if name != home})  # pretrained is a module to call
+    for home in _HOMES:
+        defined = vars(importlib.import_module(f"posattn.{home}"))
+        names = (name for name in __all__ if name in defined and name != home)  # pretrained is a module to call
+        globals().update({name: defined[name] for name in names})
 
 
 def __getattr__(name: str) -> Any:

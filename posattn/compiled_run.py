@@ -19,7 +19,7 @@ from posattn.compiler.library import PROGRAMS
 from posattn.compiler.mpc_to_pcoc import fixed_communication
 from posattn.compiler.pcoc_to_weights import blank_transformer
 from posattn.compiler.traces import Labels, Trace
-from posattn.errors import UsageError, counted, instance, several, whole
+from posattn.errors import UsageError, counted, instance, several, some, whole
 from posattn.metrics import OF_LENGTHS, OF_SHIFTS, Measure, Tested
 from posattn.model import Transformer
 from posattn.names import ROUTES
@@ -152,9 +152,7 @@ class CompiledRun(AnyRun):
         domain: str | None = None,
     ) -> pd.DataFrame:  # fmt: skip
         """As for any run; a program compiled for one length is tested on lists of that length alone."""
-        given = several("lengths", lengths)
-        if not given:
-            raise UsageError("lengths is empty; give at least one.")
+        given = some("lengths", lengths)
         test = None if self._own else self._test(samples, split, domain, numbers="lengths")
         for n in given:
             if not self._takes(whole("lengths", n)):

@@ -4,6 +4,7 @@ Each kind of check stands here once. A check returns the value in the type that 
 """
 
 import difflib
+import importlib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -77,6 +78,14 @@ def several(field: str, values: Iterable[T]) -> list[T]:
         raise UsageError(f"{field} is {shown(values)}; it must be a list, such as [{values}].") from None
 
 
+def some(field: str, values: Iterable[T]) -> list[T]:
+    """``several`` values, of which there is at least one."""
+    found = several(field, values)
+    if not found:
+        raise UsageError(f"{field} is empty; it must have at least one value.")
+    return found
+
+
 def positive(field: str, value: object) -> float:
     """``value`` as a float if it is a finite number above zero."""
     try:
@@ -119,6 +128,15 @@ def function(field: str, value: T) -> T:
     if not callable(value):
         raise UsageError(f"{field} is {shown(value)}; it must be a function.")
     return value
+
+
+def extra(name: str, *modules: str, kind: type[UsageError] = UsageError) -> Any:
+    """The first of ``modules``, which come with the extra ``name``; raises a ``kind`` unless all of them are there."""
+    try:
+        first, *_ = map(importlib.import_module, modules)
+        return first
+    except ImportError as error:
+        raise kind(f"{error.name} is not installed; install it with pip install 'posattn[{name}]'.") from error
 
 
 def path_of(field: str, value: object) -> Path:

@@ -10,7 +10,6 @@ vocabulary, how they are read, and an example.
 """
 
 import copy
-import importlib
 import io
 import json
 import logging
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,7 +27,7 @@ from posattn import files
 from posattn.compiler.compiled_model import CompiledConfig
 from posattn.compiler.selection import SelectionNetwork
 from posattn.devices import CPU, check_fits
-from posattn.errors import UsageError, instance, path_of, shown, whole
+from posattn.errors import UsageError, extra, instance, path_of, shown, some, whole
 from posattn.folding import Frozen
 from posattn.network import NetworkConfig, can, require
 from posattn.tasks.khop import KHOP
@@ -56,19 +54,18 @@ class Interface:
     dtype: torch.dtype = torch.float32
     task: TokenTask | None = None  # whose samples it is checked with, in place of random numbers
     shortest: int = 1
-    one: str = "list"
     reading: str = ""  # how tokens are read and answers told
 
 
 INTERFACES = {  # by NetworkConfig.reads
     "none": Interface("numbers", "answers", "up to scale 10"),
     "letters": Interface(
-        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, shortest=2, one="sequence",
+        "tokens", "logits", "for letters in and out of distribution", torch.int64, KHOP, shortest=2,
         reading="A sequence is a hop count and letters; word t of the vocabulary is t. "
         "Per position there is a logit for each word; the largest is the answer.",
     ),
     "prompts": Interface(
-        "prompts", "answers", "on prompts up to scale 10", task=ANY_QUERY, one="prompt",
+        "prompts", "answers", "on prompts up to scale 10", task=ANY_QUERY,
         reading="In a prompt, word t of the vocabulary is -1 - t, and a number v >= 0 is v. The answer is one number.",
     ),
 }  # fmt: skip
@@ -91,16 +88,13 @@ def simplest(model: nn.Module, length: int | None = None) -> tuple[Any, int]:
 def _length(config: Any, length: object) -> int:
     """``length`` if the network takes such lists, and they fit into memory."""
     form = INTERFACES[config.reads]
-    if config.any_length:
-        length = whole("length", length, form.shortest)
-        size = config.numbers_per_position(length, gradients=False)
-        check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
-        return length
     if config.reads == "prompts" and length != (own := layout_for(config.tokens)[1].positions):
         raise UsageError(f"length is {shown(length)}; prompts whose tokens are {config.tokens!r} have {own} positions.")
-    if isinstance(length, bool) or not isinstance(length, int) or not form.shortest <= length <= config.n:
-        longest = f"{config.n}, the network's longest {form.one}"
-        raise UsageError(f"length is {shown(length)}; it must be from {form.shortest} to {longest}.")
+    if not config.any_length:
+        return whole("length", length, form.shortest, config.n)
+    length = whole("length", length, form.shortest)
+    size = config.numbers_per_position(length, gradients=False)
+    check_fits(_MOST, length, size, torch.float64.itemsize, CPU)  # of what it is checked with
     return length
 
 
@@ -116,8 +110,7 @@ def to_onnx(
     ``lists`` are those that it is checked with, by default random ones, of tokens samples of the task. ``task`` is the one
     whose example a file for tokens holds, by default k-hop, or that of all prompts.
     """
-    path, runtime = path_of("path", path), _needed("onnxruntime")
-    _needed("onnx"), _needed("onnxscript")
+    path, runtime = path_of("path", path), extra("onnx", "onnxruntime", "onnx", "onnxscript")
     program, length = simplest(model, length)
     form = INTERFACES[program.config.reads]
     for name in ("torch.onnx", "onnxscript"):  # they tell of what they do not optimise
@@ -179,9 +172,9 @@ def _described(program: Any, length: int, task: TokenTask | None) -> dict[str, s
     form = INTERFACES[config.reads]
     if form.task is None:
         return {}
-    if task is not None and not isinstance(task, TokenTask):
-        raise UsageError(f"task is {shown(task)}; it must be a task of tokens, or None.")
     own = form.task if task is None else task
+    if not isinstance(own, TokenTask):
+        raise UsageError(f"task is {shown(own)}; it must be a task of tokens, or None.")
     words = [word.replace(" ", "") or word for word in VOCABULARIES[config.tokens].words]  # a space may be a word
     x = own.sample(1, n=length)[0]
     with torch.no_grad():
@@ -207,8 +200,7 @@ def _checked(
         instance("lists", lists, Tensor, "a tensor of lists, or None")
         if tuple(lists.shape[1:]) != _shape(config, length):
             raise UsageError(f"lists has shape {tuple(lists.shape)}; it must be (batch, {length}).")
-        if not len(lists):
-            raise UsageError("lists is empty; it must have at least one.")
+        some("lists", lists)
     exact, plain, worst = copy.deepcopy(model).cpu().double(), copy.deepcopy(model).cpu().float(), 0.0
     wrong = False  # a whole number
     words = not INTERFACES[config.reads].dtype.is_floating_point
@@ -270,10 +262,3 @@ def _answers(model: nn.Module, x: Tensor) -> Tensor:
         return model(x)
     except UsageError as error:
         raise UsageError(f"the network is to be checked with lists that it refuses, so give others: {error}") from error
-
-
-def _needed(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"ONNX files need {name}, which is not installed: pip install 'posattn[onnx]'.") from error

@@ -150,10 +150,8 @@ def read_json(path: Path) -> Any:
     content = read(path)
     try:
         return json.loads(content.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, or nested beyond reason
         raise Damaged(f"{path} is damaged: it is not valid JSON.") from error
-    except RecursionError as error:
-        raise Damaged(f"{path} is damaged: its JSON is nested too deeply.") from error
 
 
 def read(path: Path, most: int = -1) -> bytes:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from posattn.devices import CPU, require_room
-from posattn.errors import UsageError, apiece, counted, several, whole
+from posattn.errors import apiece, counted, some, whole
 from posattn.tasks import Task, sample_shift, task
 from posattn.tasks.sampling import factor
 from posattn.tokens.vocabulary import HOPS, NONE, VOCABULARIES
@@ -55,9 +55,9 @@ def relative_square(out: Answers, y: Answers) -> Mean:
 
 def percentage_error(out: Answers, y: Answers) -> Mean:
     """MAPE: the mean of |out - y| / |y| over the answers that are not 0, for which it is not defined."""
-    counted = y != 0
-    ratio = ((out - y).double() / y.double()).abs().where(counted, 0)
-    return ratio.sum(dim=(-2, -1)) / counted.sum(dim=(-2, -1))
+    defined = y != 0
+    ratio = ((out - y).double() / y.double()).abs().where(defined, 0)
+    return ratio.sum(dim=(-2, -1)) / defined.sum(dim=(-2, -1))
 
 
 def rounding_accuracy(out: Answers, y: Answers, step: float = 1.0) -> Mean:
@@ -117,7 +117,7 @@ class Evaluation:
     def by_shift(self, lengths: Sequence[int], names: Iterable[str]) -> pd.DataFrame:
         """One row per member and distribution of ``posattn.tasks.shifts``: ``mse``, ``relative`` error, ``closeness``."""
         each, rows = self._samples(lengths, 16), []
-        for name in names:
+        for name in some("names", names):
             parts = []
             for n in lengths:
                 x = torch.stack([sample_shift(name, each.samples, n, seed, self.device) for _, seed in self.members])
@@ -125,13 +125,11 @@ class Evaluation:
                 parts.append(torch.stack([measure(out, y) for measure in OF_SHIFTS.values()]))
             found = dict(zip(OF_SHIFTS, torch.stack(parts).mean(dim=0), strict=True))
             rows += self._rows({"scale": 1.0, "distribution": name}, found)
-        if not rows:
-            raise UsageError("names is empty; give at least one distribution.")
         return _table(rows, "member")
 
     def by_length(self, lengths: Iterable[int], scales: Iterable[float] | None = None) -> pd.DataFrame:
         """One row per member, length and scale: ``mse``, ``closeness`` and, to compare lengths by, ``relative_square``."""
-        rows, factors = [], [1.0, 10.0] if scales is None else [factor(scale) for scale in several("scales", scales)]
+        rows, factors = [], _factors([1.0, 10.0] if scales is None else scales)
         for n in lengths:
             for scale in factors:
                 check_room(len(self.members), whole("samples", self.samples), whole("n", n), self.device)
@@ -139,8 +137,6 @@ class Evaluation:
                 y, out = self._truth(x), self.predict(x)
                 found = {name: torch.stack(list(map(measure, out, y))) for name, measure in OF_LENGTHS.items()}
                 rows += self._rows({"n": n, "scale": scale}, found)
-        if not rows:
-            raise UsageError("lengths or scales is empty; give at least one of each.")
         return _table(rows, "member")
 
     def of_tokens(
@@ -210,10 +206,7 @@ class Evaluation:
 
 
 def _factors(scales: Iterable[float]) -> list[float]:
-    factors = [factor(scale) for scale in scales]
-    if not factors:
-        raise UsageError("scales is empty; give at least one number above 0.")
-    return factors
+    return [factor(scale) for scale in some("scales", scales)]
 
 
 def _table(rows: list[Row], *by: str) -> pd.DataFrame:

@@ -35,14 +35,11 @@ def pretrained(task: str, arch: str = "positional") -> Transformer:
     described = _describe(arch)
     instance("task", task, str, "a task's name")
     if task not in described["models"]:
-        others = _of_others(arch)
-        if task in others:
-            raise UsageError(
-                f"task is {task!r}; of the package's networks for it there is arch {' or '.join(others[task])}, not {arch}."
-            )
-        more = (f"{name} (with arch {' or '.join(archs)})" for name, archs in others.items())
-        known = meant(task, (*described["models"], *others))
-        raise UsageError(f"task is {known}; it must be one of {', '.join((*described['models'], *more))}.")
+        archs = {each: _describe(each)["models"] for each in _architectures()}
+        others = dict.fromkeys(name for own in archs.values() for name in own if name not in described["models"])
+        more = [f"{name} (with arch {' or '.join(each for each in archs if name in archs[each])})" for name in others]
+        known = meant(task, {*described["models"], *others} - {task})
+        raise UsageError(f"task is {known}; it must be one of {', '.join([*described['models'], *more])}.")
     config = described["models"][task].get("model") or described["model"]
     weights = safetensors.torch.load(_FOLDER.joinpath(f"{arch}.safetensors").read_bytes())
     model = from_dict(config).build()
@@ -69,15 +66,6 @@ def pretrained_errors() -> pd.DataFrame:
             metrics = ("mse", "rounding", "closeness")
             rows += [own | {"scale": float(c)} | {key: model[key][c] for key in metrics} for c in model["mse"]]
     return pd.DataFrame(rows)
-
-
-def _of_others(arch: str) -> dict[str, list[str]]:
-    """Per task that ``arch`` has no network for, the architectures that have one."""
-    known: dict[str, list[str]] = {}
-    for each in _architectures():
-        for task in _describe(each)["models"]:
-            known.setdefault(task, []).append(each)
-    return {task: archs for task, archs in known.items() if arch not in archs}
 
 
 def _architectures() -> list[str]:

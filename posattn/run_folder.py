@@ -174,9 +174,7 @@ class RunFolder:
         self.clear_checkpoints()
 
     def read(self, spec: Spec) -> tuple[dict[str, Tensor], dict[str, Any], bytes]:
-        """What ``save`` wrote: weights, what is known of them, history."""
-        if not self.finished:
-            raise UsageError(f"the run in {self} is not finished; the train command that began it goes on with it.")
+        """What ``save`` wrote, of a finished run: weights, what is known of them, history."""
         weights, about = files.load_tensors(self.weights)
         if about.pop("run", None) != spec.digest:
             raise files.Damaged(f"{self.weights} belongs to another run than {self.run}.")
@@ -243,19 +241,14 @@ class RunFolder:
 
 def check_answers(file: Path, before: Any, now: Answers, whose: str, instead: str) -> None:
     """Raises if functions or encodings of one's own are known by other numbers than ``before``, which ``file`` holds."""
-    if not isinstance(before, dict):
-        raise files.Damaged(f"{file} does not hold the answers of functions.")
     for name, values in now.items():
-        own = name.removeprefix(KNOWN_ENCODING)
-        if own != name and name not in before:
-            continue  # an earlier version knew functions alone
-        given = np.array(values)
+        own, given = name.removeprefix(KNOWN_ENCODING), np.array(values)
         try:
-            held = np.array(before[name], dtype=float)
+            if own != name and name not in before:
+                continue  # an earlier version knew functions alone
+            held = np.array(before[name], dtype=float).reshape(given.shape)
         except (LookupError, TypeError, ValueError) as error:
             raise files.Damaged(f"{file} does not hold the answers of {name}.") from error
-        if held.shape != given.shape:
-            raise files.Damaged(f"{file} does not hold the answers of {name}.")
         if not np.abs(held - given).max() <= 1e-4 * np.abs(given).max():
             what = "learn another function" if own == name else "read another encoding"
             raise UsageError(f"{whose}, whose networks {what} of the name {own!r}; {instead}.")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import posattn
 from posattn import files
 from posattn.devices import pick_device
-from posattn.errors import UsageError, counted, instance, several, shown, whole
+from posattn.errors import UsageError, counted, instance, several, shown, some, whole
 from posattn.metrics import OF_SHIFTS, ROW_NAMES, Evaluation, Predict, Tested, row_metrics, scores_of
 from posattn.network import NetworkConfig, can, require
 from posattn.run_folder import RunFolder
@@ -212,19 +212,17 @@ class AnyRun(ABC):
         and a length is that of a sequence, the hop count of khop included.
         """
         require(self.config, "every length")
-        test, asked = self._test(samples, split, domain=domain), several("lengths", lengths)
+        test, asked = self._test(samples, split, domain=domain), some("lengths", lengths)
         if not self.reads_tokens:
             return self._named(test.by_length(asked, scales))
         scores, factors = scores_of(self.task.name), self._factors(scales, domain)
         tables = [scores.evaluate(test, [whole("n", n, least=2)], factors).assign(n=n) for n in asked]
-        if not tables:
-            raise UsageError("lengths is empty; give at least one.")
         return self._named(pd.concat(tables, ignore_index=True).sort_values("member", kind="stable", ignore_index=True))
 
     def evaluate_shifts(self, names: Iterable[str] = tuple(SHIFTS), samples: int = 1000) -> pd.DataFrame:
         """One row per member and distribution: ``mse``, ``relative`` error, ``closeness`` accuracy, and ``status``."""
         test = self._test(samples, "test", numbers="shifts")
-        return self._named(test.by_shift(self.lengths, several("names", names)))
+        return self._named(test.by_shift(self.lengths, names))
 
     def evaluate_on(self, x: Tensor | Sequence[Any], y: Tensor | Sequence[Any]) -> pd.DataFrame:
         """One row per member on lists (samples, n) and right answers of your own: ``mse``, ``relative``, ``closeness``."""

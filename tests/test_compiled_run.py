@@ -264,7 +264,7 @@ def test_a_program_of_ones_own_is_tested_on_the_lengths_that_it_takes():
         run.evaluate_lengths([4])
     with pytest.raises(UsageError, match=r"^doubled is a program of your own, which is tested on inputs of scale 1 alone\.$"):
         run.evaluate_lengths([2], scales=[2])
-    with pytest.raises(UsageError, match=r"^lengths is empty; give at least one\.$"):
+    with pytest.raises(UsageError, match=r"^lengths is empty; it must have at least one value\.$"):
         run.evaluate_lengths([])
 
 

@@ -129,7 +129,7 @@ ROUND = Round(lambda i: [], lambda memory: [memory[0], memory[1]])
         (lambda run: run.truth(torch.zeros(3), -1), "member is -1; this run has member 0 only."),
         (lambda run: run.predict(torch.zeros(3, dtype=torch.complex64)), "x is tensor([0.+0.j, 0.+0.j, 0.+0.j]); it must be"),
         (lambda run: run.evaluate([1], 5, split=np.array([1, 2])), "split is array([1, 2]); it must be a name"),
-        (lambda run: run.evaluate_shifts([]), "names is empty; give at least one distribution."),
+        (lambda run: run.evaluate_shifts([]), "names is empty; it must have at least one value."),
         (lambda run: run.model().attention(length="no"), "length is 'no'; it must be a whole number of at least 0."),
         (lambda run: posattn.Frozen(run.model(), 1.9), "length is 1.9; it must be a whole number of at least 0."),
         (lambda run: posattn.Transformer(None), "config is None; it must be a ModelConfig."),

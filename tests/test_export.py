@@ -206,7 +206,7 @@ def test_shorter_sequences(tmp_path, unchecked):
 
 def test_lengths_that_tokens_do_not_have():
     for kind, length, wrong in (
-        ("letters", 1, "length is 1; it must be from 2 to 6, the network's longest sequence."),
+        ("letters", 1, "length is 1; it must be a whole number of at least 2."),
         ("table", 1, "length is 1; it must be a whole number of at least 2."),
         ("elements", 9, "length is 9; prompts whose tokens are 'prompts' have 23 positions."),
         ("characters", 23, "length is 23; prompts whose tokens are 'characters' have 101 positions."),

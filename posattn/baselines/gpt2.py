@@ -9,7 +9,6 @@ Needs the extra ``gpt2`` (transformers, tokenizers). Weights are read as safeten
 """
 
 import contextlib
-import importlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from posattn.devices import require_room
-from posattn.errors import UsageError, choice, instance, positive, whole
+from posattn.errors import UsageError, choice, extra, instance, positive, whole
 from posattn.metrics import mean_squared_error, percentage_error
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import TASKS, MixedTask, task
@@ -218,10 +217,7 @@ def evaluate(
 
 
 def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise NotHere(f"{name} is not installed; install it with pip install 'posattn[gpt2]'.") from error
+    return extra("gpt2", name, kind=NotHere)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import torch
 from posattn.compiled_run import CompiledRun
 from posattn.compiler import compile
 from posattn.compiler.library import solving
-from posattn.errors import UsageError, choice, counted, instance, shown, whole
+from posattn.errors import UsageError, choice, counted, instance, shown, some, whole
 from posattn.experiments.figures import Lines
 from posattn.experiments.measures import Measure, Scales
 from posattn.experiments.store import Cell, Store, Stored, digest
@@ -129,8 +129,7 @@ class Grid(Source):
         for name in self.tasks:
             choice("grid.tasks", name, TASKS)
         for name, values in (("tasks", self.tasks), ("series", self.series), ("n", self.n), ("samples", self.samples)):
-            if not values:
-                raise UsageError(f"grid.{name} is empty; it must have at least one value.")
+            some(f"grid.{name}", values)
         for name, numbers in (("n", self.n), ("samples", self.samples), ("layers", self.layers)):
             for number in numbers:
                 whole(f"grid.{name}", number)
@@ -300,9 +299,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", self.name):
             raise UsageError(f"name is {self.name!r}; it must be letters, digits, dots and dashes.")
-        if isinstance(self.figure, Measure):
-            kind = type(self.figure).__name__
-            raise UsageError(f"figure is {kind}, a measure, which goes into the grid: Grid(..., measure={kind}(...)).")
+        instance("figure", self.figure, Lines, "a figure, such as Lines(); a measure goes into the grid, Grid(measure=...)")
         self.source.check(self.figure)
 
     def cells(self, size: str) -> list[Cell]:

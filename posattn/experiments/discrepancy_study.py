@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posattn import streams
-from posattn.errors import choice, counted
+from posattn.errors import counted
 from posattn.guarantees import class_model
 from posattn.model import Transformer
 from posattn.theory.discrepancy import Members, empirical_discrepancy, sample_integers, tree_depth
@@ -41,14 +41,14 @@ _SETTINGS = {
 
 def discrepancy_networks(size: str) -> str:
     """How many networks of the class are trained, in words."""
-    setting = _SETTINGS[choice("scale", size, _SETTINGS)]
+    setting = _SETTINGS[size]
     count = setting.seeds * len(setting.lists) * setting.restarts
     return f"{counted(count, 'training', ',')} of Appendix G's class of networks"
 
 
 def discrepancy_rows(size: str) -> pd.DataFrame:
     """Errors of networks of the class that learn the minimum from m lists, beside the parts of the bound on them."""
-    setting = _SETTINGS[choice("scale", size, _SETTINGS)]
+    setting = _SETTINGS[size]
     rows = []
     for seed in range(setting.seeds):
         for m in setting.lists:

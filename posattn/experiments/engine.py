@@ -21,7 +21,7 @@ from posattn.devices import pick_device
 from posattn.errors import UsageError, choice, counted, whole
 from posattn.experiments import report
 from posattn.experiments.catalog import EXPERIMENTS
-from posattn.experiments.declaration import SIZES, Experiment
+from posattn.experiments.declaration import SIZES, Experiment, Held
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import STORES, AnyEngine, Cell, Store
 from posattn.names import PRECISIONS
@@ -147,20 +147,11 @@ def reproduce(
     return Outcome(rows, shown.medians, shown.tables, page, figure)
 
 
-def reportable(
-    store: Store, left_out: Callable[[str], None] = lambda line: None
-) -> Iterator[tuple[Experiment, str, str, pd.DataFrame, list[dict[str, Any]]]]:
-    """The experiments of the catalogue, size by size, of which the store holds enough for a figure.
-
-    Each comes with its size, how much there is in words, its rows, and the descriptions of their ensembles. ``left_out`` is
-    called with a line for each of which the store holds too little.
-    """
+def held_in(store: Store) -> Iterator[tuple[Experiment, str, Held]]:
+    """The experiments of the catalogue of which the store holds anything, size by size, and what it holds."""
     for experiment, size in product(EXPERIMENTS.values(), SIZES):
-        held = experiment.held(size, store)
-        if held.enough:
-            yield experiment, size, held.said, *held.read()
-        elif held.some:
-            left_out(f"{experiment.name}, {size} scale, {held.said}")
+        if (held := experiment.held(size, store)).some:
+            yield experiment, size, held
 
 
 def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
@@ -173,9 +164,13 @@ def report_on(store: Store, out: Path) -> tuple[list[str], list[str]]:
     drawn = {_claimed(path): path.parent for path in sorted(store.root.parent.glob("*/experiment.json"))}
     sections: list[dict[str, Any]] = []
     others: list[str] = []
-    for experiment, size, said, rows, ensembles in reportable(store, others.append):
+    for experiment, size, held in held_in(store):
+        if not held.enough:
+            others.append(f"{experiment.name}, {size} scale, {held.said}")
+            continue
+        rows, ensembles = held.read()
         shown = report.Shown(experiment.figure, rows)
-        line = f"{experiment.title} ({experiment.reference}), {size} scale, {said}"
+        line = f"{experiment.title} ({experiment.reference}), {size} scale, {held.said}"
         folder = drawn.get((experiment.name, size))
         pictures = [] if folder is None else shown.drawn_before(folder / experiment.name)
         sections.append(report.section(experiment, size, shown, pictures or shown.draw(), ensembles, line))

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from posattn.errors import UsageError
-from posattn.experiments.styles import STYLES, axis, dash, metric, style, titled
+from posattn.experiments.styles import STYLES, axis, looks, metric, titled
 from posattn.tasks import TASKS, Task
 
 _LETTERS = 14  # of the legend to an inch
@@ -203,7 +203,7 @@ class Lines:
                     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 if self._side_by_side(len(keys)) or axes.get_subplotspec().is_first_col():
                     axes.set_ylabel(metric(view.metric).title)
-        _add_legend(figure, panels.flat)
+        add_legend(figure, panels.flat)
         return figure
 
     def _panels(self, columns: int) -> tuple[Figure, Any]:
@@ -246,20 +246,19 @@ class Lines:
         return self.x not in ("scale", "layers") and not self.BARS
 
     def _draw_panel(self, axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> None:
+        shown = looks(labels, self.akin)
         for label, own in ours.groupby("series", sort=False):
-            colour, marker = style(str(label), labels, self.akin)
+            colour, marker, dash = shown[str(label)]
             own = own.sort_values(self.x)
             if all(metric(name).axis == "log" for name in own["metric"]):
                 own = own.assign(**{column: own[column].clip(lower=_LEAST) for column in ("p10", "median", "p90")})
             axes.fill_between(own[self.x], own["p10"], own["p90"], color=colour, alpha=0.18, linewidth=0)
             if len(own) == 1:  # which has no area
                 axes.vlines(own[self.x], own["p10"], own["p90"], color=colour, linewidth=1.2)
-            line = dash(str(label), labels, self.akin)
-            axes.plot(own[self.x], own["median"], line, color=colour, marker=marker, markersize=4, label=str(label))
+            axes.plot(own[self.x], own["median"], dash, color=colour, marker=marker, markersize=4, label=str(label))
         for label, own in theirs.groupby("series", sort=False):
             own, name = own.sort_values(self.x), _PUBLISHED.format(label)
-            colour, _ = style(str(label), labels, self.akin)
-            axes.plot(own[self.x], own["median"], color=colour, linestyle=":", linewidth=1.2, label=name)
+            axes.plot(own[self.x], own["median"], color=shown[str(label)].colour, linestyle=":", linewidth=1.2, label=name)
         axes.grid(alpha=0.25, which="both")
 
     def page(self, rows: pd.DataFrame, medians: pd.DataFrame) -> dict[str, Any]:
@@ -267,15 +266,14 @@ class Lines:
         panels, opens = [], []
         names = [view.title for view in self.views]
         for view, ours, theirs, labels in self._by_view(medians):
-            columns = list(self.columns)
+            columns, shown = list(self.columns), looks(labels, self.akin)
             keys = [frame[columns].drop_duplicates() for frame in (ours, theirs) if set(columns) <= set(frame)]
             for key in dict.fromkeys(key for frame in keys for key in frame.itertuples(index=False, name=None)):
                 here, there, lines = self._at(ours, key), self._at(theirs, key), []
                 for label in dict.fromkeys([*here["series"], *there["series"]]):
-                    colour, marker = style(label, labels, self.akin)
-                    look = {"label": label, "colour": colour, "marker": marker, "dash": dash(label, labels, self.akin)}
                     points, known = (_points(frame[frame["series"] == label], self.x) for frame in (here, there))
-                    lines.append(look | {"points": points, "published": known})
+                    look = shown[label]._asdict()
+                    lines.append({"label": label} | look | {"points": points, "published": known})
                 title, scaled = metric(view.metric)
                 name = view.title if names.count(view.title) == 1 else ", ".join(filter(None, (view.title, title)))
                 about = {"title": self._title(view, key).replace("\n", " "), "view": name, "ylabel": title}
@@ -305,9 +303,9 @@ class Bars(Lines):
 
     def _draw_panel(self, axes: Axes, ours: pd.DataFrame, theirs: pd.DataFrame, labels: list[str]) -> None:
         names = list(dict.fromkeys(ours[self.x]))
-        step = 0.8 / len(labels)
+        step, shown = 0.8 / len(labels), looks(labels, self.akin)
         for label, own in ours.replace(float("inf"), float("nan")).groupby("series", sort=False):
-            colour, marker = style(str(label), labels, self.akin)
+            colour, marker, _ = shown[str(label)]
             aside = (labels.index(str(label)) - (len(labels) - 1) / 2) * step
             places = [names.index(name) + aside for name in own[self.x]]
             axes.vlines(places, own["p10"], own["p90"], color=colour, linewidth=1.2)
@@ -327,7 +325,7 @@ def _task_of(rows: pd.DataFrame) -> Task:
     return TASKS.get(str(rows["task"].iloc[0]) if "task" in rows and len(rows) else "", TASKS["sum"])
 
 
-def _add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """Below the panels, each series once, with as many side by side as fit."""
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)

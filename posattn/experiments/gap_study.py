@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from posattn.errors import counted
-from posattn.experiments.figures import Lines
+from posattn.experiments.figures import Lines, add_legend
 from posattn.experiments.measures import Measure
-from posattn.experiments.styles import style
+from posattn.experiments.styles import looks
 from posattn.guarantees import network_bound, network_of
 from posattn.model import ARCHITECTURES
 from posattn.runs import AnyRun
@@ -90,12 +90,7 @@ class GapPanels(Lines):
             powers.set_title("bounds grow by t^p when W_Q and W_K grow by t", fontsize="medium")
             for axes in (by_layers, powers):
                 axes.set_xticks(depths)
-        shown = {
-            name: handle
-            for axes in (panels[0][0], panels[0][2])
-            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, fontsize="small")
+        add_legend(figure, [panels[0][0], panels[0][2]])
         return {"": figure}
 
 
@@ -122,7 +117,7 @@ def _lines(axes: Axes, medians: pd.DataFrame, x: str, archs: dict[str, str], mea
             f"{label}: {kind} bound, its own": (f"{kind} {bound}", "--"),
             f"{label}: {other} bound for the same norms": (f"{other} {bound}", ":"),
         }
-        colour, marker = style(label, list(archs))
+        colour, marker, _ = looks(list(archs))[label]
         for name, (metric, line) in shown.items():
             own = medians[(medians["series"] == label) & (medians["metric"] == metric)].sort_values(x)
             if len(own):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from posattn.errors import UsageError, choice, positive, several, whole
+from posattn.errors import UsageError, choice, positive, some, whole
 from posattn.experiments.figures import Lines
 from posattn.metrics import row_metrics, scores_of
 from posattn.network import NetworkConfig
@@ -50,9 +50,7 @@ class Measure(ABC):
 
     def _set_factors(self) -> None:
         """Converts the scale factors to floats, as stores keep them; raises unless there are some and all are above 0."""
-        given = several("measure.factors", vars(self)["factors"])
-        if not given:
-            raise UsageError("measure.factors is empty; it must have at least one number.")
+        given = some("measure.factors", vars(self)["factors"])
         object.__setattr__(self, "factors", tuple(positive("measure.factors", factor) for factor in given))
 
     def check_figure(self, figure: Lines, task: str, columns: Sequence[str]) -> None:
@@ -171,9 +169,7 @@ class Shifts(Measure):
     KIND, SMOKE = "shifts", {"samples": 50}
 
     def __post_init__(self) -> None:
-        if not self.names:
-            raise UsageError("measure.names is empty; it must have at least one distribution.")
-        for name in self.names:
+        for name in some("measure.names", self.names):
             choice("distribution", name, SHIFTS)
         whole("measure.samples", self.samples)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from posattn.errors import choice
 from posattn.experiments.figures import Lines
 from posattn.experiments.styles import axis
 from posattn.theory.ood import ood_probability
@@ -21,7 +20,7 @@ _SIMULATED = {"smoke": 2000, "quick": 100_000, "paper": 1_000_000}  # lists
 
 def ood_probability_rows(size: str) -> pd.DataFrame:
     """Rows of Figure 35, and of what it leaves out: bound, its printed form, exact value and simulation, for every n and c."""
-    samples = _SIMULATED[choice("scale", size, _SIMULATED)]
+    samples = _SIMULATED[size]
     rows = []
     for n in LENGTHS:
         for c in FACTORS:

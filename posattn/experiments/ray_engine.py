@@ -30,7 +30,7 @@ import posattn
 from posattn import files, network
 from posattn.devices import pick_device
 from posattn.encodings import ENCODINGS
-from posattn.errors import UsageError, choice, positive, whole
+from posattn.errors import UsageError, choice, extra, positive, whole
 from posattn.experiments.engine import Engine, called, plan
 from posattn.experiments.measures import Measure
 from posattn.experiments.store import AnyEngine, Cell, Store, answers_in
@@ -134,15 +134,7 @@ def engine_named(
 
 
 def load_ray() -> Any:
-    try:
-        import ray
-        import ray.util.queue
-        import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise UsageError(
-            "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
-        ) from error
-    return ray
+    return extra("ray", "ray", "ray.util.queue", "ray.util.scheduling_strategies")
 
 
 # --- the driver ---------------------------------------------------------------------------------------------------------
@@ -180,14 +172,11 @@ class Tasks:
     def finish(self) -> None:
         for ensemble in self.unfinished.values():
             self._hand_out(ensemble)
-        looked = time.monotonic()
         while self.waiting:
             done, _ = self.ray.wait(list(self.waiting), timeout=self.engine.every)
             for task in done:
                 self._end(task)
-            if self.waiting and time.monotonic() - looked >= self.engine.every:
-                self._follow()
-                looked = time.monotonic()
+            self._follow()
         if self.errors:
             raise self.errors[0]
 
@@ -388,7 +377,7 @@ class Reporter:
         node = load_ray().get_runtime_context().get_node_id()[:6]
         self.place = f"{platform.node()} ({node}, {device.type})"
         self.epoch, self.sent = 0, -float("inf")
-        self.known = next(iter(folder.pack_checkpoint()), "")  # the driver's newest checkpoint
+        self.known = next((path.name for path in folder.checkpoints()), "")  # the driver's newest checkpoint
 
     def __call__(self, epoch: int) -> None:
         self.epoch = epoch

@@ -91,6 +91,15 @@ class Stored:
     run: str
 
 
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Adds to an error on a damaged file what to do about it."""
+    try:
+        yield
+    except files.Damaged as damage:
+        raise files.Damaged(f"{damage} Restore it, or remove it to train its runs again.") from damage
+
+
 class Store:
     """The store in the folder ``root``, which need not exist yet."""
 
@@ -179,6 +188,7 @@ class Store:
                     warnings.warn(f"{damage} Its runs are measured again.", stacklevel=3)
                     self._remove(path)
 
+    @_advised()
     def find(self, cells: Iterable[Cell], measure: Measure, precision: str | None) -> dict[str, Stored]:
         """Where the rows of each run are, by the run's key; runs without rows are left out.
 
@@ -189,9 +199,7 @@ class Store:
         wanted, own = {cell.key: cell for cell in cells}, measure.key()
         ranked = []
         for path in self._rows():
-            with _advised():
-                described = self._described(path)
-            if described:
+            if described := self._described(path):
                 kind, runs = described["spec"]["precision"], described["runs"]
                 held = [key for key in runs if key in wanted]  # in the order of the file, whatever Python's hashes are
                 if held and precision in (None, kind) and measure.held_by(described["measure"]):
@@ -208,19 +216,18 @@ class Store:
         if "answers" in described:  # else all is the package's own, or an earlier version wrote them
             model = cells[0].model  # of all
             now = answers_of_own([cell.member.task for cell in cells], model.n) | encoding_of_own(model)
-            with _advised():
-                check_answers(_beside(path), described["answers"], now, *self._named)
+            check_answers(_beside(path), described["answers"], now, *self._named)
 
     def _rows(self) -> list[Path]:
         return sorted(self.root.glob("rows/*.csv.gz"))
 
+    @_advised()
     def rows(self, found: dict[str, Stored], measure: Measure) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
         """All rows of what ``find`` gave for ``measure``, and the descriptions of the files that held them."""
         tables, described = [], []
         for path in dict.fromkeys(stored.path for stored in found.values()):
-            with _advised():
-                about = self._described(path)
-                table = _table(path, about)
+            about = self._described(path)
+            table = _table(path, about)
             runs = {stored.run for stored in found.values() if stored.path == path}
             tables.append(measure.own(table[table["run"].isin(runs)]))
             described.append(about)
@@ -276,15 +283,6 @@ class Store:
             described = _check_description(about, files.read_sealed(about))
             self._index[path] = version, described
         return described
-
-
-@contextlib.contextmanager
-def _advised() -> Iterator[None]:
-    """Adds to an error on a damaged file what to do about it."""
-    try:
-        yield
-    except files.Damaged as damage:
-        raise files.Damaged(f"{damage} Restore it, or remove it to train its runs again.") from damage
 
 
 def _beside(rows: Path) -> Path:

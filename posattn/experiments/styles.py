@@ -1,5 +1,6 @@
 """How figures look: colours, markers and dashes of series, and what axes, metrics and panels are called."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,27 +64,43 @@ def titled(column: str, value: object) -> str:
     return f"{value}" if isinstance(value, str) else f"{column} {value:g}"
 
 
-def style(label: str, labels: Sequence[str], akin: bool = False) -> tuple[str, str]:
-    """Colour and marker of a series, the same in every panel of a figure that shows ``labels``.
+class Look(NamedTuple):
+    """How a series is drawn."""
 
-    If they are ``akin``, variants of an architecture, such as "positional, binary", have its colour; each has a marker and a
-    dash, the same for every architecture.
+    colour: str
+    marker: str
+    dash: str = "-"
+
+
+def looks(labels: Sequence[str], akin: bool = False) -> dict[str, Look]:
+    """The look of each series of a figure, the same in all its panels; and those of the paper's architectures.
+
+    Variants of a series share its colour and have other dashes: "RoPE, looped" that of "RoPE", if both are shown. If labels are
+    ``akin``, so do variants of the paper's architectures, and marker and dash say which variant it is, alike for all of these.
     """
-    if label in YARDSTICKS:
-        return YARDSTICKS[label]
-    variants = _variants(labels) if akin else {}
-    if label in variants:
-        colour, marker = STYLES[_plain(label)]
-        return colour, _MARKERS[(variants[label] - 1) % len(_MARKERS)] if variants[label] else marker
-    labels = [name for name in labels if name not in YARDSTICKS and name not in variants]
-    plain = {name: _plain(name) for name in labels}
-    own = {name for name in labels if plain[name] in STYLES and list(plain.values()).count(plain[name]) == 1}
-    if label in own or label in STYLES:
-        return STYLES[plain.get(label, label)]  # published ones may be there without ours
-    others = [name for name in labels if name not in own and name not in STYLES]
-    kinds = list(dict.fromkeys(_kind(name, others) for name in others))
-    colour = _COLOURS[kinds.index(_kind(label, others)) % len(_COLOURS)]
-    return colour, _MARKERS[others.index(label) % len(_MARKERS)]
+    found = {name: Look(*look) for name, look in (STYLES | YARDSTICKS).items()}  # published ones may be there without ours
+    papers = [name for name in labels if _plain(name) in STYLES]
+    if akin:
+        variants = list(dict.fromkeys(["", *(name.removeprefix(_plain(name)) for name in papers)]))
+        for name in papers:
+            if place := variants.index(name.removeprefix(_plain(name))):
+                colour, _ = STYLES[_plain(name)]
+                found[name] = Look(colour, _MARKERS[(place - 1) % len(_MARKERS)], _DASHES[place % len(_DASHES)])
+    else:
+        each = Counter(map(_plain, papers))
+        found |= {name: Look(*STYLES[_plain(name)]) for name in papers if each[_plain(name)] == 1}
+    others = [name for name in labels if name not in found]
+    colours = list(dict.fromkeys(_kind(name, others) for name in others))
+    drawn: Counter[str] = Counter()  # variants so far, by what they are variants of
+    for place, name in enumerate(others):
+        of, dash = colours.index(_kind(name, others)), drawn[_kind(name, labels)]
+        drawn[_kind(name, labels)] += 1
+        found[name] = Look(
+            _COLOURS[of % len(_COLOURS)],
+            _MARKERS[place % len(_MARKERS)],
+            _DASHES[(dash + dash // len(_COLOURS)) % len(_DASHES)],
+        )
+    return found
 
 
 def _plain(label: str) -> str:
@@ -91,24 +108,6 @@ def _plain(label: str) -> str:
     return label.split(",")[0]
 
 
-def _variants(labels: Sequence[str]) -> dict[str, int]:
-    """The place of each series of the paper's architectures among their variants; 0 is the architecture as it is."""
-    rest = {name: name.removeprefix(_plain(name)) for name in labels if _plain(name) in STYLES}
-    places = list(dict.fromkeys(["", *rest.values()]))
-    return {name: places.index(variant) for name, variant in rest.items()}
-
-
 def _kind(label: str, labels: Sequence[str]) -> str:
-    """The series that this one is a variant of and shares its colour with: "RoPE" for "RoPE, looped" if both are shown."""
+    """The series among ``labels`` that this one is a variant of; itself if there is none."""
     return next((name for name in labels if label.startswith(f"{name}, ")), label)
-
-
-def dash(label: str, labels: Sequence[str], akin: bool = False) -> str:
-    """The dash of a series' line, which tells the variants of one series apart."""
-    if akin and label in (variants := _variants(labels)):
-        return _DASHES[variants[label] % len(_DASHES)]
-    alike = [name for name in labels if _kind(name, labels) == _kind(label, labels) and name not in STYLES]
-    if label not in alike:
-        return "-"
-    index = alike.index(label)
-    return _DASHES[(index + index // len(_COLOURS)) % len(_DASHES)]

@@ -81,10 +81,10 @@ class Content:
         kind: str,
         detail: str,
         choices: Iterable[tuple[int, str]],
-    ) -> dict[str, Any]:
+    ) -> None:
         """Adds a model to the subject of a task and its lengths; None is every length, which ``complete`` places.
 
-        ``choices`` are numbers of networks, and their names. Returns the model as the page reads it.
+        ``choices`` are numbers of networks, and their names.
         """
         given: list[dict[str, Any]] = [{"network": number, "name": name} for number, name in choices]
         about = _ABOUT.get(kind, _ABOUT[self.networks[given[0]["network"]].described["attends"]])
@@ -92,7 +92,6 @@ class Content:
         made = {"label": label, "kind": kind, "about": about, "detail": detail, "choices": given, "lengths": taken}
         beside = self.every_length.setdefault(task, []) if lengths is None else self.subject(task, lengths)["models"]
         beside.append(made)
-        return made
 
     def program(self, name: str, machines: int) -> int:
         """Adds a program of the library or of a file to step through, unless it is there; returns its network's number."""

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from posattn.errors import UsageError
+from posattn.errors import extra
 from posattn.training.estimate import in_words
 
 if TYPE_CHECKING:
@@ -153,12 +153,6 @@ def _state(loss: str = "-", lr: str = "-", speed: float | None = None) -> str:
 
 
 def event_writer() -> Any:
-    """TensorBoard's writer class; the error says how to install it."""
-    try:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError(
-            "tensorboard is on and not installed; install it with pip install 'posattn[tensorboard]'."
-        ) from error
-    return SummaryWriter
+    """TensorBoard's writer class."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return extra("tensorboard", "torch.utils.tensorboard").SummaryWriter

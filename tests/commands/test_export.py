@@ -23,7 +23,7 @@ def test_a_run_is_exported(pair, tmp_path):
 def test_what_it_refuses(pair, tmp_path, monkeypatch, posattn_command):
     assert posattn_command("export", pair)[0] == 2
     code, _, told = posattn_command("export", pair, "--torch", "other.pt2", "--length", 4)
-    assert code == 2 and "length is 4; it must be from 1 to 3" in told
+    assert code == 2 and "length is 4; it must be at most 3." in told
     code, _, told = posattn_command("export", pair, "--torch", "other.pt2", "--member", 2)
     assert code == 2 and "member is 2" in told
 

@@ -72,7 +72,7 @@ def test_a_network_of_the_package_is_asked_about_a_list(posattn_command):
         code, _, said = posattn_command("predict", *wrong)
         assert code == 2 and said.startswith("posattn: a network is asked about a list; give RUN and LIST, or ")
     code, _, said = posattn_command("predict", "3,1,2", "--pretrained", "median-total")
-    sentence = "task is 'median-total'; of the package's networks for it there is arch looped, not positional."
+    sentence = "task is 'median-total'; it must be one of sum, min, median, sort, maxsub, median-total (with arch looped)."
     assert (code, said) == (2, f"posattn: {sentence}\n")
     for wrong, what in (
         (["3,1,2", "--pretrained=sort", "--member=1"], "member is 1"),

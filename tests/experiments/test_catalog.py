@@ -9,6 +9,7 @@ from posattn.experiments import EXPERIMENTS, SIZES, EachShift, Engine, Scales, S
 from posattn.looped import AnyLengthConfig
 from posattn.tasks import SHIFTS, TASKS
 from posattn.training import Recipe
+from posattn.training.recipe import recipe
 
 FIX_SCALE = EXPERIMENTS["fix-scale"]
 SERIES = {"khop": ["positional", "standard", "positional, tied", "standard, tied"]}
@@ -167,3 +168,20 @@ def test_what_is_computed_needs_no_run_and_has_no_settings_of_training(at_smoke_
     assert "Eq. 27" in page and "Hardware" not in page and "scale-exact" not in page
     at_eight = outcome.table[(outcome.table["series"] == "n = 8") & (outcome.table["scale"] == 10)]
     assert at_eight["median"].tolist() == pytest.approx([0.003366968878, 0.003366964264], rel=1e-9)
+
+
+def test_khop_by_scans_has_the_papers_networks_and_tables():
+    cells = EXPERIMENTS["khop-scan"].cells("paper")
+    assert {cell.label for cell in cells} == {"positional", "standard", "table"}
+    recipes = {cell.label: cell.recipe.name for cell in cells}
+    assert recipes == {"positional": "paper", "standard": "paper", "table": "table"}
+    layers = {cell.key for cell in EXPERIMENTS["khop-layers"].cells("paper")}
+    assert {cell.key for cell in cells if cell.label != "table"} <= layers
+    assert [cell.member.seed for cell in cells if cell.label == "table"] == list(range(5))
+
+
+def test_tables_keep_their_recipe_at_quick_scale():
+    at = {size: [cell for cell in EXPERIMENTS["khop-scan"].cells(size) if cell.label == "table"] for size in SIZES}
+    assert {cell.recipe for cell in at["quick"]} == {recipe("table")} and len(at["quick"]) > 1
+    assert {cell.key for cell in at["quick"]} < {cell.key for cell in at["paper"]}
+    assert all(cell.recipe.samples < 100 for cell in at["smoke"])

@@ -54,7 +54,7 @@ BAD = [
     ({"series": (Series("a", recipe=recipe("selector")),)}, r"^the recipe trains 'attention\.logits' alone, which takes a"),
     ({"series": (Series("a", recipe="tuned"),)}, r"^recipe is 'tuned'; it must be a Recipe such as RECIPES\[\"paper\"\]\.$"),
     ({"recipe": "tuned"}, r"^recipe is 'tuned'; it must be a Recipe"),
-    ({"figure": Scales()}, r"^figure is Scales, a measure, which goes into the grid: Grid\(\.\.\., measure=Scales\("),
+    ({"figure": Scales()}, r"^figure is Scales\(.*\); it must be a figure, such as Lines\(\); a measure goes into "),
     ({"figure": Lines(views=(View("", {"split": "test", "scale": 4}),)), "measure": Scales((1, 2))},
      r"^the figure has a panel of scale 4; the experiment measures 1, 2\.$"),
     ({"figure": Lines(views=(View("", {"split": "train"}),))}, r"^the figure has a panel of training lists; it must mea"),

@@ -183,12 +183,12 @@ def test_longer_lists_are_fewer_but_never_too_few():
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        (lambda: Scales(()), r"^measure\.factors is empty; it must have at least one number\.$"),
+        (lambda: Scales(()), r"^measure\.factors is empty; it must have at least one value\.$"),
         (lambda: Scales((0,)), r"^measure\.factors is 0; it must be a finite number above 0\.$"),
         (lambda: Scales(("a",)), r"^measure\.factors is 'a'"),
         (lambda: Scales(3), r"^measure\.factors is 3; it must be a list"),
         (lambda: Scales(samples=0), r"^measure\.samples is 0"),
-        (lambda: Shifts(()), r"^measure\.names is empty; it must have at least one distribution\.$"),
+        (lambda: Shifts(()), r"^measure\.names is empty; it must have at least one value\.$"),
         (lambda: Shifts(samples=0), r"^measure\.samples is 0"),
         (lambda: FineTuned(scale="big"), r"^measure\.scale is 'big'; it must be a finite number above 0\.$"),
         (lambda: FineTuned(scale=True), r"^measure\.scale is True"),

@@ -194,7 +194,7 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
     command = ["reproduce", "fix-scale", "--scale", "smoke", "--engine", "ray", "--out", str(tmp_path / "out")]
     with pytest.raises(UsageError) as error:
         cli.app([*command, "--store", str(tmp_path / "store")], standalone_mode=False)
-    assert str(error.value) == "engine is 'ray' and Ray is not installed; install it with pip install 'posattn[ray]'."
+    assert str(error.value) == "ray is not installed; install it with pip install 'posattn[ray]'."
     assert not (tmp_path / "store").exists()
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from posattn.experiments import EXPERIMENTS, Grid, Store
-from posattn.experiments.styles import STYLES, YARDSTICKS, dash, style
+from posattn.experiments.styles import STYLES, YARDSTICKS, looks
 
 STORE = Store(Path(__file__).parents[2] / "results/store")
 TRAINED = [each for each in EXPERIMENTS.values() if isinstance(each.source, Grid)]
@@ -15,10 +15,11 @@ TRAINED = [each for each in EXPERIMENTS.values() if isinstance(each.source, Grid
 
 def test_a_variant_has_the_colour_of_what_it_varies_and_another_line():
     labels = ["RoPE", "RoPE, looped", "ALiBi", "ALiBi, looped", "ALiBi, wide", "positional"]
-    looks = [(style(label, labels)[0], dash(label, labels)) for label in labels]
-    assert len(set(looks)) == len(labels) and [line for _, line in looks] == ["-", "--", "-", "--", "-.", "-"]
-    assert looks[0][0] == looks[1][0] != looks[2][0] == looks[3][0] == looks[4][0]
-    assert len({style(label, labels)[1] for label in labels}) == len(labels)
+    shown = [looks(labels)[label] for label in labels]
+    drawn = [(look.colour, look.dash) for look in shown]
+    assert len(set(drawn)) == len(labels) and [line for _, line in drawn] == ["-", "--", "-", "--", "-.", "-"]
+    assert drawn[0][0] == drawn[1][0] != drawn[2][0] == drawn[3][0] == drawn[4][0]
+    assert len({look.marker for look in shown}) == len(labels)
 
 
 def test_variants_that_are_akin_have_their_architectures_colour_and_are_marked_alike():
@@ -30,14 +31,14 @@ def test_variants_that_are_akin_have_their_architectures_colour_and_are_marked_a
         "standard-rope",
         "positional",
     ]
-    looks = {label: (*style(label, labels, akin=True), dash(label, labels, akin=True)) for label in labels}
-    assert len(set(looks.values())) == len(labels) and looks["positional"] == (*STYLES["positional"], "-")
+    shown = {label: looks(labels, akin=True)[label] for label in labels}
+    assert len(set(shown.values())) == len(labels) and shown["positional"] == (*STYLES["positional"], "-")
     for variant in ("binary", "wide"):
         colours, marks = zip(
-            *((look[0], look[1:]) for label, look in looks.items() if label.endswith(variant)), strict=True
+            *((look[0], look[1:]) for label, look in shown.items() if label.endswith(variant)), strict=True
         )
         assert colours == (STYLES["positional"][0], STYLES["standard"][0]) and marks[0] == marks[1]
-    assert looks["standard-rope"][0] not in {colour for colour, _ in STYLES.values()}
+    assert shown["standard-rope"].colour not in {colour for colour, _ in STYLES.values()}
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
@@ -51,23 +52,16 @@ def test_no_two_series_of_a_figure_look_alike(experiment):
     else:
         rows, _ = experiment.held("paper", STORE).read()
         labels = list(dict.fromkeys(rows["series"])) if "series" in rows else []
-    assert len({(*style(label, labels, akin), dash(label, labels, akin)) for label in labels}) == len(labels)
-    assert len({style(label, labels, akin) for label in labels}) == len(labels)
+    assert len({looks(labels, akin)[label][:2] for label in labels}) == len(labels)
 
 
 @pytest.mark.parametrize("experiment", TRAINED, ids=lambda each: each.name)
 def test_no_two_lines_of_a_panel_have_one_colour_and_dash(experiment):
     encodings = {line.label: getattr(line.config(8), "encoding", None) for line in experiment.source.series}
-    looks = {
-        label: (
-            style(label, list(encodings), experiment.figure.akin)[0],
-            dash(label, list(encodings), experiment.figure.akin),
-        )
-        for label in encodings
-    }
+    shown = looks(list(encodings), experiment.figure.akin)
     for view in experiment.figure.views:
-        shown = [looks[label] for label, own in encodings.items() if view.where.get("encoding", own) == own]
-        assert len(set(shown)) == len(shown)
+        own = [shown[label] for label, each in encodings.items() if view.where.get("encoding", each) == each]
+        assert len({(look.colour, look.dash) for look in own}) == len(own)
 
 
 def test_a_panel_draws_a_series_as_the_legend_of_all_panels_has_it():
@@ -90,4 +84,4 @@ def test_a_panel_draws_a_series_as_the_legend_of_all_panels_has_it():
 
 
 def test_an_architecture_of_which_only_the_published_line_is_drawn_has_its_own_look():
-    assert style("standard", ["positional"]) == STYLES["standard"]
+    assert looks(["positional"])["standard"][:2] == STYLES["standard"]

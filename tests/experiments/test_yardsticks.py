@@ -11,7 +11,7 @@ from posattn.errors import UsageError
 from posattn.experiments import EXPERIMENTS
 from posattn.experiments.declaration import series
 from posattn.experiments.measures import EachShift, Scales, Shifts
-from posattn.experiments.styles import style
+from posattn.experiments.styles import looks
 from posattn.experiments.yardsticks import YARDSTICKS, ignoring_query, yardstick_rows
 
 
@@ -69,5 +69,5 @@ def test_figures_on_prompts_draw_them_as_plain_lines():
     for name in ("mixed-scale", "mixed-shift", "mixed-samples", "mixed-elements", "mixed-elements-samples", "mixed-scan"):
         assert EXPERIMENTS[name].source.yardsticks
     labels = ["positional", *YARDSTICKS, "table"]
-    assert all(style(name, labels)[1] == "" for name in YARDSTICKS)
-    assert style("table", labels) == style("table", ["positional", "table"])
+    assert all(looks(labels)[name].marker == "" for name in YARDSTICKS)
+    assert looks(labels)["table"] == looks(["positional", "table"])["table"]

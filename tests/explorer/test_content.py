@@ -66,7 +66,8 @@ def test_saved_programs_are_shown_and_stepped_through(tmp_path):
 def test_a_card_says_what_attention_sees(lively, arch, said):
     content = Content()
     choices = [(content.add(lively(torch.float32, n=3, arch=arch)), "")]
-    assert said in content.compare("sum", [3], "mine", arch, "", choices)["about"]
+    content.compare("sum", [3], "mine", arch, "", choices)
+    assert said in content.subjects[0]["models"][0]["about"]
 
 
 def test_an_own_program_of_a_known_name_is_not_compared_with_the_librarys_answers(tmp_path):

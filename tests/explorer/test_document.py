@@ -21,7 +21,7 @@ def told(html):
 
 
 def test_a_page_of_own_runs(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "reportable", lambda store: iter(()))
+    monkeypatch.setattr(results, "held_in", lambda store: iter(()))
     monkeypatch.chdir(tmp_path)
     content, store = explore(tmp_path / "here/page.html", [trained])
     assert store is None and len(content.networks) == 6

@@ -1,20 +1,29 @@
-"""benchmarks/khop_scan.py: each network lacks what its name says, and both tables are written."""
+"""benchmarks/khop_scan.py: each network lacks what its name says, the tests of reach are right, and both tables are written."""
 
+import math
 import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import torch
 
 import posattn
-from posattn.experiments.hop_study import Sequences
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "khop_scan.py"
 KHOP = runpy.run_path(str(SCRIPT))
 VARIANTS, Without = KHOP["VARIANTS"], KHOP["Without"]
+TESTS, Sequences, draw, reach, truth = (KHOP[name] for name in ("TESTS", "Sequences", "draw", "reach", "truth"))
+STORED = sorted(ROOT.glob("results/khop-scan/seed-*"))
+
+
+@pytest.fixture
+def tested_on(monkeypatch):
+    """A function that puts other tests in place of those of the script."""
+    return lambda tests: monkeypatch.setitem(reach.__globals__, "TESTS", tests)
 
 
 def exact(name):
@@ -66,12 +75,53 @@ def test_every_network_trains_and_its_rows_are_written(tmp_path, monkeypatch, ca
     assert list(rows) == list(pd.read_csv(ROOT / "results" / "khop-scan" / "without.csv"))
 
 
-def test_the_command_tests_the_runs_given(tmp_path, monkeypatch):
-    monkeypatch.setattr("posattn.experiments.hop_study.TESTS", {"a-e": Sequences(sequences=20)})
-    monkeypatch.setattr("posattn.experiments.hop_study.reach.__defaults__", (("a-e",),))
+def test_the_truth_is_that_of_the_task():
+    task = posattn.task("khop")
+    x, y = task.sample(200, n=20)
+    wanted = torch.stack(list(truth(x[:, 1:], 3, task.encode("0a")[1].item() + 10)))  # '~' follows the ten letters
+    assert torch.equal(wanted[x[:, 0], torch.arange(200)], y[:, 1:])
+
+
+def test_sequences_are_drawn_from_their_letters():
+    s = draw(Sequences(letters=5, first=5, length=40, sequences=50), seed=3)
+    assert s.shape == (50, 40) and set(s.unique().tolist()) == {5, 6, 7, 8, 9} and (s[:, 1:] != s[:, :-1]).all()
+    assert not torch.equal(s, draw(Sequences(letters=5, first=5, length=40, sequences=50), seed=4))
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda folder: folder.name)
+def test_stored_networks_have_every_letter_right(folder, tested_on):
+    lengths = {name: min(test.length, 200) for name, test in TESTS.items()}
+    small = {name: test._replace(sequences=1200 // lengths[name], length=lengths[name]) for name, test in TESTS.items()}
+    tested_on(small)
+    rows = reach(posattn.load(folder).model(), seed=50)
+    assert (rows["found"] > 0).all() and (rows[["accuracy", "accuracy_found"]] == 1).all(axis=None)
+    assert (rows.query("test in ['a-e', 'f-j']")["cross_entropy"] < 1e-2).all()
+
+
+def test_targets_that_are_letters_are_counted_by_themselves(tested_on):
+    few = Sequences(letters=10, length=12, sequences=20)
+    tested_on({"few": few})
+    rows = reach(posattn.looped.TableConfig(30, fixed=True).build(), 7)
+    assert rows["found"].tolist() == [int((wanted != 10).sum()) for wanted in truth(draw(few, 7), 6, 10)]
+    (last,) = rows[rows["found"] == 0]["accuracy_found"].unique()  # six hops back do not fit into twelve letters
+    assert math.isnan(last)
+
+
+def test_a_wrong_network_is_not_right(tested_on):
+    tested_on({"a-e": TESTS["a-e"]})
+    network = posattn.looped.TableConfig(30, fixed=True).build()
+    assert reach(network, 0).query("hops == 1")["accuracy"].item() < 0.6
+
+
+def test_there_are_five_stored_networks():
+    assert len(STORED) == 5
+
+
+def test_the_command_tests_the_runs_given(tmp_path, monkeypatch, tested_on):
+    tested_on({"a-e": Sequences(sequences=20)})
     out, runs = tmp_path / "reach.csv", [str(ROOT / "results" / "khop-scan" / f"seed-{seed}") for seed in (1, 3)]
     monkeypatch.setattr(sys, "argv", ["khop_scan.py", "--reach", str(out), "--runs", *runs])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    KHOP["main"]()
     rows = pd.read_csv(out)
     assert rows["seed"].unique().tolist() == [1, 3] and (rows["accuracy_found"] == 1).all() and len(rows) == 14
     assert list(rows) == list(pd.read_csv(ROOT / "results" / "khop-scan" / "reach.csv"))

@@ -15,7 +15,6 @@ def test_importing_the_package_imports_no_torch_and_its_names_do():
 
 
 def test_every_public_name_is_there_and_listed():
-    assert sorted(name for own in posattn._HOMES.values() for name in own) == sorted(posattn.__all__)
     assert set(posattn.__all__) <= set(dir(posattn)) and all(hasattr(posattn, name) for name in posattn.__all__)
     with pytest.raises(AttributeError, match="module 'posattn' has no attribute 'trian'"):
         _ = posattn.trian

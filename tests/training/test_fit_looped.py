@@ -164,7 +164,7 @@ def test_bad_settings_and_lengths_are_one_sentence():
     for ask in (lambda: run.evaluate(3), lambda: run.evaluate_lengths([16], 3)):
         with pytest.raises(UsageError, match=r"^scales is 3; it must be a list, such as \[3\]\.$"):
             ask()
-    with pytest.raises(UsageError, match=r"^lengths or scales is empty; give at least one of each\.$"):
+    with pytest.raises(UsageError, match=r"^lengths is empty; it must have at least one value\.$"):
         run.evaluate_lengths([])
     positional = posattn.train("sum", samples=10, epochs=1, batch=10, device="cpu")
     with pytest.raises(
