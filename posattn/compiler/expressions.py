@@ -141,7 +141,7 @@ class Me(Expression):
 class Linear(Expression):
     """Σ coefficient · term + constant."""
 
-    terms: tuple[tuple[Expression, float], ...]
+    terms: tuple[tuple[Any, float], ...]
     constant: float
 
 
@@ -242,7 +242,7 @@ def _number(value: Any) -> float:
     return found
 
 
-def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:
+def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Linear:
     """Σ coefficient · term + constant, with sums inside sums multiplied out."""
     total: dict[Expression, float] = {}
     for term, factor in terms:

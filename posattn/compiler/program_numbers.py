@@ -343,7 +343,7 @@ def lookup(table: Sequence[Any], *indices: Expression | float) -> Expression:
     steps = [as_expression(index) >= first + place for place in range(1, len(entries))]
     if all(isinstance(entry, int) and abs(entry) < _EXACT for entry in entries):
         rises = ((step, float(b - a)) for step, (a, b) in zip(steps, pairwise(entries), strict=True))
-        found = expressions.linear(*rises, constant=float(entries[0]))
+        found: Expression = expressions.linear(*rises, constant=float(entries[0]))
     else:
         ends = pairwise([as_expression(1.0), *steps, as_expression(0.0)])
         bits = [Assume(here - after, 0.0, 1.0, True) for here, after in ends]
