@@ -22,7 +22,7 @@ import numpy as np
 
 from posattn.compiler import expressions as ex
 from posattn.compiler.analysis import LARGEST_COMPARED, Analysis, Known, gate_bound
-from posattn.compiler.expressions import Array, Expression, Linear, comparators, linear
+from posattn.compiler.expressions import Array, Expression, Linear, linear
 
 LARGEST_SUMMED = 2.0**40  # sums of 2^10 such integers, and of halves of them, are exact in float64
 LARGEST_WEIGHT = 2.0**10  # softmax gives integers fractions, whose rounding a larger weight would make matter
@@ -50,7 +50,7 @@ class Lowering:
         self.units = [Unit(0, each.size, negative=each.lo < 0) for each in known]
         *self.cells, self.me = (linear((unit, 1.0)) for unit in self.units)
         self._same: dict[tuple[object, float], Linear] = {}
-        self._done: dict[Expression | ex.Sort, Any] = {}
+        self._done: dict[Expression, Linear] = {}
 
     def relu(self, x: Linear, largest: float = math.inf) -> Linear:
         """relu(x) as a unit; equal units are made once. ``largest`` bounds it where more is known than of x's units."""
@@ -88,13 +88,10 @@ class Lowering:
         return linear((above, 1.0), (self.relu(below, known.size), -1.0)) if known.lo < 0 else above
 
     def lowered(self, node: Expression) -> Linear:
-        found: Linear = ex.resolved(node, self._done, self._lower)
-        return found
+        return ex.resolved(node, self._done, self._lower)
 
-    def _lower(self, node: Expression | ex.Sort) -> Generator[Any, Any, Any]:
-        """The sum of units that an expression is, or those of the fields of a sort's records."""
-        if isinstance(node, ex.Sort):
-            return (yield from self._sorted(node))
+    def _lower(self, node: Expression) -> Generator[Any, Any, Linear]:
+        """The sum of units that an expression is."""
         known = self.analysis.known
         known(node)  # raises if the node's parts do not suit it
         match node:
@@ -123,8 +120,6 @@ class Lowering:
                 return self._table(values)
             case ex.Assume(x) | ex.Bit(x):
                 return (yield x)
-            case ex.Sorted(sort, place, field):
-                return (yield sort)[place][field]
             case ex.Fitted():
                 return (yield from self._fitted(node))
         raise TypeError(f"{type(node).__name__} is no expression")
@@ -177,22 +172,6 @@ class Lowering:
         before = self.relu(linear((self.me, -1.0), constant=float(j)))
         after = NOTHING if or_later else self.relu(linear((self.me, 1.0), constant=-float(j)))
         return self.relu(linear((before, -1.0), (after, -1.0), constant=1.0))
-
-    def _sorted(self, sort: ex.Sort) -> Generator[Any, Any, list[list[Linear]]]:
-        table = []
-        for record in sort.records:
-            table.append((yield from ex.each(record)))
-        fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
-        for low, high in comparators(len(table)):
-            difference = _difference(table[low][sort.key], table[high][sort.key])
-            swap = self._step(difference, 2 * fields[sort.key].size)
-            for field, known in enumerate(fields):
-                a, b = (self.held(table[place][field], known) for place in (low, high))
-                table[low][field], table[high][field] = (
-                    linear((self.gate(swap, kept, known), 1.0), (self.gate(_not(swap), other, known), 1.0))
-                    for kept, other in ((a, b), (b, a))
-                )
-        return table
 
     def _fitted(self, node: ex.Fitted) -> Generator[Any, Any, Linear]:
         fit = self.analysis.fit(node)

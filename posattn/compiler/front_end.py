@@ -296,25 +296,25 @@ class Tracing:
             to = self._gate(self.listed, to, float(self.n))
         numbers = (number,) * self.n
         present = self.value(equal(self._received(to, everyone), self.me))
-        present._set(senders=everyone, delivered=(numbers, -1))
-        words = []
-        for w, word in enumerate(sent.words):
-            heard = self._received(word, everyone)
-            word = self.value(Select(present, heard, as_expression(0.0)))
-            words.append(word._set(senders=everyone, delivered=(numbers, w)))
+        words = [
+            self.value(Select(present, self._received(word, everyone), as_expression(0.0))) for word in sent.words
+        ]
+        for w, part in enumerate([present, *words], start=-1):
+            part.senders, part.delivered = everyone, (numbers, w)
         return Place(present, tuple(words))
 
     def _gate(self, when: Value, x: Value, blank: float) -> Value:
         """``x``, or ``blank`` where it is not sent, as the round that just ended computes it; equal ones are made once."""
         key = when.index, x.index, blank
         if key not in self._gated:
-            gated = self.value(Select(when, x, as_expression(blank)))
-            self._gated[key] = gated._set(round=len(self.parts) - 2)
+            self._gated[key] = self.value(Select(when, x, as_expression(blank)))
+            self._gated[key].round = len(self.parts) - 2
         return self._gated[key]
 
     def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
         found = self._new(None, self.known[source.index].join(BLANK))
-        return found._set(source=source, senders=senders, delivered=delivered)
+        found.source, found.senders, found.delivered = source, senders, delivered
+        return found
 
 
 def _frames(running: Any) -> list[FrameType]:

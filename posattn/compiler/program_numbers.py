@@ -5,7 +5,7 @@ that a wrong operation is an error in its own line.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from posattn.compiler import expressions
 from posattn.compiler.analysis import LARGEST_COMPARED, Known
-from posattn.compiler.expressions import Assume, Expression, MemoryCell, Sort, as_expression
+from posattn.compiler.expressions import Assume, Expression, MemoryCell, as_expression, each, resolved
 from posattn.errors import UsageError, several, shown, whole
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def traced(made: Callable[P, Expression]) -> Callable[P, Expression]:
     return noted
 
 
+@dataclass(eq=False)
 class Value(MemoryCell):
     """A number of a program: how it is computed from others (``x``; None if it is given), and in which round and line.
 
@@ -119,24 +120,17 @@ class Value(MemoryCell):
     message it is: for each machine the number of the message at its sender, and which word (-1: whether there is one).
     """
 
-    def __init__(self, index: int, x: Expression | None, r: int, line: int):
-        super().__init__(index)
-        reads = tuple(values_in(x))
-        pure = None if x is None or any(read.pure is None for read in reads) else rebuilt(x, Computed())
-        self._set(x=x, round=r, line=line, reads=reads, pure=pure, source=None, senders=(), delivered=None)
-
-    def _set(self, **fields: Any) -> "Value":
-        vars(self).update(fields)
-        return self
-
     x: Expression | None
     round: int
     line: int
-    reads: tuple["Value", ...]
-    pure: Expression | None
-    source: "Value | None"
-    senders: tuple[int, ...]
-    delivered: tuple[tuple[int, ...], int] | None
+    source: "Value | None" = None
+    senders: tuple[int, ...] = ()
+    delivered: tuple[tuple[int, ...], int] | None = None
+
+    def __post_init__(self) -> None:
+        self.reads = values_in(self.x)
+        given = self.x is None or any(read.pure is None for read in self.reads)
+        self.pure: Expression | None = None if given else rebuilt(self.x, {})
 
     def __bool__(self) -> bool:
         known_of(self)
@@ -160,7 +154,6 @@ _ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "a
 _OF_BITS = ("gt", "lt", "ge", "le", "eq", "ne", "and", "rand", "or", "ror", "invert")
 for _name in (*_ARITHMETIC, *_OF_BITS):
     setattr(Value, f"__{_name}__", traced(getattr(Expression, f"__{_name}__")))
-Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 
 
 def values_in(node: object) -> list[Value]:
@@ -168,20 +161,13 @@ def values_in(node: object) -> list[Value]:
     return [cell for cell in expressions.cells_read([node]) if isinstance(cell, Value)]
 
 
-def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None = None) -> Any:
-    """An expression with every value replaced; ``sorts`` keeps what several expressions share."""
-    sorts = {} if sorts is None else sorts
-    if isinstance(node, Value):
-        return of[node]
-    if isinstance(node, tuple):
-        return tuple(rebuilt(part, of, sorts) for part in node)
-    if isinstance(node, Sort):
-        if node not in sorts:
-            sorts[node] = Sort(rebuilt(node.records, of, sorts), node.key)
-        return sorts[node]
-    if isinstance(node, Expression):
-        return type(node)(**{name: rebuilt(part, of, sorts) for name, part in vars(node).items()})
-    return node
+def rebuilt(x: Any, done: dict[Any, Expression]) -> Expression:
+    """An expression with every value replaced by what ``done`` has for it, or by what it is on the machine alone."""
+
+    def find(node: Expression) -> Generator[Any, Any, Any]:
+        return node.pure if isinstance(node, Value) else type(node)(*(yield from each(vars(node).values())))
+
+    return resolved(x, done, find)
 
 
 def needed(roots: Iterable[Value], computes: Callable[[Value], bool]) -> list[Value]:
@@ -210,9 +196,9 @@ class Computed(dict[Value, Expression]):
 
 def computed(values: Iterable[Value], given: dict[Value, Expression]) -> Computed:
     """What is given, and the values as expressions over it."""
-    found, sorts = Computed(given), dict[Any, Any]()
+    found = Computed(given)
     for value in values:
-        found[value] = rebuilt(value.x, found, sorts)
+        found[value] = rebuilt(value.x, found)
     return found
 
 
