@@ -272,7 +272,11 @@ def either(*bits: Expression | float) -> Expression:
 
 def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
     """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
-    return Select(as_expression(chosen), as_expression(a), as_expression(b))
+    if isinstance(chosen, Expression):
+        return Select(chosen, as_expression(a), as_expression(b))
+    if chosen not in (0, 1):
+        raise UsageError(f"{_number(chosen):g} is used as a bit; a bit is 0 or 1.")
+    return as_expression(a if chosen else b)
 
 
 def by_machine(values: Iterable[float]) -> Expression:

@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posattn.compiler import expressions
 from posattn.compiler.analysis import BLANK, Analysis, Known
@@ -242,6 +243,12 @@ class Tracing:
         assert value.pure is not None
         return expressions.evaluate_expressions([value.pure], np.zeros((self.n, 1)), np.arange(self.n, dtype=float))[0]
 
+    def receivers(self, sent: Sent) -> NDArray[np.int64]:
+        """(n,): whom each machine may send a message whose address depends on the machine alone; -1 is nobody."""
+        to = self.table(sent.to)
+        sends = sent.when.pure is None or self.table(sent.when) != 0
+        return np.where(sends & (to >= 0) & (to < self.n), to, -1).astype(np.int64)
+
     def _arriving(self, numbers: range) -> list[Place]:
         """The places for the messages of one ``send``, by their numbers in the round that just ended."""
         sent = self.parts[-2].sent
@@ -261,10 +268,8 @@ class Tracing:
         if not numbers:
             return []
         sent = [self.parts[-2].sent[each] for each in numbers]
-        to = np.stack([self.table(each.to) for each in sent])
-        when = np.stack([np.ones(self.n) if each.when.pure is None else self.table(each.when) for each in sent])
-        there = (when != 0) & (to >= 0) & (to < self.n)
-        (message, sender), receiver = there.nonzero(), to[there].astype(int)
+        to = np.stack([self.receivers(each) for each in sent])
+        (message, sender), receiver = (to >= 0).nonzero(), to[to >= 0]
         order = receiver.argsort(kind="stable")
         place = np.empty_like(receiver)  # how many messages of the same receiver come before
         place[order] = np.arange(len(order)) - np.searchsorted(receiver[order], receiver[order])

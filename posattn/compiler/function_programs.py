@@ -78,7 +78,8 @@ class Program:
                 f"route is {route!r}; {self.name} has {_sizes(machines, n)}, and its data directs messages, which this route "
                 "does for a machine per input."
             )
-        return _built(self, n, float(bound), routed, lengths)
+        traced = self.traced(n, bound, lengths)
+        return as_mpc(traced) if routed else as_pcoc(traced, spare=machines - n)
 
     def _require_lengths(self, n: int, machines: int, theorem: bool) -> None:
         """Raises if a network for lists of every length up to ``n`` cannot be made."""
@@ -157,16 +158,9 @@ def _traced(program: Program, machines: int, bound: float, lengths: bool) -> Tra
     return Tracing(program.name, program.function, program.ranges, machines, bound, lengths)
 
 
-@lru_cache(maxsize=8)
-def _built(program: Program, n: int, bound: float, routed: bool, lengths: bool) -> PCOC | MPC:
-    traced = program.traced(n, bound, lengths)
-    return as_mpc(traced) if routed else as_pcoc(traced, spare=traced.n - n)
-
-
 def forget() -> None:
-    """Drops what was traced and built before: what a function reads outside of it may have changed."""
+    """Drops what was traced before: what a function reads outside of it may have changed."""
     _traced.cache_clear()
-    _built.cache_clear()
 
 
 def _sizes(machines: int, n: int) -> str:

@@ -60,8 +60,7 @@ def lower(
             raise UsageError(f"{name} is {given}; a sparse network has indices for attention, which are hardmax.")
     n, s, d_v = program.machines + 1, program.memory, 1 if lean or sparse else program.memory + 1
     require_room_for(program.name, attention_parameters(n, s, s + 1, d_v, sparse) * (len(program.rounds) + 1), sparse)
-    margins = Margins()
-    maps, outputs = analyse(program, margins)
+    maps, outputs, margins = analyse(program)
     error = max(known.error for known in outputs)
     leak = None
     if epsilon is not None or temperature is not None:
@@ -80,24 +79,13 @@ def lower(
     return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
 
 
-def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
-    """The MLP of every round, and what is known of the outputs; adds the conditions on ε to ``margins``."""
-    before = margins.epsilon
-    found = _analysed(program, margins, False)
-    if found is None:
-        margins.epsilon = before
-        found = _analysed(program, margins, True)
-    assert found is not None
-    return found
-
-
-def _analysed(program: PCOC, margins: Margins, held: bool) -> tuple[list[Maps], list[Known]] | None:
-    """What :func:`analyse` finds, or None if the sink would be heard.
+def analyse(program: PCOC, held: bool = False) -> tuple[list[Maps], list[Known], Margins]:
+    """The MLP of every round, what is known of the outputs, and the conditions on ε.
 
     The sink runs the program on blank memory, on which numbers may leave the ranges that hold on the machines, and gates
-    are built for these. If ``held`` such numbers are kept in their ranges there, and the sink is silent.
+    are built for these. Where the sink would be heard, such numbers are ``held`` in their ranges there: then it is silent.
     """
-    s, strayed = program.memory, False
+    s, strayed, margins = program.memory, False, Margins()
     sink = np.zeros(s)
     cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (s - len(program.inputs))
     made: dict[object, Maps] = {}
@@ -132,8 +120,8 @@ def _analysed(program: PCOC, margins: Margins, held: bool) -> tuple[list[Maps], 
             *own, last = _given(maps[-1], np.concatenate([before, np.zeros(s + 1), [program.machines]])).tolist()
             sink = np.array(own)
             if last != program.machines or sink[heard].any():
-                return None
-    return maps, [cells[position] for position in program.outputs]
+                return analyse(program, held=True)
+    return maps, [cells[position] for position in program.outputs], margins
 
 
 def _given(mlp: Maps, row: Array) -> Array:

@@ -215,17 +215,7 @@ def known_of(x: Expression | float) -> Known:
 minimum, maximum = traced(expressions.minimum), traced(expressions.maximum)
 relu, absolute, equal = traced(expressions.relu), traced(expressions.absolute), traced(expressions.equal)
 by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
-both, either = traced(expressions.both), traced(expressions.either)
-
-
-@traced
-def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
-    """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
-    if not isinstance(chosen, (int, float)):
-        return expressions.select(chosen, a, b)
-    if chosen not in (0, 1):
-        raise UsageError(f"{chosen:g} is used as a bit; a bit is 0 or 1.")
-    return as_expression(a if chosen else b)
+both, either, select = traced(expressions.both), traced(expressions.either), traced(expressions.select)
 
 
 def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
