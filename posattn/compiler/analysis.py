@@ -138,7 +138,8 @@ class Analysis:
                 self.check_bit(bit, "select")
                 self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
                 one, other = (yield a), (yield b)
-                self._check_gates(one, other)
+                for passed in (one, other):  # a shut gate must stay shut whatever softmax adds to the value
+                    self.margins.need(passed.error, gate_bound(passed) - passed.size)
                 return one.join(other)
             case ex.ByMachine(values):
                 return Known(min(values), max(values), all(value.is_integer() for value in values))
@@ -173,11 +174,6 @@ class Analysis:
             raise UsageError(
                 f"{self.place}{user} was given a number in [{bit.lo:g}, {bit.hi:g}]{real}; it needs a bit, 0 or 1."
             )
-
-    def _check_gates(self, *passed: Known) -> None:
-        """A shut gate must stay shut whatever softmax adds to the value."""
-        for known in passed:
-            self.margins.need(known.error, gate_bound(known) - known.size)
 
     def fit(self, node: ex.Fitted) -> "Fit":
         if node not in self.fits:

@@ -319,17 +319,14 @@ def applied(function: Callable[..., Any], *arguments: Array) -> Array:
         values = np.asarray(function(*arguments), dtype=float)
         if values.shape == arguments[0].shape:
             return values
-    points = np.stack(np.broadcast_arrays(*arguments), axis=-1)
-    found = [_at_point(function, point) for point in points.reshape(-1, len(arguments)).tolist()]
-    return np.array(found, dtype=float).reshape(points.shape[:-1])
-
-
-def _at_point(function: Callable[..., Any], point: list[float]) -> float:
-    try:
-        return float(function(*point))
-    except Exception as error:
-        where = ", ".join(f"{value:g}" for value in point)
-        raise UsageError(f"a fitted function fails at ({where}): {type(error).__name__}: {error}.") from error
+    found: list[float] = []
+    for point in np.stack(arguments, axis=-1).reshape(-1, len(arguments)).tolist():
+        try:
+            found.append(float(function(*point)))
+        except Exception as error:
+            where = ", ".join(f"{value:g}" for value in point)
+            raise UsageError(f"a fitted function fails at ({where}): {type(error).__name__}: {error}.") from error
+    return np.array(found).reshape(arguments[0].shape)
 
 
 @cache

@@ -68,11 +68,9 @@ class Lowering:
 
     def held(self, x: Linear, known: Known) -> Linear:
         """``x`` as at most two units, which are cheap to carry: x = relu(x) - relu(-x)."""
-        signed = known.lo < 0
-        if len(x.terms) <= 1 + signed and not (x.terms and x.constant):
+        if len(x.terms) <= 1 + (known.lo < 0) and not (x.terms and x.constant):
             return x
-        above = self.relu(x, known.size)
-        return linear((above, 1.0), (self.relu(linear((x, -1.0)), known.size), -1.0)) if signed else above
+        return self._passed_on(x, NOTHING, known)
 
     def gate(self, closed: Linear, x: Linear, known: Known) -> Linear:
         """``x``, of which ``known`` tells, where the bit ``closed`` is 0, and 0 where it is 1."""
@@ -81,11 +79,15 @@ class Lowering:
         if not x.terms and not x.constant:
             return x
         # The bit in a unit of its own is exactly 0 or 1, so x passes an open gate without rounding.
-        closed = self.relu(closed, 1.0)
-        x, bound = self.held(x, known), gate_bound(known)
-        above = self.relu(linear((x, 1.0), (closed, -bound)), known.size)
-        below = linear((x, -1.0), (closed, -bound))
-        return linear((above, 1.0), (self.relu(below, known.size), -1.0)) if known.lo < 0 else above
+        bar = linear((self.relu(closed, 1.0), gate_bound(known)))
+        return self._passed_on(self.held(x, known), bar, known)
+
+    def _passed_on(self, x: Linear, bar: Linear, known: Known) -> Linear:
+        """``x`` where ``bar`` is 0, and 0 where it is larger: relu(x - bar), less relu(-x - bar) if x may be negative."""
+        above = self.relu(_difference(x, bar), known.size)
+        if known.lo >= 0:
+            return above
+        return _difference(above, self.relu(linear((x, -1.0), (bar, -1.0)), known.size))
 
     def lowered(self, node: Expression) -> Linear:
         return ex.resolved(node, self._done, self._lower)

@@ -76,14 +76,7 @@ class MPC(ParallelProgram):
     spare = 0  # every machine has an input
 
     def __post_init__(self) -> None:
-        for field in ("machines", "memory"):
-            whole(field, getattr(self, field))
-        most = min(whole("longest", self.longest), self.memory)
-        if not 1 <= len(self.inputs) <= most:
-            raise UsageError(
-                f"{self.name} has {len(self.inputs)} inputs; it must have 1 to {most}, as many words as a message."
-            )
-        self.check_inputs()
+        self._check(room=whole("longest", self.longest))
 
     @property
     def places(self) -> int:
