@@ -159,13 +159,11 @@ def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
 def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     """Counts messages to machines that are not there, and how far whole numbers leave the ranges stated for them."""
     part, last = tracing.parts[r], tracing.n - 1
-    lost = [
-        sent
-        for sent in part.sent
-        if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last
-        or (tracing.length is not None and sent.to.pure is None)
-    ]
-    lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
+    lost = []
+    for sent in part.sent:
+        to, directed = tracing.known[sent.to.index], sent.to.pure is None
+        may_miss = not 0 <= to.lo <= to.hi <= last or (tracing.length is not None and directed)
+        lost += [sent] if may_miss and (directed or sent.when.pure is None) else []
     if not lost and not part.checked:
         return None
 

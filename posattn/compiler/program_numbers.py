@@ -10,11 +10,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+
+import numpy as np
 
 from posattn.compiler import expressions
 from posattn.compiler.analysis import LARGEST_COMPARED, Known
-from posattn.compiler.expressions import Assume, Expression, MemoryCell, as_expression, each, resolved
+from posattn.compiler.expressions import Assume, Expression, Me, MemoryCell, as_expression, each, resolved
 from posattn.errors import UsageError, several, shown, whole
 
 if TYPE_CHECKING:
@@ -28,36 +30,17 @@ _LONGEST_SUM = 16  # a quotient with more values than this is found by long divi
 # --- what inputs may be ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Machines:
-    """A number that depends on the number of machines: ``N``, or a sum or multiple of it, such as ``2 * N - 1``."""
+class Machines(Me):
+    """The number of machines as a limit of inputs: ``N``, or an expression of it, such as ``2 * N - 1``."""
 
-    factor: float = 1
-    added: float = 0
-
-    def __add__(self, other: float) -> "Machines":
-        return Machines(self.factor, self.added + other)
-
-    def __sub__(self, other: float) -> "Machines":
-        return self + -other
-
-    def __mul__(self, other: float) -> "Machines":
-        return Machines(self.factor * other, self.added * other)
-
-    def __neg__(self) -> "Machines":
-        return self * -1
-
-    def __truediv__(self, other: float) -> "Machines":
+    def __truediv__(self, divisor: object) -> NoReturn:
         raise UsageError("N is divided; a limit is a sum or multiple of N, such as 2 * N - 1.")
 
-    __radd__, __rmul__, __floordiv__ = __add__, __mul__, __truediv__
-
-    def __rsub__(self, other: float) -> "Machines":
-        return -self + other
+    __floordiv__ = __truediv__
 
 
 N = Machines()
-Limit = float | Machines
+Limit = float | Expression
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,9 @@ class Range:
 
 
 def _number(limit: Limit, n: int) -> float:
-    return limit.factor * n + limit.added if isinstance(limit, Machines) else limit
+    if not isinstance(limit, Expression):
+        return limit
+    return expressions.evaluate_expressions([limit], np.empty((1, 0)), np.array([float(n)]))[0].item()
 
 
 def Whole(lo: Limit, hi: Limit) -> Range:
