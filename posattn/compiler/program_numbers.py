@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 import numpy as np
@@ -62,6 +62,22 @@ def _number(limit: Limit, n: int) -> float:
     if not isinstance(limit, Expression):
         return limit
     return expressions.evaluate_expressions([limit], np.empty((1, 0)), np.array([float(n)]))[0].item()
+
+
+Ranges = dict[str, Range | list[Range]]  # of a program's inputs by name; a list is that of an input of several numbers
+
+
+def kinds(ranges: Ranges) -> list[Range]:
+    """The range of every number that a machine is given."""
+    return [each for kind in ranges.values() for each in (kind if isinstance(kind, list) else [kind])]
+
+
+def by_name(ranges: Ranges, numbers: Iterable[Any]) -> dict[str, Any]:
+    """A machine's numbers as the program takes them: one for each input, or a list."""
+    rest = iter(numbers)
+    return {
+        name: list(islice(rest, len(kind))) if isinstance(kind, list) else next(rest) for name, kind in ranges.items()
+    }
 
 
 def Whole(lo: Limit, hi: Limit) -> Range:
