@@ -233,7 +233,7 @@ def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Linear:
         constant += factor * added
         for part, weight in inner:
             total[part] = total.get(part, 0.0) + factor * weight
-    return Linear(tuple((part, weight) for part, weight in total.items() if weight), constant)
+    return Linear(tuple(term for term in total.items() if term[1]), constant)
 
 
 def relu(x: Expression | float) -> Expression:

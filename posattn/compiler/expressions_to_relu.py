@@ -70,7 +70,7 @@ class Lowering:
         """``x`` as at most two units, which are cheap to carry: x = relu(x) - relu(-x)."""
         if len(x.terms) <= 1 + (known.lo < 0) and not (x.terms and x.constant):
             return x
-        return self._passed_on(x, NOTHING, known)
+        return self._passed_on(x, known)
 
     def gate(self, closed: Linear, x: Linear, known: Known) -> Linear:
         """``x``, of which ``known`` tells, where the bit ``closed`` is 0, and 0 where it is 1."""
@@ -79,15 +79,13 @@ class Lowering:
         if not x.terms and not x.constant:
             return x
         # The bit in a unit of its own is exactly 0 or 1, so x passes an open gate without rounding.
-        bar = linear((self.relu(closed, 1.0), gate_bound(known)))
-        return self._passed_on(self.held(x, known), bar, known)
+        bar = self.relu(closed, 1.0), -gate_bound(known)
+        return self._passed_on(self.held(x, known), known, bar)
 
-    def _passed_on(self, x: Linear, bar: Linear, known: Known) -> Linear:
-        """``x`` where ``bar`` is 0, and 0 where it is larger: relu(x - bar), less relu(-x - bar) if x may be negative."""
-        above = self.relu(_difference(x, bar), known.size)
-        if known.lo >= 0:
-            return above
-        return _difference(above, self.relu(linear((x, -1.0), (bar, -1.0)), known.size))
+    def _passed_on(self, x: Linear, known: Known, *bar: tuple[Linear, float]) -> Linear:
+        """relu(x + bar), less relu(-x + bar) if ``x`` may be negative: x if the bar is 0, and 0 if it is far below."""
+        above = self.relu(linear((x, 1.0), *bar), known.size)
+        return above if known.lo >= 0 else _difference(above, self.relu(linear((x, -1.0), *bar), known.size))
 
     def lowered(self, node: Expression) -> Linear:
         return ex.resolved(node, self._done, self._lower)
