@@ -403,16 +403,14 @@ def each(parts: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
     return found
 
 
-def shape_of(made: Iterable[Expression]) -> tuple[Any, ...]:
-    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
-    parts: dict[Any, int] = {}
-    done: dict[Any, Any] = {}
+def shape_of(made: Iterable[Expression], parts: dict[Any, int], done: dict[Any, Any]) -> tuple[Any, ...]:
+    """Numbers of expressions that are equal for equal computations: ``parts`` has all that were met, ``done`` their numbers."""
 
     def find(node: Expression) -> Generator[Any, Any, Any]:
         key = (type(node), *(yield from each(vars(node).values())))
         return "part", parts.setdefault(key, len(parts))
 
-    return tuple(resolved(node, done, find) for node in made), *parts
+    return tuple(resolved(node, done, find) for node in made)
 
 
 class Memory(tuple[Expression, ...]):

@@ -89,13 +89,18 @@ def analyse(program: PCOC, held: bool = False) -> tuple[list[Maps], list[Known],
     sink = np.zeros(s)
     cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (s - len(program.inputs))
     made: dict[object, Maps] = {}
+    computed: dict[int, list[Expression]] = {}  # by the function of a round, which several rounds may share
+    shapes: tuple[dict[Any, int], dict[Any, Any]] = {}, {}
     maps: list[Maps] = []
     layers = len(program.rounds) + 1
     for r in range(layers):
         # Attention is the identity in the first layer and follows the oracle in the others; softmax leaks in all of them.
         cells = [known.join(BLANK) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
-        written = [*program.local(r), _number(program, r)]
+        compute = program.rounds[r - 1].compute if r else program.start
+        if id(compute) not in computed:
+            computed[id(compute)] = program.local(r)
+        written = [*computed[id(compute)], _number(program, r)]
         before = sink
         kept, found = kept_in_range(written, before, program.machines)
         strayed |= kept is not written and not held
@@ -108,7 +113,7 @@ def analyse(program: PCOC, held: bool = False) -> tuple[list[Maps], list[Known],
         first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
         analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
-        key = (shape_of(row), tuple((k.lo, k.hi, k.integer) for k in cells))
+        key = (shape_of(row, *shapes), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
             # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
             made[key] = relu_layers(row, analysis, [*range(s), 2 * s + 1], 2 * (s + 1))
