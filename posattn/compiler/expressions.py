@@ -288,7 +288,7 @@ def by_machine(values: Iterable[float]) -> Expression:
 
 
 def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
-    """The records in ascending order of field ``key``, which must be an integer; :func:`comparators` order equal ones."""
+    """The records in ascending order of field ``key``, an integer; :func:`comparators` fix the order of equal ones."""
     if len({len(record) for record in records}) > 1:
         raise UsageError("the records to sort differ in their number of fields; all must have the same.")
     if records and not 0 <= key < len(records[0]):
@@ -404,7 +404,7 @@ def each(parts: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
 
 
 def shape_of(made: Iterable[Expression], parts: dict[Any, int], done: dict[Any, Any]) -> tuple[Any, ...]:
-    """Numbers of expressions that are equal for equal computations: ``parts`` has all that were met, ``done`` their numbers."""
+    """A number for every expression, equal for equal computations; ``parts`` and ``done`` hold those met so far."""
 
     def find(node: Expression) -> Generator[Any, Any, Any]:
         key = (type(node), *(yield from each(vars(node).values())))
