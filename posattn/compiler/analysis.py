@@ -8,7 +8,6 @@ temperature, at which every comparison still sees the right integer and every ou
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from numbers import Real
 from typing import Any
 
@@ -38,7 +37,8 @@ class Known:
     misfit: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lo, Real) or not isinstance(self.hi, Real):
+        number = (int, float, Real)  # most are one of the first two, which is told faster
+        if not isinstance(self.lo, number) or not isinstance(self.hi, number):
             raise UsageError(f"a value lies in [{shown(self.lo)}, {shown(self.hi)}]; both ends must be numbers.")
 
     @property
@@ -93,17 +93,14 @@ class Analysis:
     ):
         self.cells, self.first, self.last, self.place = cells, first, last, place
         self.margins = Margins() if margins is None else margins
-        self.done: dict[Expression | ex.Sort, Any] = {}
+        self.done: dict[Expression, Known] = {}
         self.fits: dict[ex.Fitted, Fit] = {}
 
     def known(self, node: Expression) -> Known:
-        found: Known = ex.resolved(node, self.done, self._checked)
-        return found
+        return ex.resolved(node, self.done, self._checked)
 
-    def _checked(self, node: Expression | ex.Sort) -> Generator[Any, Any, Any]:
-        """What is known of an expression, or of the fields of a sort; raises if an expression may be too large."""
-        if isinstance(node, ex.Sort):
-            return (yield from self._sorted(node))
+    def _checked(self, node: Expression) -> Generator[Any, Any, Known]:
+        """What is known of an expression; raises if it may be too large."""
         found = yield from self._find(node)
         if not found.size <= LARGEST:
             raise UsageError(
@@ -141,15 +138,14 @@ class Analysis:
                 self.check_bit(bit, "select")
                 self.margins.need(bit.error, STEP_MARGIN)  # a step removes what softmax adds to the bit
                 one, other = (yield a), (yield b)
-                self._check_gates(one, other)
+                for passed in (one, other):  # a shut gate must stay shut whatever softmax adds to the value
+                    self.margins.need(passed.error, gate_bound(passed) - passed.size)
                 return one.join(other)
             case ex.ByMachine(values):
                 return Known(min(values), max(values), all(value.is_integer() for value in values))
             case ex.Assume(x, lo, hi, integer):
                 inner = yield x
                 return Known(max(lo, inner.lo), min(hi, inner.hi), integer, inner.error, inner.misfit)
-            case ex.Sorted(sort, _, place):
-                return (yield sort)[place]
             case ex.Fitted():
                 parts = yield from ex.each(node.arguments)
                 fit = self.fit(node)
@@ -178,21 +174,6 @@ class Analysis:
             raise UsageError(
                 f"{self.place}{user} was given a number in [{bit.lo:g}, {bit.hi:g}]{real}; it needs a bit, 0 or 1."
             )
-
-    def _check_gates(self, *passed: Known) -> None:
-        """A shut gate must stay shut whatever softmax adds to the value."""
-        for known in passed:
-            self.margins.need(known.error, gate_bound(known) - known.size)
-
-    def _sorted(self, sort: ex.Sort) -> Generator[Any, Any, list[Known]]:
-        """What is known of every field, joined over all records: any record may end in any place."""
-        fields: list[Known] = []
-        for column in zip(*sort.records, strict=True):
-            fields.append(reduce(Known.join, (yield from ex.each(column))))
-        if len(ex.comparators(len(sort.records))):
-            self._check_comparison(fields[sort.key], fields[sort.key])
-            self._check_gates(*fields)
-        return fields
 
     def fit(self, node: ex.Fitted) -> "Fit":
         if node not in self.fits:

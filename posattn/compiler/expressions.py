@@ -120,7 +120,7 @@ class Expression:
         raise UsageError("an expression has no truth value while a program is built; use select, both or either.")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class MemoryCell(Expression):
     """What memory position ``index`` holds when the local computation begins."""
 
@@ -141,7 +141,7 @@ class Me(Expression):
 class Linear(Expression):
     """Σ coefficient · term + constant."""
 
-    terms: tuple[tuple[Expression, float], ...]
+    terms: tuple[tuple[Any, float], ...]
     constant: float
 
 
@@ -191,23 +191,6 @@ class ByMachine(Expression):
 
 
 @dataclass(frozen=True, eq=False)
-class Sort:
-    """Records in ascending order of the integer in field ``key``; the :func:`comparators` fix the order of equal ones."""
-
-    records: tuple[tuple[Expression, ...], ...]
-    key: int
-
-
-@dataclass(frozen=True, eq=False)
-class Sorted(Expression):
-    """Field ``field`` of the record that a :class:`Sort` puts at ``place``."""
-
-    sort: Sort
-    place: int
-    field: int
-
-
-@dataclass(frozen=True, eq=False)
 class Assume(Expression):
     """``x`` with the assertion that it lies in [lo, hi], and whether it is an integer: more than its parts' ranges show."""
 
@@ -242,7 +225,7 @@ def _number(value: Any) -> float:
     return found
 
 
-def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expression:
+def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Linear:
     """Σ coefficient · term + constant, with sums inside sums multiplied out."""
     total: dict[Expression, float] = {}
     for term, factor in terms:
@@ -250,7 +233,7 @@ def linear(*terms: tuple[Expression, float], constant: float = 0.0) -> Expressio
         constant += factor * added
         for part, weight in inner:
             total[part] = total.get(part, 0.0) + factor * weight
-    return Linear(tuple((part, weight) for part, weight in total.items() if weight), constant)
+    return Linear(tuple(term for term in total.items() if term[1]), constant)
 
 
 def relu(x: Expression | float) -> Expression:
@@ -289,7 +272,11 @@ def either(*bits: Expression | float) -> Expression:
 
 def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
     """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
-    return Select(as_expression(chosen), as_expression(a), as_expression(b))
+    if isinstance(chosen, Expression):
+        return Select(chosen, as_expression(a), as_expression(b))
+    if chosen not in (0, 1):
+        raise UsageError(f"{_number(chosen):g} is used as a bit; a bit is 0 or 1.")
+    return as_expression(a if chosen else b)
 
 
 def by_machine(values: Iterable[float]) -> Expression:
@@ -301,15 +288,19 @@ def by_machine(values: Iterable[float]) -> Expression:
 
 
 def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
-    """The records in ascending order of field ``key``, which must be an integer."""
+    """The records in ascending order of field ``key``, an integer; :func:`comparators` fix the order of equal ones."""
     if len({len(record) for record in records}) > 1:
         raise UsageError("the records to sort differ in their number of fields; all must have the same.")
     if records and not 0 <= key < len(records[0]):
         raise UsageError(
             f"key is {key}; records of {len(records[0])} fields are sorted by one of 0 to {len(records[0]) - 1}."
         )
-    sort = Sort(tuple(tuple(map(as_expression, record)) for record in records), key)
-    return [[Sorted(sort, place, field) for field in range(len(record))] for place, record in enumerate(records)]
+    table = [list(map(as_expression, record)) for record in records]
+    for low, high in comparators(len(table)):
+        swap, pairs = table[low][key] > table[high][key], list(zip(table[low], table[high], strict=True))
+        table[low] = [Select(swap, other, own) for own, other in pairs]
+        table[high] = [Select(swap, own, other) for own, other in pairs]
+    return table
 
 
 def fitted(function: Callable[..., Any], *arguments: Expression, units: int = 64) -> Expression:
@@ -328,17 +319,14 @@ def applied(function: Callable[..., Any], *arguments: Array) -> Array:
         values = np.asarray(function(*arguments), dtype=float)
         if values.shape == arguments[0].shape:
             return values
-    points = np.stack(np.broadcast_arrays(*arguments), axis=-1)
-    found = [_at_point(function, point) for point in points.reshape(-1, len(arguments)).tolist()]
-    return np.array(found, dtype=float).reshape(points.shape[:-1])
-
-
-def _at_point(function: Callable[..., Any], point: list[float]) -> float:
-    try:
-        return float(function(*point))
-    except Exception as error:
-        where = ", ".join(f"{value:g}" for value in point)
-        raise UsageError(f"a fitted function fails at ({where}): {type(error).__name__}: {error}.") from error
+    found: list[float] = []
+    for point in np.stack(arguments, axis=-1).reshape(-1, len(arguments)).tolist():
+        try:
+            found.append(float(function(*point)))
+        except Exception as error:
+            where = ", ".join(f"{value:g}" for value in point)
+            raise UsageError(f"a fitted function fails at ({where}): {type(error).__name__}: {error}.") from error
+    return np.array(found).reshape(arguments[0].shape)
 
 
 @cache
@@ -365,7 +353,7 @@ def cells_read(nodes: Iterable[object]) -> list[MemoryCell]:
         node = waiting.pop()
         if isinstance(node, tuple):
             waiting += node
-        elif isinstance(node, (Expression, Sort)) and id(node) not in seen:
+        elif isinstance(node, Expression) and id(node) not in seen:
             seen.add(id(node))
             if isinstance(node, MemoryCell):
                 found.append(node)
@@ -405,31 +393,24 @@ def resolved(node: Any, done: dict[Any, T], find: Callable[[Any], Generator[Any,
 
 
 def each(parts: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
-    """For the generators of :func:`resolved`: the results of several parts."""
-    found = []
+    """For the generators of :func:`resolved`: several parts, also of tuples, with results in place of expressions."""
+    found: list[Any] = []
     for part in parts:
-        found.append((yield part))
+        if isinstance(part, Expression):
+            found.append((yield part))
+        else:
+            found.append(tuple((yield from each(part))) if isinstance(part, tuple) else part)
     return found
 
 
-def shape_of(made: Iterable[Expression]) -> tuple[Any, ...]:
-    """A description of expressions that is equal for equal computations: their parts, each after those that it reads."""
-    parts: dict[Any, int] = {}
-    done: dict[Any, int] = {}
+def shape_of(made: Iterable[Expression], parts: dict[Any, int], done: dict[Any, Any]) -> tuple[Any, ...]:
+    """A number for every expression, equal for equal computations; ``parts`` and ``done`` hold those met so far."""
 
-    def described(part: Any) -> Generator[Any, Any, Any]:
-        if isinstance(part, tuple):
-            found = []
-            for each in part:
-                found.append((yield from described(each)))
-            return tuple(found)
-        return ("part", (yield part)) if isinstance(part, (Expression, Sort)) else part
+    def find(node: Expression) -> Generator[Any, Any, Any]:
+        key = (type(node), *(yield from each(vars(node).values())))
+        return "part", parts.setdefault(key, len(parts))
 
-    def find(node: Any) -> Generator[Any, Any, int]:
-        key = (type(node), (yield from described(tuple(vars(node).values()))))
-        return parts.setdefault(key, len(parts))
-
-    return tuple(resolved(node, done, find) for node in made), *parts
+    return tuple(resolved(node, done, find) for node in made)
 
 
 class Memory(tuple[Expression, ...]):
@@ -461,7 +442,7 @@ def evaluate_expressions(
     done: dict[object, Any] = {}
     machine = np.broadcast_to(me, cells.shape[:-1])
 
-    def compute(node: Expression | Sort) -> Generator[Any, Any, Array]:
+    def compute(node: Expression) -> Generator[Any, Any, Array]:
         match node:
             case MemoryCell(index):
                 return cells[..., index]
@@ -492,11 +473,6 @@ def evaluate_expressions(
                 return (yield x)
             case Fitted(function, arguments):
                 return applied(function, *(yield from each(arguments)))
-            case Sorted(sort, place, field):
-                return (yield sort)[..., place, field]
-            case Sort(records, key):
-                parts = yield from each(part for record in records for part in record)
-                return _in_order(np.stack(parts, axis=-1).reshape(*machine.shape, len(records), len(records[0])), key)
         raise TypeError(f"{type(node).__name__} is no expression")
 
     return [resolved(expression, done, compute) for expression in expressions]
@@ -511,19 +487,8 @@ def kept_in_range(expressions: list[Expression], memory: Array, machine: int) ->
     values = evaluate_expressions(expressions, memory[None], np.array([float(machine)]), outside)
     done: dict[Any, Any] = {}
 
-    def part(given: Any) -> Generator[Any, Any, Any]:
-        if isinstance(given, tuple):
-            return tuple((yield from each_part(given)))
-        return (yield given) if isinstance(given, (Expression, Sort)) else given
-
-    def each_part(given: Iterable[Any]) -> Generator[Any, Any, list[Any]]:
-        found = []
-        for one in given:
-            found.append((yield from part(one)))
-        return found
-
-    def find(node: Any) -> Generator[Any, Any, Any]:
-        made = type(node)(*(yield from each_part(vars(node).values())))
+    def find(node: Expression) -> Generator[Any, Any, Any]:
+        made: Any = type(node)(*(yield from each(vars(node).values())))
         if node in outside:  # a correction that is 0 in the range, where x stays as it is
             moved = yield outside[node]
             return Assume(made.x + moved, made.lo, made.hi, made.integer)
@@ -531,12 +496,3 @@ def kept_in_range(expressions: list[Expression], memory: Array, machine: int) ->
 
     kept = [resolved(expression, done, find) for expression in expressions] if outside else expressions
     return kept, np.concatenate(values)
-
-
-def _in_order(table: Array, key: int) -> Array:
-    """The records (..., records, fields), sorted by field ``key``."""
-    for low, high in comparators(table.shape[-2]):
-        swap = (table[..., low, key] > table[..., high, key])[..., None]
-        pair = table[..., [low, high], :]
-        table[..., [low, high], :] = np.where(swap[..., None, :], pair[..., ::-1, :], pair)
-    return table

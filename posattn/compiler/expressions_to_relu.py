@@ -14,7 +14,7 @@ the number cannot be negative, else relu(x) and relu(-x).
 """
 
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,123 +22,91 @@ import numpy as np
 
 from posattn.compiler import expressions as ex
 from posattn.compiler.analysis import LARGEST_COMPARED, Analysis, Known, gate_bound
-from posattn.compiler.expressions import Array, Expression, comparators
+from posattn.compiler.expressions import Array, Expression, Linear, linear
 
 LARGEST_SUMMED = 2.0**40  # sums of 2^10 such integers, and of halves of them, are exact in float64
 LARGEST_WEIGHT = 2.0**10  # softmax gives integers fractions, whose rounding a larger weight would make matter
 
 
-@dataclass(frozen=True)
-class Affine:
-    """Σ coefficient · unit + constant."""
-
-    terms: dict[int, float]
-    constant: float = 0.0
-
-    def plus(self, other: "Affine", factor: float = 1.0) -> "Affine":
-        return combined([(self, 1.0), (other, factor)])
-
-    def times(self, factor: float) -> "Affine":
-        return combined([(self, factor)])
+NOTHING = Linear((), 0.0)
 
 
-def combined(parts: Iterable[tuple[Affine, float]], constant: float = 0.0) -> Affine:
-    """Σ factor · part + constant."""
-    terms: dict[int, float] = {}
-    for part, factor in parts:
-        constant += factor * part.constant
-        for unit, weight in part.terms.items():
-            terms[unit] = terms.get(unit, 0.0) + factor * weight
-    return Affine({unit: weight for unit, weight in terms.items() if weight}, constant)
-
-
-@dataclass(frozen=True)
-class Unit:
+@dataclass(frozen=True, eq=False)
+class Unit(Expression):
     """relu(``reads``) in hidden layer ``level``; an input of the MLP has level 0 and reads nothing."""
 
     level: int
     largest: float  # a bound of its absolute value
-    reads: Affine | None = None
+    reads: Linear = NOTHING
     negative: bool = False  # whether it is an input that can be below 0
 
 
 class Lowering:
-    """Expressions over the inputs of one MLP, turned into units."""
+    """Expressions over the inputs of one MLP, turned into sums of units."""
 
     def __init__(self, analysis: Analysis):
         self.analysis = analysis
-        self.units: list[Unit] = [Unit(0, known.size, negative=known.lo < 0) for known in analysis.cells]
-        self.me = len(self.units)
-        self.units.append(Unit(0, float(max(analysis.last, -analysis.first)), negative=analysis.first < 0))
-        self._same: dict[tuple[object, float], int] = {}
-        self._done: dict[Expression | ex.Sort, Any] = {}
+        known = [*analysis.cells, Known(float(analysis.first), float(analysis.last))]  # and the machine's number
+        self.units = [Unit(0, each.size, negative=each.lo < 0) for each in known]
+        *self.cells, self.me = (linear((unit, 1.0)) for unit in self.units)
+        self._same: dict[tuple[object, float], Linear] = {}
+        self._done: dict[Expression, Linear] = {}
 
-    def relu(self, x: Affine, largest: float = math.inf) -> Affine:
+    def relu(self, x: Linear, largest: float = math.inf) -> Linear:
         """relu(x) as a unit; equal units are made once. ``largest`` bounds it where more is known than of x's units."""
         if not x.terms:
-            return Affine({}, max(x.constant, 0.0))
+            return Linear((), max(x.constant, 0.0))
         if x.constant == 0 and len(x.terms) == 1:
-            ((unit, weight),) = x.terms.items()
-            if weight > 0 and self.units[unit].level:
+            ((unit, weight),) = x.terms
+            if weight > 0 and unit.level:
                 return x  # a ReLU is not negative
-        key = (frozenset(x.terms.items()), x.constant)
+        key = (frozenset(x.terms), x.constant)
         if key not in self._same:
-            self._same[key] = len(self.units)
-            self.units.append(Unit(1 + self.level(x), min(largest, self.passed(x)), x))
-        return Affine({self._same[key]: 1.0})
+            self.units.append(Unit(1 + level(x), min(largest, passed(x)), x))
+            self._same[key] = linear((self.units[-1], 1.0))
+        return self._same[key]
 
-    def passed(self, x: Affine) -> float:
-        """The largest number that a sum over the units of ``x`` can pass through, in whatever order it is formed."""
-        return abs(x.constant) + sum(abs(weight) * self.units[unit].largest for unit, weight in x.terms.items())
-
-    def held(self, x: Affine, known: Known) -> Affine:
+    def held(self, x: Linear, known: Known) -> Linear:
         """``x`` as at most two units, which are cheap to carry: x = relu(x) - relu(-x)."""
-        signed = known.lo < 0
-        if len(x.terms) <= 1 + signed and not (x.terms and x.constant):
+        if len(x.terms) <= 1 + (known.lo < 0) and not (x.terms and x.constant):
             return x
-        above = self.relu(x, known.size)
-        return above.plus(self.relu(x.times(-1.0), known.size), -1.0) if signed else above
+        return self._passed_on(x, known)
 
-    def gate(self, closed: Affine, x: Affine, known: Known) -> Affine:
+    def gate(self, closed: Linear, x: Linear, known: Known) -> Linear:
         """``x``, of which ``known`` tells, where the bit ``closed`` is 0, and 0 where it is 1."""
         if not closed.terms:
-            return Affine({}) if closed.constant else x
+            return NOTHING if closed.constant else x
         if not x.terms and not x.constant:
             return x
         # The bit in a unit of its own is exactly 0 or 1, so x passes an open gate without rounding.
-        closed = self.relu(closed, 1.0)
-        x, bound = self.held(x, known), gate_bound(known)
-        above = self.relu(x.plus(closed, -bound), known.size)
-        below = x.times(-1.0).plus(closed, -bound)
-        return above.plus(self.relu(below, known.size), -1.0) if known.lo < 0 else above
+        bar = self.relu(closed, 1.0), -gate_bound(known)
+        return self._passed_on(self.held(x, known), known, bar)
 
-    def level(self, x: Affine) -> int:
-        """The first hidden layer after which ``x`` can be read."""
-        return max((self.units[unit].level for unit in x.terms), default=0)
+    def _passed_on(self, x: Linear, known: Known, *bar: tuple[Linear, float]) -> Linear:
+        """relu(x + bar), less relu(-x + bar) if ``x`` may be negative: x if the bar is 0, and 0 if it is far below."""
+        above = self.relu(linear((x, 1.0), *bar), known.size)
+        return above if known.lo >= 0 else _difference(above, self.relu(linear((x, -1.0), *bar), known.size))
 
-    def affine(self, node: Expression) -> Affine:
-        found: Affine = ex.resolved(node, self._done, self._lower)
-        return found
+    def lowered(self, node: Expression) -> Linear:
+        return ex.resolved(node, self._done, self._lower)
 
-    def _lower(self, node: Expression | ex.Sort) -> Generator[Any, Any, Any]:
-        """The affine combination that an expression is, or those of the fields of a sort's records."""
-        if isinstance(node, ex.Sort):
-            return (yield from self._sorted(node))
+    def _lower(self, node: Expression) -> Generator[Any, Any, Linear]:
+        """The sum of units that an expression is."""
         known = self.analysis.known
         known(node)  # raises if the node's parts do not suit it
         match node:
             case ex.MemoryCell(index):
-                return Affine({index: 1.0})
+                return self.cells[index]
             case ex.Me():
-                return Affine({self.me: 1.0})
-            case ex.Linear(terms, constant):
+                return self.me
+            case Linear(terms, constant):
                 addends = []
                 for term, weight in terms:
                     addends.append((self._addend(term, (yield term), known(node).integer, weight), weight))
-                return combined(addends, constant)
+                return linear(*addends, constant=constant)
             case ex.Relu(x):
                 if known(x).lo >= 0 or known(x).hi <= 0:
-                    return (yield x) if known(x).lo >= 0 else Affine({})
+                    return (yield x) if known(x).lo >= 0 else NOTHING
                 return self.relu((yield x), known(x).size)
             case ex.Smaller(a, b):
                 return (yield from self._smaller(a, b))
@@ -147,13 +115,11 @@ class Lowering:
             case ex.Select(chosen, a, b):
                 bit, one, other = (yield chosen), (yield a), (yield b)
                 bit = self._step(bit, 1.0) if known(chosen).error else bit
-                return self.gate(_not(bit), one, known(a)).plus(self.gate(bit, other, known(b)))
+                return linear((self.gate(_not(bit), one, known(a)), 1.0), (self.gate(bit, other, known(b)), 1.0))
             case ex.ByMachine(values):
                 return self._table(values)
             case ex.Assume(x) | ex.Bit(x):
                 return (yield x)
-            case ex.Sorted(sort, place, field):
-                return (yield sort)[place][field]
             case ex.Fitted():
                 return (yield from self._fitted(node))
         raise TypeError(f"{type(node).__name__} is no expression")
@@ -167,64 +133,47 @@ class Lowering:
         integers = one.integer and other.integer
         mine, theirs = (yield a), (yield b)
         mine, theirs = self._addend(a, mine, integers), self._addend(b, theirs, integers)
-        return mine.plus(self.relu(mine.plus(theirs, -1.0), one.size + other.size), -1.0)
+        return linear((mine, 1.0), (self.relu(_difference(mine, theirs), one.size + other.size), -1.0))
 
-    def _addend(self, node: Expression, affine: Affine, among_integers: bool, weight: float = 1.0) -> Affine:
+    def _addend(self, node: Expression, x: Linear, among_integers: bool, weight: float = 1.0) -> Linear:
         """``node`` times ``weight`` as a part of a sum.
 
         The units of an integer cancel, which takes digits from small real numbers, and from integers if the units are large.
         """
         known = self.analysis.known(node)
-        exact = abs(weight) < LARGEST_WEIGHT and abs(weight) * self.passed(affine) <= LARGEST_SUMMED
-        return self.held(affine, known) if known.integer and not (among_integers and exact) else affine
+        exact = abs(weight) < LARGEST_WEIGHT and abs(weight) * passed(x) <= LARGEST_SUMMED
+        return self.held(x, known) if known.integer and not (among_integers and exact) else x
 
-    def _greater(self, a: Expression, b: Expression) -> Generator[Any, Any, Affine]:
+    def _greater(self, a: Expression, b: Expression) -> Generator[Any, Any, Linear]:
         one, other = self.analysis.known(a), self.analysis.known(b)
         if one.lo > other.hi or one.hi <= other.lo:
-            return Affine({}, float(one.lo > other.hi))
+            return Linear((), float(one.lo > other.hi))
         mine, theirs = (yield a), (yield b)
-        return self._step(mine.plus(theirs, -1.0), one.size + other.size)
+        return self._step(_difference(mine, theirs), one.size + other.size)
 
-    def _step(self, difference: Affine, largest: float) -> Affine:
+    def _step(self, difference: Linear, largest: float) -> Linear:
         """The step function: 0 at integers up to 0, and 1 at integers from 1 to ``largest``."""
-        first = self.relu(difference.times(2.0).plus(Affine({}, -0.5)), 2 * largest)
-        return first.plus(self.relu(difference.times(2.0).plus(Affine({}, -1.5)), 2 * largest), -1.0)
+        first, second = (self.relu(linear((difference, 2.0), constant=start), 2 * largest) for start in (-0.5, -1.5))
+        return _difference(first, second)
 
-    def _table(self, values: tuple[float, ...]) -> Affine:
+    def _table(self, values: tuple[float, ...]) -> Linear:
         largest = 4 * len(values) * (self.analysis.last + 1) * max(map(abs, values))  # of any sum of second differences
         if not all(value.is_integer() for value in values) or largest > LARGEST_COMPARED:
-            return combined((self._is_machine(j, j == len(values) - 1), value) for j, value in enumerate(values))
+            return linear(*((self._is_machine(j, j == len(values) - 1), value) for j, value in enumerate(values)))
         parts, slope = [], 0.0
         for j, (here, following) in enumerate(zip(values, [*values[1:], values[-1]], strict=True)):
             bend, slope = following - here - slope, following - here
             if bend:
-                step = Affine({self.me: 1.0}, -float(j))
-                parts.append((self.relu(step) if j else step, bend))
-        return combined(parts, values[0])
+                parts.append((self.relu(linear((self.me, 1.0), constant=-float(j))) if j else self.me, bend))
+        return linear(*parts, constant=values[0])
 
-    def _is_machine(self, j: int, or_later: bool) -> Affine:
+    def _is_machine(self, j: int, or_later: bool) -> Linear:
         """The bit whether the machine's number is ``j``, as one unit, which is exactly 0 or 1."""
-        before = self.relu(Affine({self.me: -1.0}, float(j)))
-        after = Affine({}) if or_later else self.relu(Affine({self.me: 1.0}, -float(j)))
-        return self.relu(combined([(before, -1.0), (after, -1.0)], 1.0))
+        before = self.relu(linear((self.me, -1.0), constant=float(j)))
+        after = NOTHING if or_later else self.relu(linear((self.me, 1.0), constant=-float(j)))
+        return self.relu(linear((before, -1.0), (after, -1.0), constant=1.0))
 
-    def _sorted(self, sort: ex.Sort) -> Generator[Any, Any, list[list[Affine]]]:
-        table = []
-        for record in sort.records:
-            table.append((yield from ex.each(record)))
-        fields = [self.analysis.known(ex.Sorted(sort, 0, field)) for field in range(len(table[0]))]
-        for low, high in comparators(len(table)):
-            difference = table[low][sort.key].plus(table[high][sort.key], -1.0)
-            swap = self._step(difference, 2 * fields[sort.key].size)
-            for field, known in enumerate(fields):
-                a, b = (self.held(table[place][field], known) for place in (low, high))
-                table[low][field], table[high][field] = (
-                    self.gate(swap, kept, known).plus(self.gate(_not(swap), other, known))
-                    for kept, other in ((a, b), (b, a))
-                )
-        return table
-
-    def _fitted(self, node: ex.Fitted) -> Generator[Any, Any, Affine]:
+    def _fitted(self, node: ex.Fitted) -> Generator[Any, Any, Linear]:
         fit = self.analysis.fit(node)
         # Every unit reads the arguments, so an argument of many parts is first made one number.
         arguments = []
@@ -232,30 +181,44 @@ class Lowering:
             arguments.append(self.held((yield argument), self.analysis.known(argument)))
         units = zip(fit.directions.T.tolist(), fit.offsets.tolist(), fit.weights.tolist(), strict=True)
         hidden = [
-            (self.relu(combined(zip(arguments, direction, strict=True), offset)), weight)
+            (self.relu(linear(*zip(arguments, direction, strict=True), constant=offset)), weight)
             for direction, offset, weight in units
         ]
-        return combined(hidden, fit.constant)
+        return linear(*hidden, constant=fit.constant)
 
 
-def _not(bit: Affine) -> Affine:
-    return Affine({}, 1.0).plus(bit, -1.0)
+def level(x: Linear) -> int:
+    """The first hidden layer after which a sum of units can be read."""
+    return max((unit.level for unit, _ in x.terms), default=0)
+
+
+def passed(x: Linear) -> float:
+    """The largest number that a sum of units can pass through, in whatever order it is formed."""
+    return abs(x.constant) + sum(abs(weight) * unit.largest for unit, weight in x.terms)
+
+
+def _difference(a: Linear, b: Linear) -> Linear:
+    return linear((a, 1.0), (b, -1.0))
+
+
+def _not(bit: Linear) -> Linear:
+    return linear((bit, -1.0), constant=1.0)
 
 
 # (unit, sign) to the layer's column that holds relu(x) (sign 1) or relu(-x) (sign -1)
-Columns = dict[tuple[int, int], int]
+Columns = dict[tuple[Unit, int], int]
 
 
 class Map:
     """A linear map of an MLP, x to W x + b. Most weights are 0, so W is stored as its other entries."""
 
-    def __init__(self, rows: Sequence[Affine], columns: Columns, inputs: int):
+    def __init__(self, rows: Sequence[Linear], columns: Columns, inputs: int):
         self.shape = (len(rows), inputs)
-        self.bias: Array = np.array([affine.constant for affine in rows], dtype=float)
+        self.bias: Array = np.array([x.constant for x in rows], dtype=float)
         entries = [
             (row, columns[unit, sign], sign * weight)
-            for row, affine in enumerate(rows)
-            for unit, weight in affine.terms.items()
+            for row, x in enumerate(rows)
+            for unit, weight in x.terms
             for sign in (1, -1)
             if (unit, sign) in columns
         ]
@@ -275,49 +238,42 @@ Maps = list[Map]  # of an MLP, with a ReLU between each two
 def relu_layers(expressions: Sequence[Expression], analysis: Analysis, columns: Sequence[int], width: int) -> Maps:
     """The MLP that computes ``expressions``; ``columns`` of its ``width`` inputs are the cells and the machine's number."""
     lowering = Lowering(analysis)
-    outputs = [lowering.affine(expression) for expression in expressions]
-    depth = max((lowering.level(output) for output in outputs), default=0)
+    outputs = [lowering.lowered(expression) for expression in expressions]
+    depth = max(map(level, outputs), default=0)
     # An output that is ready early and has many parts is carried as one number.
     outputs = [
-        lowering.held(output, analysis.known(expression)) if lowering.level(output) < depth else output
+        lowering.held(output, analysis.known(expression)) if level(output) < depth else output
         for expression, output in zip(expressions, outputs, strict=True)
     ]
     return _assemble(lowering.units, outputs, columns, width)
 
 
-def _assemble(units: list[Unit], outputs: list[Affine], columns: Sequence[int], width: int) -> Maps:
-    depth = max([1, *(units[unit].level for output in outputs for unit in output.terms)])
-    last = _last_uses(units, outputs, depth)
+def _assemble(units: list[Unit], outputs: list[Linear], columns: Sequence[int], width: int) -> Maps:
+    depth = max([1, *map(level, outputs)])
     # The columns of every hidden layer: its own units, and those that it carries.
     vectors: list[Columns] = [{} for _ in range(depth + 1)]
-    for unit, until in last.items():
-        for level in range(units[unit].level, until):
-            vectors[level][unit, 1] = len(vectors[level])
-            if units[unit].negative and level:
-                vectors[level][unit, -1] = len(vectors[level])
-    vectors[0] = {(unit, 1): column for unit, column in enumerate(columns)}
+    for unit, until in _last_uses(units, outputs, depth).items():
+        for own in vectors[unit.level : until]:
+            own[unit, 1] = len(own)
+            if unit.negative and own is not vectors[0]:
+                own[unit, -1] = len(own)
+    vectors[0] = {(unit, 1): column for unit, column in zip(units, columns, strict=False)}
     maps = []
-    for level in range(1, depth + 1):
-        rows = [_read(units, unit, sign, level) for unit, sign in vectors[level]]
-        maps.append(Map(rows, vectors[level - 1], width))
+    for layer, own in enumerate(vectors[1:], start=1):
+        # The argument of a column's ReLU: the unit's own, or a number that the layer carries.
+        rows = [unit.reads if unit.level == layer else linear((unit, sign)) for unit, sign in own]
+        maps.append(Map(rows, vectors[layer - 1], width))
         width = len(rows)
     return [*maps, Map(outputs, vectors[depth], width)]
 
 
-def _last_uses(units: list[Unit], outputs: list[Affine], depth: int) -> dict[int, int]:
+def _last_uses(units: list[Unit], outputs: list[Linear], depth: int) -> dict[Unit, int]:
     """The level of the last reader of every unit that is needed; outputs are read at level ``depth`` + 1."""
-    last: dict[int, int] = {}
+    last: dict[Unit, int] = {}
     for output in outputs:
-        last |= dict.fromkeys(output.terms, depth + 1)
-    for unit in reversed(range(len(units))):  # readers come after what they read
-        reads = units[unit].reads
-        if unit in last and reads is not None:
-            for read in reads.terms:
-                last[read] = max(last.get(read, 0), units[unit].level)
+        last |= dict.fromkeys((unit for unit, _ in output.terms), depth + 1)
+    for reader in reversed(units):  # readers come after what they read
+        if reader in last:
+            for unit, _ in reader.reads.terms:
+                last[unit] = max(last.get(unit, 0), reader.level)
     return last
-
-
-def _read(units: list[Unit], unit: int, sign: int, level: int) -> Affine:
-    """The argument of the ReLU in a column of hidden layer ``level``: the unit's own, or a number that the layer carries."""
-    reads = units[unit].reads
-    return reads if units[unit].level == level and reads is not None else Affine({unit: float(sign)})

@@ -16,12 +16,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posattn.compiler import expressions
 from posattn.compiler.analysis import BLANK, Analysis, Known
 from posattn.compiler.expressions import Array, Expression, Me, Select, as_expression
 from posattn.compiler.program_messages import Inbox, Place, Send
-from posattn.compiler.program_numbers import TRACING, Stated, Value, equal, values_in
+from posattn.compiler.program_numbers import TRACING, Ranges, Stated, Value, by_name, equal, kinds, values_in
 from posattn.errors import UsageError, shown
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -60,7 +61,7 @@ class Tracing:
     """
 
     def __init__(
-        self, name: str, function: Callable[..., Any], ranges: dict[str, Any], n: int, bound: float, lengths: bool = False
+        self, name: str, function: Callable[..., Any], ranges: Ranges, n: int, bound: float, lengths: bool = False
     ):
         code = function.__code__
         self.name, self.n, self.path = name, n, code.co_filename
@@ -68,7 +69,6 @@ class Tracing:
         self.known: list[Known] = []
         self.analysis = Analysis(self.known, n)
         self.parts = [Part(line=code.co_firstlineno)]
-        self.inputs: list[Value] = []
         self.reading: list[Value] = []  # by the expression that was noted last
         self._waiting = False  # whether the function waits at a yield
         self._gated: dict[tuple[int, int, float], Value] = {}  # what senders gate, by what it is made of
@@ -121,7 +121,7 @@ class Tracing:
         return f"{self.name} ({Path(self.path).name}:{line}), round {r}"
 
     def _execute(
-        self, function: Callable[..., Any], ranges: dict[str, Any], bound: float, lengths: bool
+        self, function: Callable[..., Any], ranges: Ranges, bound: float, lengths: bool
     ) -> list[Value]:
         self.me = self.value(Me())
         if lengths:
@@ -129,10 +129,8 @@ class Tracing:
             self.listed = self.value(self.me < self.length)
         own = {"me": self.me, "n": self.n, "length": self.n if self.length is None else self.length}
         given: dict[str, Any] = {name: own[name] for name in inspect.signature(function).parameters if name in own}
-        for name, kind in ranges.items():
-            made = [self._new(None, each.known(self.n, bound)) for each in (kind if isinstance(kind, list) else [kind])]
-            self.inputs += made
-            given[name] = made if isinstance(kind, list) else made[0]
+        self.inputs = [self._new(None, each.known(self.n, bound)) for each in kinds(ranges)]
+        given |= by_name(ranges, self.inputs)
         self.inputs += [] if self.length is None else [self.length]
         running = None
         try:
@@ -242,6 +240,12 @@ class Tracing:
         assert value.pure is not None
         return expressions.evaluate_expressions([value.pure], np.zeros((self.n, 1)), np.arange(self.n, dtype=float))[0]
 
+    def receivers(self, sent: Sent) -> NDArray[np.int64]:
+        """(n,): whom each machine may send a message whose address depends on the machine alone; -1 is nobody."""
+        to = self.table(sent.to)
+        sends = sent.when.pure is None or self.table(sent.when) != 0
+        return np.where(sends & (to >= 0) & (to < self.n), to, -1).astype(np.int64)
+
     def _arriving(self, numbers: range) -> list[Place]:
         """The places for the messages of one ``send``, by their numbers in the round that just ended."""
         sent = self.parts[-2].sent
@@ -261,10 +265,8 @@ class Tracing:
         if not numbers:
             return []
         sent = [self.parts[-2].sent[each] for each in numbers]
-        to = np.stack([self.table(each.to) for each in sent])
-        when = np.stack([np.ones(self.n) if each.when.pure is None else self.table(each.when) for each in sent])
-        there = (when != 0) & (to >= 0) & (to < self.n)
-        (message, sender), receiver = there.nonzero(), to[there].astype(int)
+        to = np.stack([self.receivers(each) for each in sent])
+        (message, sender), receiver = (to >= 0).nonzero(), to[to >= 0]
         order = receiver.argsort(kind="stable")
         place = np.empty_like(receiver)  # how many messages of the same receiver come before
         place[order] = np.arange(len(order)) - np.searchsorted(receiver[order], receiver[order])
@@ -276,45 +278,40 @@ class Tracing:
         """A place whose sender is known beforehand; the sender blanks what it does not send."""
         bits = [sent.when] if sent.when.pure is None else []
         bits += [] if self.listed is None else [self.listed]
-        words = [
-            self._received(reduce(self._blanked, bits, word), senders, (numbers, w)) for w, word in enumerate(sent.words)
-        ]
+        words = [self._received(reduce(self._gate, bits, x), senders, (numbers, w)) for w, x in enumerate(sent.words)]
         if bits:
-            return Place(self._received(reduce(self._blanked, bits), senders, (numbers, -1)), tuple(words))
+            return Place(self._received(reduce(self._gate, bits), senders, (numbers, -1)), tuple(words))
         there = as_expression(1.0) if min(senders) >= 0 else expressions.by_machine(float(i >= 0) for i in senders)
         return Place(self.value(there), tuple(words))
-
-    def _blanked(self, x: Value, when: Value) -> Value:
-        return self._gate(when, x, 0.0)
 
     def _addressed(self, sent: Sent, number: int, i: int) -> Place:
         """What machine ``i`` sends, of which everyone hears the address and the words."""
         to, everyone = sent.to, (i,) * self.n
         if sent.when.pure is None or not self.table(sent.when).all():
-            to = self._gate(sent.when, to, float(self.n))
+            to = self._gate(to, sent.when, float(self.n))
         if self.listed is not None:
-            to = self._gate(self.listed, to, float(self.n))
+            to = self._gate(to, self.listed, float(self.n))
         numbers = (number,) * self.n
         present = self.value(equal(self._received(to, everyone), self.me))
-        present._set(senders=everyone, delivered=(numbers, -1))
-        words = []
-        for w, word in enumerate(sent.words):
-            heard = self._received(word, everyone)
-            word = self.value(Select(present, heard, as_expression(0.0)))
-            words.append(word._set(senders=everyone, delivered=(numbers, w)))
+        words = [
+            self.value(Select(present, self._received(word, everyone), as_expression(0.0))) for word in sent.words
+        ]
+        for w, part in enumerate([present, *words], start=-1):
+            part.senders, part.delivered = everyone, (numbers, w)
         return Place(present, tuple(words))
 
-    def _gate(self, when: Value, x: Value, blank: float) -> Value:
+    def _gate(self, x: Value, when: Value, blank: float = 0.0) -> Value:
         """``x``, or ``blank`` where it is not sent, as the round that just ended computes it; equal ones are made once."""
         key = when.index, x.index, blank
         if key not in self._gated:
-            gated = self.value(Select(when, x, as_expression(blank)))
-            self._gated[key] = gated._set(round=len(self.parts) - 2)
+            self._gated[key] = self.value(Select(when, x, as_expression(blank)))
+            self._gated[key].round = len(self.parts) - 2
         return self._gated[key]
 
     def _received(self, source: Value, senders: tuple[int, ...], delivered: Any = None) -> Value:
         found = self._new(None, self.known[source.index].join(BLANK))
-        return found._set(source=source, senders=senders, delivered=delivered)
+        found.source, found.senders, found.delivered = source, senders, delivered
+        return found
 
 
 def _frames(running: Any) -> list[FrameType]:

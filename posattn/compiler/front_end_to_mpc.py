@@ -8,6 +8,7 @@ padded to one length, so the memory s is this length times the most messages tha
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -151,17 +152,12 @@ def _needed(tracing: Tracing, r: int, following: Iterable[Value]) -> list[Value]
 
 def _most_received(tracing: Tracing, sent: Sequence[Sent]) -> int:
     """The most messages of a round that a machine may receive, as far as addresses and ``most`` tell."""
-    count, whose = np.zeros(tracing.n, dtype=int), dict[int, list[Sent]]()
-    for each in sent:
-        whose.setdefault(id(each.send), []).append(each)
-    for group in whose.values():
-        own = np.zeros(tracing.n, dtype=int)
-        for each in group:
-            if each.to.pure is None:
-                own += tracing.n
-                continue
-            to = tracing.table(each.to)
-            there = tracing.table(each.when) > 0 if each.when.pure is not None else np.full(tracing.n, True)
-            own += np.bincount(to[there & (to >= 0) & (to < tracing.n)].astype(int), minlength=tracing.n)
-        count += own if group[0].send.most is None else np.minimum(own, group[0].send.most)
+    count = np.zeros(tracing.n, dtype=int)
+    for _, group in groupby(sent, key=lambda each: id(each.send)):
+        messages, own = list(group), np.zeros(tracing.n, dtype=int)
+        for each in messages:
+            to = tracing.receivers(each) if each.to.pure is not None else None
+            own += tracing.n if to is None else np.bincount(to[to >= 0], minlength=tracing.n)
+        most = messages[0].send.most
+        count += own if most is None else np.minimum(own, most)
     return int(count.max())

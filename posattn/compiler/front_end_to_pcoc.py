@@ -93,12 +93,11 @@ def as_pcoc(tracing: Tracing, spare: int = 0) -> WrittenPCOC:
         part = tracing.parts[r]
         guarded = [value for sent in part.sent for value in (sent.to, sent.when)] + [each.value for each in part.stated]
         guarded += [value for value in (tracing.length, tracing.listed) if value is not None and guarded]
-        layouts.insert(0, _Layout(tracing, r, [*roots, *guarded]))
-        # What the round before must write, and the variables that it assigned, which a trace shows.
-        kept = [*layouts[0].kept, *(value.source for value in layouts[0].heard if value.source is not None)]
-        roots = [*kept, *_assigned(tracing, r - 1)] if r else []
-    for r, layout in enumerate(layouts[1:], start=1):
-        layout.kept = list(dict.fromkeys([*layout.kept, *_assigned(tracing, r - 1)]))
+        layout = _Layout(tracing, r, [*roots, *guarded])
+        if r:  # a trace also shows the variables that the round before assigned
+            layout.kept = list(dict.fromkeys([*layout.kept, *_assigned(tracing, r - 1)]))
+        roots = [*layout.kept, *(value.source for value in layout.heard if value.source is not None)]
+        layouts.insert(0, layout)
     return _assembled(tracing, layouts, spare)
 
 
@@ -159,13 +158,11 @@ def _compute(layout: _Layout, written: dict[int, Value], size: int) -> Local:
 def _guard(tracing: Tracing, r: int, layout: _Layout) -> Guard | None:
     """Counts messages to machines that are not there, and how far whole numbers leave the ranges stated for them."""
     part, last = tracing.parts[r], tracing.n - 1
-    lost = [
-        sent
-        for sent in part.sent
-        if not 0 <= tracing.known[sent.to.index].lo <= tracing.known[sent.to.index].hi <= last
-        or (tracing.length is not None and sent.to.pure is None)
-    ]
-    lost = [sent for sent in lost if sent.to.pure is None or sent.when.pure is None]
+    lost = []
+    for sent in part.sent:
+        to, directed = tracing.known[sent.to.index], sent.to.pure is None
+        may_miss = not 0 <= to.lo <= to.hi <= last or (tracing.length is not None and directed)
+        lost += [sent] if may_miss and (directed or sent.when.pure is None) else []
     if not lost and not part.checked:
         return None
 

@@ -16,7 +16,7 @@ from posattn.compiler.front_end_to_mpc import as_mpc, directed_by_data
 from posattn.compiler.front_end_to_pcoc import as_pcoc
 from posattn.compiler.mpc import MPC
 from posattn.compiler.pcoc import PCOC
-from posattn.compiler.program_numbers import Range, Real
+from posattn.compiler.program_numbers import Range, Ranges, Real, by_name, kinds
 from posattn.errors import UsageError, choice, counted, shown
 from posattn.errors import function as callable_
 from posattn.names import ROUTES
@@ -78,7 +78,8 @@ class Program:
                 f"route is {route!r}; {self.name} has {_sizes(machines, n)}, and its data directs messages, which this route "
                 "does for a machine per input."
             )
-        return _built(self, n, float(bound), routed, lengths)
+        traced = self.traced(n, bound, lengths)
+        return as_mpc(traced) if routed else as_pcoc(traced, spare=machines - n)
 
     def _require_lengths(self, n: int, machines: int, theorem: bool) -> None:
         """Raises if a network for lists of every length up to ``n`` cannot be made."""
@@ -118,17 +119,17 @@ class Program:
 
     def sample(self, random: np.random.Generator, count: int, n: int, bound: float) -> Array:
         """Inputs (count, n, c)."""
-        kinds = [each.known(n, bound) for kind in self.ranges.values() for each in _several(kind)]
+        known = [each.known(n, bound) for each in kinds(self.ranges)]
         if self._draw is None:
             drawn = [
                 random.integers(math.ceil(k.lo), math.floor(k.hi) + 1, (count, n))
                 if k.integer
                 else random.uniform(k.lo, k.hi, (count, n))
-                for k in kinds
+                for k in known
             ]
             return np.stack(drawn, axis=-1).astype(float)
         what = f"the sample of {self.name}"
-        return np.array([_as_rows(what, self._draw(random, n), n, len(kinds)) for _ in range(count)])
+        return np.array([_as_rows(what, self._draw(random, n), n, len(known)) for _ in range(count)])
 
     def answers(self, x: Array) -> Array:
         """The right answers (..., n, outputs) to inputs (..., n, c): by the truth, or else as the program is written."""
@@ -142,14 +143,9 @@ class Program:
         return np.array(found).reshape(*x.shape[:-1], width)
 
     def _columns(self, rows: list[list[float]]) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
-        place = 0
-        for name, kind in self.ranges.items():
-            width = len(_several(kind))
-            parts = [[_plain(x) for x in row[place : place + width]] for row in rows]
-            found[name] = parts if isinstance(kind, list) else [part[0] for part in parts]
-            place += width
-        return found
+        """The inputs as lists of all machines', with whole numbers as ``int``."""
+        given = [by_name(self.ranges, (int(x) if x.is_integer() else x for x in row)) for row in rows]
+        return {name: [each[name] for each in given] for name in self.ranges}
 
 
 @lru_cache(maxsize=8)
@@ -157,28 +153,13 @@ def _traced(program: Program, machines: int, bound: float, lengths: bool) -> Tra
     return Tracing(program.name, program.function, program.ranges, machines, bound, lengths)
 
 
-@lru_cache(maxsize=8)
-def _built(program: Program, n: int, bound: float, routed: bool, lengths: bool) -> PCOC | MPC:
-    traced = program.traced(n, bound, lengths)
-    return as_mpc(traced) if routed else as_pcoc(traced, spare=traced.n - n)
-
-
 def forget() -> None:
-    """Drops what was traced and built before: what a function reads outside of it may have changed."""
+    """Drops what was traced before: what a function reads outside of it may have changed."""
     _traced.cache_clear()
-    _built.cache_clear()
 
 
 def _sizes(machines: int, n: int) -> str:
     return f"{counted(machines, 'machine')} for {counted(n, 'input')}"
-
-
-def _plain(x: float) -> float:
-    return int(x) if float(x).is_integer() else x
-
-
-def _several(kind: Any) -> list[Range]:
-    return kind if isinstance(kind, list) else [kind]
 
 
 def _as_rows(what: str, found: Any, n: int, width: int) -> Array:
@@ -206,12 +187,13 @@ def program(function: Callable[..., Any] | None = None, /, **ranges: Any) -> Any
     return Program(function, {}) if function is not None else lambda function: Program(function, ranges)
 
 
-def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        name: ranges.get(name, Real()) for name in inspect.signature(function).parameters if name not in OWN
-    }
-    for name, kind in found.items():
-        kinds = list(kind) if isinstance(kind, (list, tuple)) else [kind]
-        if not kinds or not all(isinstance(each, Range) for each in kinds):
-            raise UsageError(f"{name} is {shown(kind)}; it must be Whole(0, 9), Real(-1, 1), Bit, or a list of such.")
-    return {name: list(kind) if isinstance(kind, tuple) else kind for name, kind in found.items()}
+def _inputs(function: Callable[..., Any], ranges: dict[str, Any]) -> Ranges:
+    found: Ranges = {}
+    for name in inspect.signature(function).parameters:
+        if name not in OWN:
+            kind = ranges.get(name, Real())
+            found[name] = list(kind) if isinstance(kind, tuple) else kind
+            parts = kinds({name: found[name]})
+            if not parts or not all(isinstance(each, Range) for each in parts):
+                raise UsageError(f"{name} is {shown(kind)}; it must be Whole(0, 9), Real(-1, 1), Bit, or a list of such.")
+    return found

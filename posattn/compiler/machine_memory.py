@@ -24,6 +24,7 @@ class ParallelProgram:
 
     name: str
     machines: int
+    memory: int
     spare: int
     inputs: tuple[Known, ...]
     lengths: bool = False
@@ -43,10 +44,16 @@ class ParallelProgram:
         """Which of these must be whole numbers."""
         return tuple(place for place in range(len(self.bounds)) if self.inputs[place].integer)
 
-    def check_inputs(self) -> None:
-        """Raises if the range of an input is empty or too large, or if all machines are spare."""
+    def _check(self, room: int) -> None:
+        """Raises if a size is none, if ``room`` words or the memory do not hold the inputs, or if one has no range."""
+        for field in ("machines", "memory"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
+        object.__setattr__(self, "inputs", tuple(several("inputs", self.inputs)))
         instance("name", self.name, str, "a text")
-        for place, known in enumerate(several("inputs", self.inputs)):
+        if not 1 <= len(self.inputs) <= (most := min(room, self.memory)):
+            held = f"{self.name} has {counted(len(self.inputs), 'input')}"
+            raise UsageError(f"{held}; it must have 1 to {most}, which a message and the memory hold.")
+        for place, known in enumerate(self.inputs):
             instance(f"input {place}", known, Known, "a Known, such as Known(-1, 1)")
             flag(f"integer of input {place}", known.integer)
             if not -math.inf < known.lo <= known.hi < math.inf or known.size > LARGEST:

@@ -10,6 +10,7 @@ All messages of a program have one length here; shorter ones are padded with zer
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,20 +31,11 @@ from posattn.errors import UsageError, whole
 
 @dataclass(frozen=True)
 class Message:
-    """``words`` for machine ``to``, sent where the bit ``when`` is 1."""
+    """``words`` for machine ``to``, sent where the bit ``when`` is 1: each an expression or a number."""
 
-    to: Expression | float
-    words: Sequence[Expression | float]
-    when: Expression | float = 1.0
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message whose ``words`` are padded to the length of all."""
-
-    to: Expression
-    words: tuple[Expression, ...]
-    when: Expression
+    to: Any
+    words: Sequence[Any]
+    when: Any = 1.0
 
 
 @dataclass(frozen=True)
@@ -84,14 +76,7 @@ class MPC(ParallelProgram):
     spare = 0  # every machine has an input
 
     def __post_init__(self) -> None:
-        for field in ("machines", "memory"):
-            whole(field, getattr(self, field))
-        most = min(whole("longest", self.longest), self.memory)
-        if not 1 <= len(self.inputs) <= most:
-            raise UsageError(
-                f"{self.name} has {len(self.inputs)} inputs; it must have 1 to {most}, as many words as a message."
-            )
-        self.check_inputs()
+        self._check(room=whole("longest", self.longest))
 
     @property
     def places(self) -> int:
@@ -109,13 +94,13 @@ class MPC(ParallelProgram):
         starts = range(0, len(cells), stride)
         return Machine(Me(), tuple(Place(cells[q], tuple(cells[q + 1 : q + stride])) for q in starts))
 
-    def messages(self, r: int, machine: Machine) -> list[Sent]:
-        """The messages of round ``r``."""
+    def messages(self, r: int, machine: Machine) -> list[Message]:
+        """The messages of round ``r``, as expressions, with words padded to the length of all."""
         found = []
         for message in self.rounds[r](machine):
             words = [as_expression(word) for word in message.words]
             words += [as_expression(0.0)] * (self.longest - len(words))
-            found.append(Sent(as_expression(message.to), tuple(words), as_expression(message.when)))
+            found.append(Message(as_expression(message.to), words, as_expression(message.when)))
         used = [part for sent in found for part in (sent.to, sent.when, *sent.words)]
         check_cells(used, machine.received, f"{self.name}, round {r + 1}")
         return found

@@ -31,7 +31,7 @@ from posattn.compiler.expressions import (
     sort_records,
 )
 from posattn.compiler.machine_memory import MISADDRESSES, OVERFLOWS, PASSES_ON, RECEIVES, SENDS
-from posattn.compiler.mpc import MPC, Machine, Sent
+from posattn.compiler.mpc import MPC, Machine, Message
 from posattn.compiler.pcoc import PCOC, Excess, Guard, Local, Round
 from posattn.compiler.program_messages import Place
 from posattn.compiler.traces import Labels, answer_columns
@@ -243,7 +243,7 @@ def _own(plan: Layout, r: int, words: Sequence[Known]) -> tuple[Local, Guard]:
     return compute, guard
 
 
-def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expression]:
+def _as_tuples(plan: Layout, me: Expression, messages: list[Message]) -> list[Expression]:
     """The messages in the order of destinations, cut into tuples and placed for the first step."""
     records = [_record(plan, me, m, sent) for m, sent in enumerate(messages)]
     kept = sort_records(records)[: plan.program.places]
@@ -257,7 +257,7 @@ def _as_tuples(plan: Layout, me: Expression, messages: list[Sent]) -> list[Expre
     return _placed(plan, plan.network.steps[0], me, tuples)
 
 
-def _record(plan: Layout, me: Expression, m: int, message: Sent) -> list[Expression]:
+def _record(plan: Layout, me: Expression, m: int, message: Message) -> list[Expression]:
     """A message as a record: (r(j) P + i) M + m, or a blank, and its words. Machines beyond the program's own send none."""
     sent = both(message.when, me < plan.program.machines)
     origin = me * plan.messages + m

@@ -18,7 +18,7 @@ from posattn.compiler.analysis import Known
 from posattn.compiler.expressions import Array, Expression, Memory, as_expression, check_cells, evaluate_expressions
 from posattn.compiler.machine_memory import OVERFLOWS, ParallelProgram, refuse_excess
 from posattn.compiler.traces import Labels
-from posattn.errors import UsageError, function, instance, several, whole
+from posattn.errors import UsageError, function, instance, several
 
 Local = Callable[[Memory], Sequence[Expression | float]]
 IDLE = -1
@@ -82,15 +82,8 @@ class PCOC(ParallelProgram):
     lengths: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("machines", "memory"):
-            object.__setattr__(self, field, whole(field, getattr(self, field)))
-        for field in ("inputs", "rounds"):
-            object.__setattr__(self, field, tuple(several(field, getattr(self, field))))
-        if not 1 <= len(self.inputs) <= self.memory:
-            raise UsageError(
-                f"{self.name} has {len(self.inputs)} inputs per machine; its memory holds 1 to {self.memory}."
-            )
-        self.check_inputs()
+        self._check(room=self.memory)
+        object.__setattr__(self, "rounds", tuple(several("rounds", self.rounds)))
         for number, each in enumerate(self.rounds):
             instance(f"round {number + 1}", each, Round, "a Round")
         function("start", self.start)

@@ -60,8 +60,7 @@ def lower(
             raise UsageError(f"{name} is {given}; a sparse network has indices for attention, which are hardmax.")
     n, s, d_v = program.machines + 1, program.memory, 1 if lean or sparse else program.memory + 1
     require_room_for(program.name, attention_parameters(n, s, s + 1, d_v, sparse) * (len(program.rounds) + 1), sparse)
-    margins = Margins()
-    maps, outputs = analyse(program, margins)
+    maps, outputs, margins = analyse(program)
     error = max(known.error for known in outputs)
     leak = None
     if epsilon is not None or temperature is not None:
@@ -80,34 +79,28 @@ def lower(
     return Lowered(model, leak, temperature, moved, max(known.misfit for known in outputs))
 
 
-def analyse(program: PCOC, margins: Margins) -> tuple[list[Maps], list[Known]]:
-    """The MLP of every round, and what is known of the outputs; adds the conditions on ε to ``margins``."""
-    before = margins.epsilon
-    found = _analysed(program, margins, False)
-    if found is None:
-        margins.epsilon = before
-        found = _analysed(program, margins, True)
-    assert found is not None
-    return found
-
-
-def _analysed(program: PCOC, margins: Margins, held: bool) -> tuple[list[Maps], list[Known]] | None:
-    """What :func:`analyse` finds, or None if the sink would be heard.
+def analyse(program: PCOC, held: bool = False) -> tuple[list[Maps], list[Known], Margins]:
+    """The MLP of every round, what is known of the outputs, and the conditions on ε.
 
     The sink runs the program on blank memory, on which numbers may leave the ranges that hold on the machines, and gates
-    are built for these. If ``held`` such numbers are kept in their ranges there, and the sink is silent.
+    are built for these. Where the sink would be heard, such numbers are ``held`` in their ranges there: then it is silent.
     """
-    s, strayed = program.memory, False
+    s, strayed, margins = program.memory, False, Margins()
     sink = np.zeros(s)
     cells = [known.join(BLANK) for known in program.inputs] + [BLANK] * (s - len(program.inputs))
     made: dict[object, Maps] = {}
+    computed: dict[int, list[Expression]] = {}  # by the function of a round, which several rounds may share
+    shapes: tuple[dict[Any, int], dict[Any, Any]] = {}, {}
     maps: list[Maps] = []
     layers = len(program.rounds) + 1
     for r in range(layers):
         # Attention is the identity in the first layer and follows the oracle in the others; softmax leaks in all of them.
         cells = [known.join(BLANK) for known in cells]
         cells = [Known(k.lo, k.hi, k.integer, k.error + k.hi - k.lo, k.misfit) for k in cells]
-        written = [*program.local(r), _number(program, r)]
+        compute = program.rounds[r - 1].compute if r else program.start
+        if id(compute) not in computed:
+            computed[id(compute)] = program.local(r)
+        written = [*computed[id(compute)], _number(program, r)]
         before = sink
         kept, found = kept_in_range(written, before, program.machines)
         strayed |= kept is not written and not held
@@ -120,7 +113,7 @@ def _analysed(program: PCOC, margins: Margins, held: bool) -> tuple[list[Maps], 
         first = breach_code(len(BREACHES), MOST_COUNTED, layers) - layers if program.guarded else 0
         analysis = Analysis(cells, program.machines, margins, f"{program.place(r)}: ", first)
         # Rounds with the same computation on cells of the same ranges share an MLP: it does not depend on softmax's errors.
-        key = (shape_of(row), tuple((k.lo, k.hi, k.integer) for k in cells))
+        key = (shape_of(row, *shapes), tuple((k.lo, k.hi, k.integer) for k in cells))
         if key not in made:
             # The MLP reads [attended, x]: the s received words, and the machine's number, the last column of x.
             made[key] = relu_layers(row, analysis, [*range(s), 2 * s + 1], 2 * (s + 1))
@@ -132,8 +125,8 @@ def _analysed(program: PCOC, margins: Margins, held: bool) -> tuple[list[Maps], 
             *own, last = _given(maps[-1], np.concatenate([before, np.zeros(s + 1), [program.machines]])).tolist()
             sink = np.array(own)
             if last != program.machines or sink[heard].any():
-                return None
-    return maps, [cells[position] for position in program.outputs]
+                return analyse(program, held=True)
+    return maps, [cells[position] for position in program.outputs], margins
 
 
 def _given(mlp: Maps, row: Array) -> Array:

@@ -5,16 +5,18 @@ that a wrong operation is an error in its own line.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce, wraps
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ParamSpec
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+
+import numpy as np
 
 from posattn.compiler import expressions
 from posattn.compiler.analysis import LARGEST_COMPARED, Known
-from posattn.compiler.expressions import Assume, Expression, MemoryCell, Sort, as_expression
+from posattn.compiler.expressions import Assume, Expression, Me, MemoryCell, as_expression, each, resolved
 from posattn.errors import UsageError, several, shown, whole
 
 if TYPE_CHECKING:
@@ -28,36 +30,17 @@ _LONGEST_SUM = 16  # a quotient with more values than this is found by long divi
 # --- what inputs may be ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Machines:
-    """A number that depends on the number of machines: ``N``, or a sum or multiple of it, such as ``2 * N - 1``."""
+class Machines(Me):
+    """The number of machines as a limit of inputs: ``N``, or an expression of it, such as ``2 * N - 1``."""
 
-    factor: float = 1
-    added: float = 0
-
-    def __add__(self, other: float) -> "Machines":
-        return Machines(self.factor, self.added + other)
-
-    def __sub__(self, other: float) -> "Machines":
-        return self + -other
-
-    def __mul__(self, other: float) -> "Machines":
-        return Machines(self.factor * other, self.added * other)
-
-    def __neg__(self) -> "Machines":
-        return self * -1
-
-    def __truediv__(self, other: float) -> "Machines":
+    def __truediv__(self, divisor: object) -> NoReturn:
         raise UsageError("N is divided; a limit is a sum or multiple of N, such as 2 * N - 1.")
 
-    __radd__, __rmul__, __floordiv__ = __add__, __mul__, __truediv__
-
-    def __rsub__(self, other: float) -> "Machines":
-        return -self + other
+    __floordiv__ = __truediv__
 
 
 N = Machines()
-Limit = float | Machines
+Limit = float | Expression
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,25 @@ class Range:
 
 
 def _number(limit: Limit, n: int) -> float:
-    return limit.factor * n + limit.added if isinstance(limit, Machines) else limit
+    if not isinstance(limit, Expression):
+        return limit
+    return expressions.evaluate_expressions([limit], np.empty((1, 0)), np.array([float(n)]))[0].item()
+
+
+Ranges = dict[str, Range | list[Range]]  # of a program's inputs by name; a list is that of an input of several numbers
+
+
+def kinds(ranges: Ranges) -> list[Range]:
+    """The range of every number that a machine is given."""
+    return [each for kind in ranges.values() for each in (kind if isinstance(kind, list) else [kind])]
+
+
+def by_name(ranges: Ranges, numbers: Iterable[Any]) -> dict[str, Any]:
+    """A machine's numbers as the program takes them: one for each input, or a list."""
+    rest = iter(numbers)
+    return {
+        name: list(islice(rest, len(kind))) if isinstance(kind, list) else next(rest) for name, kind in ranges.items()
+    }
 
 
 def Whole(lo: Limit, hi: Limit) -> Range:
@@ -111,6 +112,7 @@ def traced(made: Callable[P, Expression]) -> Callable[P, Expression]:
     return noted
 
 
+@dataclass(eq=False)
 class Value(MemoryCell):
     """A number of a program: how it is computed from others (``x``; None if it is given), and in which round and line.
 
@@ -119,24 +121,17 @@ class Value(MemoryCell):
     message it is: for each machine the number of the message at its sender, and which word (-1: whether there is one).
     """
 
-    def __init__(self, index: int, x: Expression | None, r: int, line: int):
-        super().__init__(index)
-        reads = tuple(values_in(x))
-        pure = None if x is None or any(read.pure is None for read in reads) else rebuilt(x, Computed())
-        self._set(x=x, round=r, line=line, reads=reads, pure=pure, source=None, senders=(), delivered=None)
-
-    def _set(self, **fields: Any) -> "Value":
-        vars(self).update(fields)
-        return self
-
     x: Expression | None
     round: int
     line: int
-    reads: tuple["Value", ...]
-    pure: Expression | None
-    source: "Value | None"
-    senders: tuple[int, ...]
-    delivered: tuple[tuple[int, ...], int] | None
+    source: "Value | None" = None
+    senders: tuple[int, ...] = ()
+    delivered: tuple[tuple[int, ...], int] | None = None
+
+    def __post_init__(self) -> None:
+        self.reads = values_in(self.x)
+        given = self.x is None or any(read.pure is None for read in self.reads)
+        self.pure: Expression | None = None if given else rebuilt(self.x, {})
 
     def __bool__(self) -> bool:
         known_of(self)
@@ -160,7 +155,6 @@ _ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "a
 _OF_BITS = ("gt", "lt", "ge", "le", "eq", "ne", "and", "rand", "or", "ror", "invert")
 for _name in (*_ARITHMETIC, *_OF_BITS):
     setattr(Value, f"__{_name}__", traced(getattr(Expression, f"__{_name}__")))
-Value.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 
 
 def values_in(node: object) -> list[Value]:
@@ -168,20 +162,13 @@ def values_in(node: object) -> list[Value]:
     return [cell for cell in expressions.cells_read([node]) if isinstance(cell, Value)]
 
 
-def rebuilt(node: Any, of: dict[Value, Expression], sorts: dict[Any, Any] | None = None) -> Any:
-    """An expression with every value replaced; ``sorts`` keeps what several expressions share."""
-    sorts = {} if sorts is None else sorts
-    if isinstance(node, Value):
-        return of[node]
-    if isinstance(node, tuple):
-        return tuple(rebuilt(part, of, sorts) for part in node)
-    if isinstance(node, Sort):
-        if node not in sorts:
-            sorts[node] = Sort(rebuilt(node.records, of, sorts), node.key)
-        return sorts[node]
-    if isinstance(node, Expression):
-        return type(node)(**{name: rebuilt(part, of, sorts) for name, part in vars(node).items()})
-    return node
+def rebuilt(x: Any, done: dict[Any, Expression]) -> Expression:
+    """An expression with every value replaced by what ``done`` has for it, or by what it is on the machine alone."""
+
+    def find(node: Expression) -> Generator[Any, Any, Any]:
+        return node.pure if isinstance(node, Value) else type(node)(*(yield from each(vars(node).values())))
+
+    return resolved(x, done, find)
 
 
 def needed(roots: Iterable[Value], computes: Callable[[Value], bool]) -> list[Value]:
@@ -210,9 +197,9 @@ class Computed(dict[Value, Expression]):
 
 def computed(values: Iterable[Value], given: dict[Value, Expression]) -> Computed:
     """What is given, and the values as expressions over it."""
-    found, sorts = Computed(given), dict[Any, Any]()
+    found = Computed(given)
     for value in values:
-        found[value] = rebuilt(value.x, found, sorts)
+        found[value] = rebuilt(value.x, found)
     return found
 
 
@@ -229,17 +216,7 @@ def known_of(x: Expression | float) -> Known:
 minimum, maximum = traced(expressions.minimum), traced(expressions.maximum)
 relu, absolute, equal = traced(expressions.relu), traced(expressions.absolute), traced(expressions.equal)
 by_machine, fitted = traced(expressions.by_machine), traced(expressions.fitted)
-both, either = traced(expressions.both), traced(expressions.either)
-
-
-@traced
-def select(chosen: Expression | float, a: Expression | float, b: Expression | float) -> Expression:
-    """``a`` where the bit ``chosen`` is 1, ``b`` where it is 0."""
-    if not isinstance(chosen, (int, float)):
-        return expressions.select(chosen, a, b)
-    if chosen not in (0, 1):
-        raise UsageError(f"{chosen:g} is used as a bit; a bit is 0 or 1.")
-    return as_expression(a if chosen else b)
+both, either, select = traced(expressions.both), traced(expressions.either), traced(expressions.select)
 
 
 def sort_records(records: Sequence[Sequence[Expression | float]], key: int = 0) -> list[list[Expression]]:
@@ -343,7 +320,7 @@ def lookup(table: Sequence[Any], *indices: Expression | float) -> Expression:
     steps = [as_expression(index) >= first + place for place in range(1, len(entries))]
     if all(isinstance(entry, int) and abs(entry) < _EXACT for entry in entries):
         rises = ((step, float(b - a)) for step, (a, b) in zip(steps, pairwise(entries), strict=True))
-        found = expressions.linear(*rises, constant=float(entries[0]))
+        found: Expression = expressions.linear(*rises, constant=float(entries[0]))
     else:
         ends = pairwise([as_expression(1.0), *steps, as_expression(0.0)])
         bits = [Assume(here - after, 0.0, 1.0, True) for here, after in ends]

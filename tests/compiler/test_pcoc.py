@@ -116,7 +116,7 @@ def test_a_breach_of_the_rules_is_named(receive, message):
     [
         ({"machines": 0}, "machines is 0"),
         ({"memory": 0}, "memory is 0"),
-        ({"inputs": REAL * 3}, "3 inputs per machine"),
+        ({"inputs": REAL * 3}, "has 3 inputs; it must have 1 to 2"),
         ({"outputs": (2,)}, "output position 2"),
         ({"start": lambda m: [m[0]]}, "gives 1 words for 2 positions"),
     ],
