@@ -267,17 +267,13 @@ _READS_PLAIN: Question = (
     lambda c: not (c.design.encoded_input or c.design.diagonal_input),
     "reads more than the numbers at each position",
 )
-_READS_LINEARLY: Question = (
-    lambda c: c.kind != "tokens" or not c.vocabulary.shared,
-    "reads digits through an embedding that places share",
-)
 _NAMES_PLACES: Question = (lambda c: c.arch != "randomized", "has encodings of random places")
 
 # Per ability the end of the error, which says who has it, and the questions that a network must pass, in order.
 ABILITIES: dict[str, tuple[str, tuple[Question, ...]]] = {
     "fold": (
         "only Transformers trained on lists or sequences of up to n can be folded",
-        (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES, _READS_LINEARLY),
+        (_IS_OURS, _IS_TRAINED, _HAS_LENGTH, _MULTIPLIES),
     ),
     "freeze": (
         "only networks trained on lists of up to n numbers can be frozen",

@@ -71,7 +71,7 @@ def _list(scale: str, device: str | None, as_json: bool) -> None:
     rows = []
     for each in EXPERIMENTS.values():
         cells = each.cells(scale)
-        took = sum(seconds(cell.model, cell.recipe, place) for cell in cells)
+        took = sum(seconds(cell.model, cell.recipe, place, lengths=cell.spec().lengths) for cell in cells)
         rows.append((each.name, each.reference, each.title, len(cells), took))
         if as_json:
             named = dict(zip(("name", "reference", "what", "runs", "seconds"), rows[-1], strict=True))

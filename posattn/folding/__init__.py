@@ -7,12 +7,12 @@ loops.py              the looped network, folded
 frozen.py             one network for inference on lists of one length
 """
 
-from posattn.folding.fold import Fold, FoldFromEncoder, Tensors, fold, input_encoding, stack_layers
+from posattn.folding.fold import Fold, FoldFromEncoder, SharedFold, Tensors, fold, input_encoding, stack_layers
 from posattn.folding.forward import folded_forward
 from posattn.folding.frozen import Frozen
 from posattn.folding.loops import looped_forward
 
 __all__ = [
-    "Fold", "FoldFromEncoder", "Frozen", "Tensors", "fold", "folded_forward", "input_encoding", "looped_forward",
-    "stack_layers",
+    "Fold", "FoldFromEncoder", "Frozen", "SharedFold", "Tensors", "fold", "folded_forward", "input_encoding",
+    "looped_forward", "stack_layers",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ from posattn.attention import merge_heads, softmax, split_heads
 from posattn.folding.queries_and_keys import KEY, QUERY, QueriesAndKeys, keeps_queries_apart
 from posattn.model import ModelConfig, input_features
 from posattn.network import require
-from posattn.tokens.token_model import TokenConfig
+from posattn.tokens.token_model import SharedEncoder, TokenConfig
 
 Tensors = dict[str, Tensor]
 _VALUE, _OUT = "layers.attention.W_V", "layers.attention.W_O"
@@ -303,3 +303,26 @@ class FoldFromEncoder(Fold):
         if self.config.bias:
             found["encoder.bias"] = gradients["t"].sum(dim=-2)
         return found
+
+
+class SharedFold(Fold):
+    """A fold whose encoder has its columns from what places share, in place of a weight."""
+
+    def __init__(
+        self, stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"], encoder: SharedEncoder
+    ):
+        self.given = stacked
+        with torch.enable_grad():
+            self.shared = {
+                name: stacked[name].detach().requires_grad_()
+                for name in ("encoder.others", "encoder.vectors", "encoder.places")
+            }
+            self.weight = encoder.columns(*self.shared.values())
+        plain = {name: value for name, value in stacked.items() if name not in self.shared}
+        super().__init__(plain | {"encoder.weight": self.weight.detach()}, config, p)
+
+    def adjoint(self, gradients: Mapping[str, Tensor]) -> Tensors:
+        found = super().adjoint(gradients)
+        parts = torch.autograd.grad(self.weight, list(self.shared.values()), found["encoder.weight"])
+        found |= dict(zip(self.shared, parts, strict=True))
+        return {name: found[name] for name in self.given}

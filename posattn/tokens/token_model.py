@@ -90,9 +90,18 @@ class SharedEncoder(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "d F"]:
-        """The columns as those of a linear layer."""
-        shared = torch.einsum("sij,sj->is", self.places[self.place], self.vectors[self.character])
-        return torch.cat([self.others[:, : self.first], shared, self.others[:, self.first :]], dim=1)
+        return self.columns(self.others, self.vectors, self.places)
+
+    def columns(
+        self,
+        others: Float[Tensor, "*members d rest"],
+        vectors: Float[Tensor, "*members characters d"],
+        places: Float[Tensor, "*members places d d"],
+    ) -> Float[Tensor, "*members d F"]:
+        """All columns, as a linear layer has them, from the parameters of one network or several."""
+        pairs = places[..., self.place, :, :], vectors[..., self.character, :]
+        shared = torch.einsum("...sij,...sj->...is", *pairs)
+        return torch.cat([others[..., : self.first], shared, others[..., self.first :]], dim=-1)
 
     def forward(self, features: Float[Tensor, "*batch F"]) -> Float[Tensor, "*batch d"]:
         return F.linear(features, self.weight, self.bias)

@@ -37,15 +37,27 @@ _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_MEMBERS = {"lists": 15, "tokens": 3}  # fewer take as long as so many
 # Operations per second of networks of tokens, by their vocabulary: letters with 3 members (1.1e14 standard, 1.25e14
-# positional), characters with 10 (1.3e14 both), elements of prompts with 12 (4.4e13 and 5.2e13).
-_GPU_RATE = {"letters": 1.2e14, "characters": 1.3e14, "prompts": 4.8e13}
+# positional), characters with 10 (1.3e14 both), elements of prompts with 12 (4.4e13 and 5.2e13), and
+# the same for those that share digits, which were not measured.
+_GPU_RATE = {"letters": 1.2e14, "characters": 1.3e14, "prompts": 4.8e13, "elements-shared": 4.8e13}
 
 
 def seconds(
-    model: NetworkConfig, recipe: Recipe, device: torch.device, members: int | None = None, cores: int | None = None
+    model: NetworkConfig,
+    recipe: Recipe,
+    device: torch.device,
+    members: int | None = None,
+    cores: int | None = None,
+    lengths: Sequence[int] = (),
 ) -> float:
-    """The estimated time to train ``members`` networks; by default the share of one, where others keep the device busy."""
-    lists = recipe.epochs * recipe.samples
+    """The estimated time to train ``members`` networks; by default the share of one, where others keep the device busy.
+
+    ``lengths`` are those of the lists, if not all are as long as the network's. The work of a network that folds is in
+    proportion to the positions; others were measured at the lengths that they train on.
+    """
+    lists = float(recipe.epochs * recipe.samples)
+    if lengths and can(model, "fold"):
+        lists *= (_mean(lengths) + 1) / (model.n + 1)
     if device.type != "cpu":
         fewest = _GPU_MEMBERS["tokens" if isinstance(model, TokenConfig) else "lists"]
         alone = 1 if members is None else max(members * recipe.starts, fewest) / recipe.starts
@@ -69,13 +81,13 @@ def opening(spec: RunSpec, device: torch.device, epoch: int, steps: int, cores: 
     On a CPU that is with so many ``cores``: while its workers run, PyTorch itself counts one.
     """
     plan, count = spec.recipe, len(spec.members)
-    took = seconds(spec.model, plan, device, count, cores) * (1 - epoch / plan.epochs)
+    took = seconds(spec.model, plan, device, count, cores, spec.lengths) * (1 - epoch / plan.epochs)
     tasks = ", ".join(dict.fromkeys(member.task for member in spec.members))
     line = f"{counted(count, f'{spec.model.arch} network')} for {tasks}, {counted(steps, 'step', ',')}"
     line += f" from epoch {epoch} of {plan.epochs}" if epoch else ""
     line += f": about {in_words(took)} on {where(device, cores)} as fast as {REST[device.type]}."
     look = replace(plan, samples=min(plan.samples, 2000), epochs=min(plan.epochs, 20))
-    quick = seconds(spec.model, look, device, count, cores)
+    quick = seconds(spec.model, look, device, count, cores, spec.lengths)
     if took > _LONG and not epoch and quick < took / 10:
         options = f"--samples {look.samples} --epochs {look.epochs}"
         line += f" For a first look take {options} (about {in_words(quick)}; it learns little)."
@@ -111,6 +123,11 @@ def operations(model: ModelConfig) -> float:
     return 6.0 * positions * (model.layers * (linear + mixing) + model.input_dim * d)
 
 
+def _mean(lengths: Sequence[int]) -> float:
+    """Of a range without counting it through: it may be absurdly long."""
+    return (lengths[0] + lengths[-1]) / 2 if isinstance(lengths, range) else sum(lengths) / len(lengths)
+
+
 def in_words(duration: float) -> str:
     """A time in the largest unit of which there are two."""
     if not duration:  # nothing to train
@@ -127,7 +144,7 @@ def require_room_to_train(
     """Raises if training does not fit into memory; the sentence names the part that takes most of it."""
     networks = members * recipe.starts
     each = apiece(networks, "network")
-    length = (lengths[0] + lengths[-1]) / 2 if isinstance(lengths, range) else sum(lengths) / len(lengths)
+    length = _mean(lengths)
     parts = {  # weights, lists and losses are float32, of 4 bytes
         # Weights and two moments.
         f"members is {members}; so many networks": 3 * 4 * networks * model.least_numbers,

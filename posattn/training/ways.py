@@ -25,14 +25,14 @@ from torch.func import functional_call, vmap
 
 from posattn.devices import runs_kernels
 from posattn.errors import UsageError
-from posattn.folding import Fold, FoldFromEncoder, Tensors, folded_forward, input_encoding, looped_forward
+from posattn.folding import Fold, FoldFromEncoder, SharedFold, Tensors, folded_forward, input_encoding, looped_forward
 from posattn.kernels.shapes import ROWS, enters, folds_rows, serves
 from posattn.looped.looped_model import LoopedConfig
 from posattn.metrics import cross_entropies
 from posattn.model import ModelConfig, Transformer, input_features, positions_of
 from posattn.network import NetworkConfig, can
 from posattn.tasks import task
-from posattn.tokens.token_model import TokenConfig
+from posattn.tokens.token_model import SharedEncoder, TokenConfig
 from posattn.tokens.vocabulary import relative_numbers
 from posattn.training.parameters import Layered, Parameters, initial_model
 
@@ -147,8 +147,14 @@ class Folded(Plain):
     def prepare(self, parameters: Parameters, members: slice, length: int, factor: Tensor | None = None) -> Prepared:
         views = parameters.by_layer(parameters.flat[members])
         stacked = {name: value.clone(memory_format=torch.contiguous_format) for name, value in views.items()}
-        fold = Fold(stacked, self.config, self.encodings(length))
+        fold = self.fold(stacked, length)
         return Prepared(fold.folded, lambda found: parameters.flatten(fold.adjoint(found), parameters.by_layer))
+
+    def fold(self, stacked: Tensors, length: int) -> Fold:
+        p, encoder = self.encodings(length), self.skeleton.encoder
+        if isinstance(encoder, SharedEncoder):
+            return SharedFold(stacked, self.config, p, encoder)
+        return Fold(stacked, self.config, p)
 
     def predict(self, tensors: Tensors, x: Lists) -> Answers:
         x, mean = self.relative(x)
@@ -200,8 +206,7 @@ class Fused(Folded):
             loss, gradients = self._gradients(by_rows.folded, x, y)
             return loss, *by_rows.adjoint(gradients)
         layered = self._once("layered", (members.start, members.stop), lambda: Layered(parameters, members))
-        kind = FoldFromEncoder if enters(self.config) else Fold
-        fold = kind(layered.gather(rows), self.config, self.encodings(x.shape[-1]))
+        fold = self.fold(layered.gather(rows), x.shape[-1])
         loss, gradients = self._gradients(fold.folded, x, y)
         found = layered.scatter(fold.adjoint(gradients), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
@@ -257,6 +262,11 @@ class Fused(Folded):
             return kind(folded, states, config, precision).differentiate_answers(finish)
         assert self.loss is cross_entropy
         return fused.TokenStep(folded, states, config, precision).differentiate_letters(y)
+
+    def fold(self, stacked: Tensors, length: int) -> Fold:
+        if enters(self.config):
+            return FoldFromEncoder(stacked, self.config, self.encodings(length))
+        return super().fold(stacked, length)
 
     def encodings(self, length: int) -> Float[Tensor, "N d_P"]:
         return self._once("encodings", length, lambda: super(Fused, self).encodings(length))

@@ -48,6 +48,13 @@ def test_a_core_trains_one_network_at_a_time_and_a_gpu_all():
     assert seconds(letters, plan, GPU, 1) == seconds(letters, plan, GPU, 3) == 3 * seconds(letters, plan, GPU)
 
 
+def test_shorter_lists_take_less():
+    """Lists of 1 to 8 numbers have 5.5 positions on average, with the scratchpad, where those of 8 have 9."""
+    model, plan = ModelConfig(8, "standard"), recipe("paper", samples=500_000, batch=2048)
+    assert seconds(model, plan, GPU, lengths=range(1, 9)) == pytest.approx(5.5 / 9 * seconds(model, plan, GPU))
+    assert seconds(model, plan, GPU, lengths=(8,)) == seconds(model, plan, GPU)
+
+
 def test_kinds_of_one_architecture_have_times_of_their_own():
     """Both are called table: a run on prompts takes about 80 seconds of a core, one on letters one to two minutes."""
     assert 60 < seconds(PromptTableConfig(23), recipe("prompt-table"), CPU, 1) < 120

@@ -12,7 +12,7 @@ from posattn.errors import UsageError
 from posattn.looped import AnyLengthConfig
 from posattn.streams import fold_in, permutation, stream
 from posattn.tasks import task
-from posattn.training import Member, Recipe, Trainer
+from posattn.training import Member, Recipe, Trainer, network_for
 from posattn.training.parameters import initial_model
 from posattn.training.ways import Folded, Plain
 from posattn.training.workers import Workers
@@ -105,9 +105,15 @@ def test_training_is_what_a_plain_loop_does(arch, recipe):
     assert len(trainer.batches()) == 4 and trainer.steps_done == 32
 
 
-@pytest.mark.parametrize("arch", ["positional", "standard", "input-regularized"])
-def test_the_folded_step_trains_as_the_plain_one(arch):
-    config, member = posattn.ModelConfig(5, arch, embed=16), Member("sort", 2, 1e-3)
+FOLDED = [
+    *((posattn.ModelConfig(5, arch, embed=16), "sort") for arch in ("positional", "standard", "input-regularized")),
+    (network_for("mixed-sum", layout="elements-shared", layers=2, embed=16, width=16), "mixed-sum"),
+]
+
+
+@pytest.mark.parametrize(("config", "name"), FOLDED)
+def test_the_folded_step_trains_as_the_plain_one(config, name):
+    member = Member(name, 2, 1e-3)
     recipe = Recipe(samples=37, batch=10, epochs=5, lr=1e-3)
     folded, plain = (ensemble(config, recipe, [member], way=way) for way in (None, Plain(config, CPU)))
     assert isinstance(folded.way, Folded) and type(plain.way) is Plain
