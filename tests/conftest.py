@@ -61,6 +61,11 @@ def pytest_collection():
         gc.enable()
 
 
+def pytest_unconfigure():
+    """What is never looked through would count as leaked when the process ends."""
+    gc.unfreeze()
+
+
 def pytest_collection_finish():
     """When all kernels to test are imported, and with them the interpreter."""
     prepare_once()

@@ -26,13 +26,13 @@ CPU = torch.device("cpu")
 RESULTS = Store(Path(__file__).parents[2] / "results" / "store")
 # Runs of every experiment whose rows are there, at paper scale unless it says another.
 STORED = {
-    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 940, "length": 280,
+    "fix-scale": 150, "fix-scale-tuned": 150, "compiled-scale": 150, "fix-sample": 1115, "length": 280,
     "variable-length-in-turn": 45, "compact": 220, "encodings": 550, "ablation": 160, "fine-tune": 90, "gnn": 160,
-    "attention-maps": 20, "accuracy": 150, "generalization-gap": 420, "generalization-gap, quick": 54,
+    "attention-maps": 20, "accuracy": 150, "generalization-gap": 480, "generalization-gap, quick": 54,
     "distribution-shift": 225, "length-generalization": 165, "khop-samples": 24, "khop-steps": 6, "khop-layers": 42,
-    "compiled-khop": 6, "khop-scan": 11, "khop-scan, quick": 2, "mixed-scale": 76, "mixed-scale, quick": 12,
-    "mixed-shift": 76, "mixed-shift, quick": 12, "mixed-elements": 48, "mixed-scan": 64, "mixed-scan, quick": 6,
-    "compiled-mixed": 48, "mixed-samples": 76, "mixed-elements-samples": 96, "gpt2": 9, "gpt2, quick": 9,
+    "compiled-khop": 6, "khop-scan": 11, "khop-scan, quick": 2, "mixed-scale": 92, "mixed-scale, quick": 12,
+    "mixed-shift": 92, "mixed-shift, quick": 12, "mixed-elements": 48, "mixed-scan": 64, "mixed-scan, quick": 6,
+    "compiled-mixed": 48, "mixed-samples": 252, "mixed-elements-samples": 96, "gpt2": 9, "gpt2, quick": 9,
     "mixed-elements, quick": 3, "compiled-mixed, quick": 3,
 }  # fmt: skip
 
