@@ -1,6 +1,7 @@
 """Yardsticks of figures on mixed-type prompts: what answers score that read only a part of the prompt, or none of it."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import combinations, product
 
 import pandas as pd
@@ -45,11 +46,19 @@ def yardstick_rows(
     Prompts have the same answers in all layouts, so they are drawn in the shortest one.
     """
     tables = []
-    for name, lists, (series, answers) in product(tasks, samples, YARDSTICKS.items()):
+    for name, lists, series in product(tasks, samples, YARDSTICKS):
         for part in measure.parts(lists):
-            test = Evaluation(answers, [(name, 0)], part.samples, part.split, domain=part.domain)
-            table = scores_of(name).evaluate(test, (POSITIONS,), part.scales).rename(columns=ROW_NAMES)
-            values = table.melt(["member", "scale"], row_metrics(name), "metric", "value").assign(**part.columns)
+            values = _scores(series, name, part.samples, part.split, part.domain, tuple(part.scales)).assign(**part.columns)
             about = {"task": name, "arch": "none", "samples": lists, "seed": 0, "split": part.split, "status": "ok"}
             tables += [result_rows(values, about | {"n": n, "series": series}) for n in lengths]
     return pd.concat(tables, ignore_index=True)
+
+
+@cache
+def _scores(
+    series: str, name: str, samples: int, split: str, domain: str | None, scales: tuple[float, ...]
+) -> pd.DataFrame:
+    """One row per scale and metric. Several experiments ask for the same."""
+    test = Evaluation(YARDSTICKS[series], [(name, 0)], samples, split, domain=domain)
+    table = scores_of(name).evaluate(test, (POSITIONS,), scales).rename(columns=ROW_NAMES)
+    return table.melt(["member", "scale"], row_metrics(name), "metric", "value")
