@@ -136,7 +136,7 @@ def extra(name: str, *modules: str, kind: type[UsageError] = UsageError) -> Any:
         first, *_ = map(importlib.import_module, modules)
         return first
     except ImportError as error:
-        raise kind(f"{error.name} is not installed; install it with pip install 'posattn[{name}]'.") from error
+        raise kind(f"{error.name or modules[0]} is not installed; install it with pip install 'posattn[{name}]'.") from error
 
 
 def path_of(field: str, value: object) -> Path:

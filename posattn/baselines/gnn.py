@@ -59,6 +59,8 @@ class GraphAttention(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, heads: int):
         super().__init__()
+        if d_out % heads:
+            raise UsageError(f"d_out is {d_out}; it must be a multiple of heads, which is {heads}.")
         self.heads, shape = heads, (1, heads, d_out // heads)
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(d_out, d_in)))
         bound = math.sqrt(6 / sum(shape[1:]))  # Glorot's, of an H × d/H matrix

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -268,6 +269,8 @@ def _written(
             )
         return None, program
     source = library.program(program) if isinstance(program, str) else program
+    if isinstance(source, FunctionType):
+        raise UsageError(f"program is the function {source.__name__}; write @posattn.program above it.")
     if not isinstance(source, Program):
         raise UsageError(f"program is {program!r}; it must be a name, a program that is a function, PCOC or MPC.")
     count = whole("machines", machines)

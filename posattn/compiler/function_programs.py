@@ -144,7 +144,7 @@ class Program:
 
     def _columns(self, rows: list[list[float]]) -> dict[str, list[Any]]:
         """The inputs as lists of all machines', with whole numbers as ``int``."""
-        given = [by_name(self.ranges, (int(x) if x.is_integer() else x for x in row)) for row in rows]
+        given = [by_name(self.ranges, (int(x) if float(x).is_integer() else x for x in row)) for row in rows]
         return {name: [each[name] for each in given] for name in self.ranges}
 
 

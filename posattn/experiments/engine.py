@@ -60,10 +60,11 @@ class Engine:
 
     def run(self, specs: list[RunSpec], measure: Measure, store: Store) -> list[RunSpec]:
         elsewhere = []
-        for spec in specs:
+        for number, spec in enumerate(specs, start=1):
             if new := spec.digest not in self._waited_for:
                 done = RunFolder(store.folder(spec)).finished
-                self.announce(f"{called(spec)}: trained before, measured now" if done else plan(spec))
+                place = f"{number}/{len(specs)} " if len(specs) > 1 else ""
+                self.announce(place + (f"{called(spec)}: trained before, measured now" if done else plan(spec)))
             try:
                 run = train_spec(spec, self.device, store.folder(spec))
                 store.write(spec, measure, measure.rows(run), run.result)

@@ -29,6 +29,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from posattn.attention import merge_heads, softmax, split_heads
+from posattn.errors import UsageError
 from posattn.folding.queries_and_keys import KEY, QUERY, QueriesAndKeys, keeps_queries_apart
 from posattn.model import ModelConfig, input_features
 from posattn.network import require
@@ -80,6 +81,8 @@ class Fold:
 
     def __init__(self, stacked: Mapping[str, Tensor], config: ModelConfig, p: Float[Tensor, "N d_P"]):
         require(config, "fold")
+        if "encoder.weight" not in stacked:
+            raise UsageError("the encoder has columns that places share; posattn.folding.SharedFold folds it.")
         self.stacked, self.config, self.p = stacked, config, p
         # A tied decoder: how many words, which are single characters then, the first rows of the encoder embed.
         self.tied = len(config.vocabulary.words) if isinstance(config, TokenConfig) and config.tied else None

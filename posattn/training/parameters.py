@@ -113,4 +113,4 @@ class Layered:
 
     def scatter(self, stacked: Tensors, members: int) -> Float[Tensor, "m P"]:
         """Back to one row per member."""
-        return torch.cat([value.flatten() for value in stacked.values()]).index_select(0, self.back).view(members, -1)
+        return torch.cat([stacked[name].flatten() for name in self.shapes]).index_select(0, self.back).view(members, -1)

@@ -313,3 +313,8 @@ def test_graphs_have_runs_of_their_own(tmp_path):
     train_spec(complete, CPU, tmp_path / "run")
     with pytest.raises(UsageError, match=r"its model.graph is complete, not star"):
         train_spec(star, CPU, tmp_path / "run")
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(UsageError, match="d_out is 8; it must be a multiple of heads, which is 3"):
+        GraphAttention(5, 8, 3)

@@ -50,7 +50,7 @@ CASES = [
     ("khop", {"bias": False, "tied": True, "layers": 3}),
     ("khop", {"arch": "rope-only"}),
     ("mixed-sum", {"arch": "standard"}),
-    ("mixed-sum", {"layout": "elements-shared"}),
+    ("mixed-sum", {"tokens": "elements-shared"}),
     ("mixed-multitask", {"relative": True, "width": 10}),  # padded to 16
 ]
 
