@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from typing import Any
 
 import typer
 
@@ -46,12 +47,22 @@ def main() -> None:
             message = "the memory ran out; take fewer or smaller networks, lists or samples."
         # What the command line itself got wrong: typer's own errors, whose classes differ between its versions.
         elif hasattr(error, "format_message"):
-            message = error.format_message()
+            message = _said(error)
         else:
             raise
     if message:  # empty where typer showed the help, for lack of arguments
         print(f"posattn: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def _said(error: Any) -> str:
+    """What the command line got wrong. Newer versions of typer do not name the value that is no number."""
+    if hasattr(error.__cause__, "errors"):
+        (found, *_) = error.__cause__.errors()
+        wanted = {"int": "a whole number", "float": "a number"}.get(found["type"].split("_")[0])
+        if wanted is not None:
+            return f"{error.param.name} is {found['input']!r}; it must be {wanted}."
+    return str(error.format_message())
 
 
 def _prepare_streams() -> None:

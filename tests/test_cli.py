@@ -178,6 +178,13 @@ def test_what_is_misspelt_is_answered_with_the_nearest_name(posattn_command, arg
     assert (code, shown) == (2, "") and near in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", ["compile prefix-sum --machines abc", "train sum --samples abc", "train sum --lr abc"])
+def test_what_is_no_number_is_named(posattn_command, arguments):
+    code, _, said = posattn_command(*arguments.split())
+    assert code == 2 and "'abc'" in said and arguments.split()[-2].strip("-") in said and said.count("\n") == 1
+
+
+
 def test_the_exit_code_and_sentence_are_those_of_the_real_process(pair):
     before = contents(pair)
     command = [sys.executable, "-m", "posattn", "train", "sum", "--out", str(pair)]
