@@ -206,7 +206,11 @@ class Fused(Folded):
             loss, gradients = self._gradients(by_rows.folded, x, y)
             return loss, *by_rows.adjoint(gradients)
         layered = self._once("layered", (members.start, members.stop), lambda: Layered(parameters, members))
-        fold = self.fold(layered.gather(rows), x.shape[-1])
+        stacked, length = layered.gather(rows), x.shape[-1]
+        if enters(self.config):
+            fold: Fold = FoldFromEncoder(stacked, self.config, self.encodings(length))
+        else:
+            fold = self.fold(stacked, length)
         loss, gradients = self._gradients(fold.folded, x, y)
         found = layered.scatter(fold.adjoint(gradients), len(x))
         return loss, found, torch.linalg.vector_norm(found, dim=1)
@@ -262,11 +266,6 @@ class Fused(Folded):
             return kind(folded, states, config, precision).differentiate_answers(finish)
         assert self.loss is cross_entropy
         return fused.TokenStep(folded, states, config, precision).differentiate_letters(y)
-
-    def fold(self, stacked: Tensors, length: int) -> Fold:
-        if enters(self.config):
-            return FoldFromEncoder(stacked, self.config, self.encodings(length))
-        return super().fold(stacked, length)
 
     def encodings(self, length: int) -> Float[Tensor, "N d_P"]:
         return self._once("encodings", length, lambda: super(Fused, self).encodings(length))
