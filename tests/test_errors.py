@@ -11,6 +11,7 @@ import posattn
 from posattn import ModelConfig, PositionalAttention, TokenConfig, UsageError, errors
 from posattn.compiler import PCOC, Known, Round, compile_program
 from posattn.compiler.compiled_model import CompiledConfig
+from posattn.folding import fold, stack_layers
 from posattn.guarantees import extremum_model
 from posattn.tasks import Task, register, sample_lists, sample_shift
 from posattn.theory.discrepancy import chance_of_both_ends, empirical_discrepancy, least_length
@@ -171,3 +172,27 @@ def test_a_padding_mask_gives_the_output_no_other_shape(shape, unchecked):
         LAYER(x, torch.zeros(shape, dtype=torch.bool))
     for fits in ((2, 3), (1, 3), (3,)):
         assert LAYER(x, torch.zeros(fits, dtype=torch.bool)).shape == x.shape
+
+
+def test_a_module_that_is_there_and_fails_is_named(tmp_path, monkeypatch):
+    """Its error names no module, as where a library that it loads is missing."""
+    (tmp_path / "halfway.py").write_text("raise ImportError('its library is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"halfway is not installed; install it with pip install 'posattn\[onnx\]'"):
+        errors.extra("onnx", "halfway")
+    assert errors.extra("onnx", "math") is math
+
+
+def test_a_plain_function_is_told_how_to_become_a_program():
+    def largest(me, n, x):
+        return x
+
+    with pytest.raises(UsageError, match=r"program is the function largest; write @posattn\.program above it"):
+        compile_program(largest, machines=4)
+
+
+def test_a_fold_of_what_places_share_names_the_one_that_takes_it():
+    config = TokenConfig(23, tokens="elements-shared")
+    named = {name: value[None] for name, value in config.build().named_parameters()}
+    with pytest.raises(UsageError, match="SharedFold folds it"):
+        fold(stack_layers(named), config, config.build().P)

@@ -37,8 +37,8 @@ _GPU_APART = 2.5e-7  # queries and keys that do not multiply out, 15 members
 _GPU_UNFOLDED = 1e-6  # networks that do not fold: a guess, not measured
 _GPU_MEMBERS = {"lists": 15, "tokens": 3}  # fewer take as long as so many
 # Operations per second of networks of tokens, by their vocabulary: letters with 3 members (1.1e14 standard, 1.25e14
-# positional), characters with 10 (1.3e14 both), elements of prompts with 12 (4.4e13 and 5.2e13), and
-# the same for those that share digits, which were not measured.
+# positional), characters with 10 (1.3e14 both), elements of prompts with 12 (4.4e13 and 5.2e13).
+# Those that share digits were not measured.
 _GPU_RATE = {"letters": 1.2e14, "characters": 1.3e14, "prompts": 4.8e13, "elements-shared": 4.8e13}
 
 

@@ -190,3 +190,8 @@ def test_the_theorems_route_refuses_spare_machines_that_the_data_addresses():
     assert compile_program(spread, 3).model.config.n == 3
     with pytest.raises(UsageError, match=r"^route is 'theorem'; spread has 6 machines for 3 inputs, and its data directs "):
         compile_program(spread, 3, route="theorem")
+
+
+def test_answers_to_integers_are_those_to_floats():
+    sums = LIBRARY["prefix-sum"]
+    assert sums.answers(np.array([[3], [1], [-2]])).tolist() == [[3.0], [4.0], [2.0]]
